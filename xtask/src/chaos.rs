@@ -21,6 +21,7 @@ use crate::process::wait_until;
 use crate::proof::{self, Run};
 use crate::s3::S3;
 use crate::say::{Count, line, note, step};
+use crate::setup::find_go;
 use crate::verify::missing;
 use crate::{gateways, net, room};
 use anyhow::{Context, Result};
@@ -139,7 +140,7 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
     });
     let lie = args.lie.map(|l| format!("{l:?}"));
     let name = lie.as_ref().map_or_else(|| "chaos".to_owned(), |l| format!("chaos --lie {l}"));
-    if let Some(why) = missing(net::NEEDS).or_else(|| missing(&["go"])).or_else(net::why_not) {
+    if let Some(why) = missing(net::NEEDS).or_else(no_go).or_else(net::why_not) {
         count.skip(&name, &why);
         return Ok(());
     }
@@ -205,10 +206,15 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
     }
 }
 
+fn no_go() -> Option<String> {
+    find_go().is_none().then(|| "no Go that builds the judge (cargo xtask setup)".to_owned())
+}
+
 /// The judge, once it has judged the hand-made histories beside it, good ones and bad ones, as they are.
 fn build_judge(dir: &Path) -> Result<PathBuf> {
     let judge = dir.join("porcupine");
-    let go = || cmd("go").dir(root().join("xtask/porcupine")).env("GOFLAGS", "-mod=mod -buildvcs=false");
+    let program = find_go().context("no Go that builds the judge")?;
+    let go = || cmd(&program).dir(root().join("xtask/porcupine")).env("GOFLAGS", "-mod=mod -buildvcs=false");
     go().args(["build", "-o"]).arg(&judge).arg(".").run().context("the judge does not build")?;
     go().args(["test", "./..."]).run().context("the judge does not pass its own tests")?;
     Ok(judge)

@@ -34,7 +34,8 @@ pub fn find() -> Option<PathBuf> {
         return Some("go".into());
     }
     let of_apt = std::fs::read_dir("/usr/lib").ok().and_then(|entries| {
-        let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let names: Vec<String> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         newest(&names.join("\n"), "go-1.", "").map(apt_path)
     });
     of_apt.into_iter().chain([fetched()]).find(|go| go.is_file())

@@ -454,9 +454,8 @@ impl SetServer {
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
         let serving = lock(&self.serving);
-        let open = |s: &Serving| {
-            !s.closed.is_cancelled() && !s.draining.is_cancelled() && !s.fenced.load(Ordering::Acquire)
-        };
+        let open =
+            |s: &Serving| !s.closed.is_cancelled() && !s.draining.is_cancelled() && !s.fenced.load(Ordering::Acquire);
         let serving = serving.as_ref().filter(|s| fits(s) && open(s))?;
         if !serving.admit() {
             return None;

@@ -316,7 +316,11 @@ async fn a_set_that_is_drained_waits_for_its_clients_and_takes_no_new_ones() {
     drop(device);
     assert_eq!(soon(drained).await.unwrap(), 0);
     let lease = world.server.lease().expect("who was let go for a move comes back to its lease");
-    assert_eq!(world.server.serving().map(|serving| serving.epoch), Some(lease.epoch), "the move ends it, not the drain");
+    assert_eq!(
+        world.server.serving().map(|serving| serving.epoch),
+        Some(lease.epoch),
+        "the move ends it, not the drain"
+    );
 }
 
 /// What is written at the volume's begin, and what a client is told of it.

@@ -99,7 +99,8 @@ impl Looks {
     pub fn due(&self, now: MonoTime, chance: f64, stores: u32) -> bool {
         let sent = self.sent.load(Ordering::Relaxed);
         let quick = within(&self.used, now, USED_FOR) || self.silent.load(Ordering::Acquire) != 0;
-        let (every, jitter) = if quick { (LOOK_EVERY, LOOK_JITTER) } else { (IDLE_EVERY * stores, IDLE_JITTER * stores) };
+        let (every, jitter) =
+            if quick { (LOOK_EVERY, LOOK_JITTER) } else { (IDLE_EVERY * stores, IDLE_JITTER * stores) };
         sent == 0 || now >= MonoTime(sent).saturating_add(every + jitter.mul_f64(chance))
     }
 }
@@ -153,7 +154,10 @@ mod tests {
         looks.told(at(0), Word::Ours);
         assert!(!looks.due(at(119_999), 0.0, 1) && looks.due(at(120_000), 0.0, 1));
         assert!(!looks.due(at(179_999), 1.0, 1) && looks.due(at(180_000), 1.0, 1));
-        assert!(!looks.due(at(359_999), 0.0, 3) && looks.due(at(360_000), 0.0, 3), "three stores: a third of the looks");
+        assert!(
+            !looks.due(at(359_999), 0.0, 3) && looks.due(at(360_000), 0.0, 3),
+            "three stores: a third of the looks"
+        );
         assert!(!looks.due(at(539_999), 1.0, 3) && looks.due(at(540_000), 1.0, 3));
         looks.may_answer(at(5_000));
         assert!(looks.due(at(5_000), 1.0, 3) && !looks.due(at(4_999), 1.0, 3));
