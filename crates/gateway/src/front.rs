@@ -22,6 +22,7 @@ mod measure;
 pub mod memory;
 mod parked;
 mod slots;
+mod steps;
 #[cfg(test)]
 pub(crate) mod tests;
 

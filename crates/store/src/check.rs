@@ -258,11 +258,7 @@ impl Probe<'_> {
         match error.disposition() {
             Disposition::Conflict => return Ok(true),
             // R12: what is there tells. Where it is not there, the write may still be under way.
-            Disposition::Unknown => {
-                if self.there(key).await?.0 == *body {
-                    return Err(self.unfit(rule));
-                }
-            }
+            Disposition::Unknown if self.there(key).await?.0 == *body => return Err(self.unfit(rule)),
             _ => {}
         }
         self.again(error).await?;

@@ -22,6 +22,7 @@ use super::input::Input;
 use super::limits::{FrontLimits, STALL_BYTES_MIN};
 use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
+use super::steps::in_steps;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -45,8 +46,6 @@ const SLICES_MAX: usize = 64;
 const FLUSH_BYTES: usize = 256 << 10;
 /// Requests that are begun before other tasks get their turn: small ones that are answered at once could go on for long.
 const TURN_REQUESTS: usize = 1024;
-/// A zeroing or trim beyond 32 bits (extended headers only) is carried out in steps of this length.
-const STEP_BYTES: u64 = 2 << 30;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -590,24 +589,4 @@ fn errno(error: DeviceError, kind: Kind) -> Errno {
         // The last two never come here; were they to, an I/O error would be the truth.
         DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
     }
-}
-
-/// One operation for what fits 32 bits, else one after another.
-fn in_steps(
-    offset: u64,
-    len: u64,
-    operation: impl Fn(u64, u32) -> BoxFuture<'static, Result<(), DeviceError>> + Send + 'static,
-) -> BoxFuture<'static, Result<(), DeviceError>> {
-    if let Ok(len) = u32::try_from(len) {
-        return operation(offset, len);
-    }
-    Box::pin(async move {
-        let mut done = 0;
-        while done < len {
-            let step = (len - done).min(STEP_BYTES);
-            operation(offset + done, step as u32).await?;
-            done += step;
-        }
-        Ok(())
-    })
 }

@@ -534,11 +534,6 @@ impl HeadKeeper {
         }
     }
 
-    /// How many stores a look asks.
-    fn stores(&self) -> u32 {
-        self.parts.store.several().map_or(1, |several| u32::try_from(several.copies()).unwrap_or(u32::MAX))
-    }
-
     /// There is no head: a new set's leader makes the first. Where a checkpoint exists, the next one writes it.
     async fn begin(&self, server: &SetServer, term: Term) {
         if server.host.with(|m| m.state().checkpoint.is_some()) {

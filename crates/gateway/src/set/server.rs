@@ -30,11 +30,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+mod connection;
 mod error;
 mod follow;
 mod hold;
 mod volumes;
 
+pub use connection::Connection;
 pub use error::SetError;
 
 pub use hold::HeldOff;
@@ -486,42 +488,6 @@ impl SetServer {
             // A heartbeat at most: the bell may have rung between the look and the wait.
             let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
         }
-    }
-}
-
-/// A client's connection to the epoch that it was opened under.
-pub struct Connection {
-    /// The set.
-    pub server: Arc<SetServer>,
-    /// The epoch.
-    pub serving: Arc<Serving>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let last = self.serving.connections.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last {
-            self.serving.emptied.notify_waiters();
-        }
-        // Who was let go because the set moves comes back, and finds its plain lease where the set has gone.
-        if !last || !self.serving.plain || self.serving.draining.is_cancelled() {
-            return;
-        }
-        let (server, serving) = (self.server.clone(), self.serving.clone());
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move {
-            let _one = server.granting.lock().await;
-            // A connection that came meanwhile keeps the lease.
-            let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
-            if held
-                && serving.begin_ending()
-                && let Err(e) = server.release(serving.epoch, None).await
-            {
-                tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released yet");
-                // Nobody can join it any more: it is ended here, and released as an orphan.
-                serving.end(WriteFailure::Gone);
-            }
-        });
     }
 }
 

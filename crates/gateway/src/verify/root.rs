@@ -56,13 +56,16 @@ impl Subject {
         let mut damaged: Vec<Damage> = read.damaged.into_iter().map(|(_, damage)| damage).collect();
         let leaf = |leaf: &LeafRef| read.leaves.get(&(leaf.at.object, leaf.at.number)).cloned();
         // What the leaves say together is compared where all of them are there.
-        let root = match damaged.is_empty().then(|| top.complete(leaf)) {
-            Some(Ok(root)) => Remains::from(root),
-            Some(Err(e)) => {
-                damaged.push(self.root_damage(at, e.to_string()));
-                top.remains(leaf)
+        let root = if damaged.is_empty() {
+            match top.complete(leaf) {
+                Ok(root) => Remains::from(root),
+                Err(e) => {
+                    damaged.push(self.root_damage(at, e.to_string()));
+                    top.remains(leaf)
+                }
             }
-            None => top.remains(leaf),
+        } else {
+            top.remains(leaf)
         };
         Ok(RootRead { root: Some(root), damaged, bytes })
     }

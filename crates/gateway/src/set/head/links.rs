@@ -16,6 +16,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 pub type MayList = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl HeadKeeper {
+    /// How many stores a look asks.
+    pub(super) fn stores(&self) -> u32 {
+        self.parts.store.several().map_or(1, |several| u32::try_from(several.copies()).unwrap_or(u32::MAX))
+    }
+
     /// What is applied at this gateway, of the set's pins and snapshots. `led`: the term that it led in before.
     pub fn note_here(&self, server: &SetServer, led: Option<Term>) {
         let (state, applied) = server.host.with(|m| (m.state().clone(), m.applied()));
