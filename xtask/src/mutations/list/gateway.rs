@@ -255,6 +255,46 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "drained-unanswered",
+        bug: "a planned move closes connections with requests under way, as a failover does: each client has to send them again",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/front/conn.rs",
+            old: "            self.leaving = None;\n            self.open = false;\n",
+            new: "            return Err(End::Closed);\n",
+        }],
+        tests: &[OF_SLOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "store-not-checked",
+        bug: "a set comes into a store that ignores conditional PUTs: two lives of it would overwrite one another's heads without a word",
+        rule: "R6",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/member.rs",
+            old: "        self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["admin::checks::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "verify-ends-at-a-leaf",
+        bug: "verify reads nothing behind the first leaf that does not open: damage there is told when somebody needs it",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/gateway/src/verify/root.rs",
+            old: "                Err(reason) => read.damaged.push((*leaf, self.leaf_damage(leaf, reason))),\n",
+            new: "                Err(reason) => {
+                    read.damaged.push((*leaf, self.leaf_damage(leaf, reason)));
+                    return Ok(read);
+                }
+",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["verify::tests::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "another-volume-of-the-name",
         bug: "a device goes on with a volume that was made anew under its name",
         rule: "R3",
