@@ -106,11 +106,12 @@ async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_given_up_for_one_answer_and_not_for_how_much_it_is_asked() {
-    let limit = Duration::from_secs(1);
+    // Far above one answer, so that a busy machine makes none late.
+    let limit = Duration::from_secs(3);
     let world = World::new(PAGES).await;
     let uploader = world.uploader(MoveLimits::default());
     let base = uploader.mapping.base(world.root).await.unwrap();
-    world.slow(Duration::from_millis(120));
+    world.slow(Duration::from_millis(350));
     let begun = Instant::now();
     let (_, found) = uploader.survivors(id(VICTIM), &base, &Generation::new(), limit).await.unwrap().unwrap();
     assert_eq!(found.len(), PAGES as usize);
