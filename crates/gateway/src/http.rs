@@ -7,7 +7,19 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use std::convert::Infallible;
+use std::future::IntoFuture;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+
+/// Upper edges of the histograms' buckets, in seconds: from a write that is on a disk at once to one that has waited for a takeover or a store.
+const BUCKETS: [f64; 17] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// So often what was measured goes into its buckets. Until then each measurement is kept by itself: where nobody asked for the page they took memory for ever,
+/// and who asked after four million requests held the runtime while they were counted, for longer than an election takes.
+const GATHER: Duration = Duration::from_secs(1);
 
 /// One recorder per process: a second gateway in the same process (tests) shares it.
 fn recorder() -> Option<PrometheusHandle> {
@@ -15,7 +27,8 @@ fn recorder() -> Option<PrometheusHandle> {
     HANDLE
         .get_or_init(|| {
             PrometheusBuilder::new()
-                .install_recorder()
+                .set_buckets(&BUCKETS)
+                .and_then(PrometheusBuilder::install_recorder)
                 .inspect(|_| crate::metrics::describe())
                 .inspect_err(|e| tracing::warn!(error = %e, "no metrics: another recorder is installed"))
                 .ok()
@@ -26,18 +39,42 @@ fn recorder() -> Option<PrometheusHandle> {
 /// Answers until the listener's task is dropped.
 pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::io::Result<()> {
     let recorder = recorder();
+    let measured = recorder.clone();
     let app = Router::new()
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
         .route("/healthz", get(health))
         .with_state(node);
-    axum::serve(Door::new("http", listener, doors::HTTP), app).await
+    let serving = axum::serve(Door::new("http", listener, doors::HTTP), app).into_future();
+    let gather = move || {
+        if let Some(measured) = &measured {
+            measured.run_upkeep();
+        }
+    };
+    tokio::select! {
+        served = serving => served,
+        never = gathering(gather) => match never {},
+    }
+}
+
+/// Calls `gather` as often as [`GATHER`] says, whether or not somebody asks for the page.
+async fn gathering(gather: impl Fn() + Clone + Send + 'static) -> Infallible {
+    let mut ticks = tokio::time::interval(GATHER);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        // One that panics is told by the runtime; the next second has its turn all the same.
+        let _ = holdfast_log::spawn_blocking(gather.clone()).await;
+    }
 }
 
 async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<PrometheusHandle>) -> (StatusCode, String) {
     node.record_gauges();
-    match recorder {
-        Some(recorder) => (StatusCode::OK, recorder.render()),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "no metrics recorder\n".to_string()),
+    let Some(recorder) = recorder else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "no metrics recorder\n".to_string());
+    };
+    match holdfast_log::spawn_blocking(move || recorder.render()).await {
+        Ok(page) => (StatusCode::OK, page),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("no page: {error}\n")),
     }
 }
 
@@ -75,6 +112,20 @@ mod tests {
         assert_eq!(told(None, warnings()), (StatusCode::OK, "ok\nwarning: the store is slow\n".to_string()));
         let unfit = told(Some("group 3 has no leader".to_string()), warnings());
         assert_eq!(unfit, (StatusCode::SERVICE_UNAVAILABLE, "group 3 has no leader\n".to_string()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_measured_is_gathered_though_nobody_asks() {
+        let (count, gathered) = tokio::sync::watch::channel(0_u32);
+        let gathering = tokio::spawn(gathering(move || count.send_modify(|count| *count += 1)));
+        let mut gathered = gathered;
+        tokio::time::timeout(GATHER * 10, gathered.wait_for(|count| *count >= 5)).await.unwrap().unwrap();
+        gathering.abort();
+    }
+
+    #[test]
+    fn buckets_grow() {
+        assert!(BUCKETS.windows(2).all(|two| two[0] < two[1]));
     }
 
     /// What a load balancer is told of a gateway that is in no cluster.

@@ -1,9 +1,11 @@
-//! Random 8 KiB writes all over a 1 TiB volume: what the gateways keep in memory stays bounded.
+//! Random 8 KiB writes all over a 1 TiB volume: what the gateways keep in memory stays bounded, also of what they measure, and who asks for their metrics only
+//! after hours disturbs nobody.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cmd::cmd;
 use crate::process;
 use crate::say::note;
+use crate::web::page;
 use anyhow::{Context, Result};
 
 /// Most that a gateway may ever have had resident, in bytes. Its cache may take 256 MiB of it.
@@ -13,21 +15,34 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = lab.cluster("1TiB")?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
-    let written = if lab.long { "50G" } else { "1G" };
-    // Data that compresses: 50 GiB of noise would need a disk of that size.
-    let base = cmd("fio").dir(&lab.dir).args([
-        "--name=wide",
-        "--thread",
-        "--ioengine=nbd",
-        "--rw=randwrite",
-        "--bs=8k",
-        "--iodepth=32",
-        "--refill_buffers",
-        "--buffer_compress_percentage=90",
-    ]);
-    // Without fio's own map of a terabyte.
-    let wide = base.args(["--size=1T", "--norandommap", "--random_generator=tausworthe64"]);
-    wide.arg(format!("--io_size={written}")).arg(format!("--uri={uri}")).run()?;
+    let (unasked, asked) = if lab.long { ("45G", "5G") } else { ("896M", "128M") };
+    let wide = |bytes: &str| {
+        // Data that compresses: 50 GiB of noise would need a disk of that size.
+        let base = cmd("fio").dir(&lab.dir).args([
+            "--name=wide",
+            "--thread",
+            "--ioengine=nbd",
+            "--rw=randwrite",
+            "--bs=8k",
+            "--iodepth=32",
+            "--refill_buffers",
+            "--buffer_compress_percentage=90",
+        ]);
+        // Without fio's own map of a terabyte.
+        let wide = base.args(["--size=1T", "--norandommap", "--random_generator=tausworthe64"]);
+        wide.arg(format!("--io_size={bytes}")).arg(format!("--uri={uri}")).run()
+    };
+    wide(unasked)?;
+    // Nobody has asked for a page yet: all that was measured until now is to be there, and no connection to end for it.
+    std::thread::scope(|scope| -> Result<()> {
+        let writing = scope.spawn(|| wide(asked));
+        for index in 0..cluster.gateways.len() {
+            let page = page(&cluster.metrics_address(index)?, "/metrics")?;
+            anyhow::ensure!(page.contains("holdfast_journal_write_seconds_bucket{le="), "no histogram in {page}");
+        }
+        writing.join().expect("fio's thread")
+    })?;
+    let written = if lab.long { "50 G" } else { "1 G" };
     for (index, gateway) in cluster.gateways.iter().enumerate() {
         let peak = process::peak_resident_bytes(gateway.pid).context("no memory figure")?;
         let mib = peak >> 20;
