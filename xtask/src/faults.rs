@@ -306,7 +306,8 @@ fn serve(client: TcpStream, shared: &Shared) -> Result<()> {
         shared.asked.fetch_add(1, Ordering::Relaxed);
         shared.remember(&request);
         let fault = shared.fault(&request);
-        if let Some(fault) = fault {
+        // A stale listing is one once there is an older one to show.
+        if let Some(fault) = fault.filter(|fault| *fault != StaleList) {
             shared.note(fault);
         }
         match fault {
@@ -353,14 +354,23 @@ fn serve(client: TcpStream, shared: &Shared) -> Result<()> {
                     Some(StaleList) => {
                         let old = lock(&shared.listings).get(request.target()).cloned();
                         match old {
-                            Some(old) => (&client).write_all(&old)?,
+                            Some(old) => {
+                                shared.note(StaleList);
+                                (&client).write_all(&old)?;
+                            }
                             None => reply.send(&client)?,
                         }
                     }
                     _ => reply.send(&client)?,
                 }
-                if request.target().contains("list-type=2") && fault.is_none() {
-                    lock(&shared.listings).insert(request.target().to_owned(), reply.bytes());
+                if request.target().contains("list-type=2") {
+                    match fault {
+                        None => drop(lock(&shared.listings).insert(request.target().to_owned(), reply.bytes())),
+                        Some(StaleList) => {
+                            lock(&shared.listings).entry(request.target().to_owned()).or_insert_with(|| reply.bytes());
+                        }
+                        _ => {}
+                    }
                 }
             }
         }

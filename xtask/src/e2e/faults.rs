@@ -1,7 +1,7 @@
 //! S3 as it really is, by a proxy that spoils requests: under writes, flushes and reads, with checkpoints, collection, deletion and a takeover.
 //!
 //! ```text
-//!  mixed faults ─▶ fine again ─▶ SlowDown ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ fine again ─▶ a server that takes new keys only, new keys in
+//!  mixed faults ─▶ fine again ─▶ SlowDown ─▶ no answer ─▶ resets ─▶ 500 ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ fine again ─▶ a server that takes new keys only, new keys in
 //!    the file ─▶ fine again ─▶ half a file ─▶ fine again ─▶ mixed faults, kill -9 of the leader ─▶ fine again ─▶ all read back ─▶ verify is clean, and the
 //!       bucket holds what the checkpoint names, nothing else: by the sweep of the leader that gave up what failed, and once more by that of a new term
 //! ```
@@ -66,10 +66,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         advances(progress, 200)?;
         proxy.set(mixed(RATE));
         wait_until(mixed_for, || false);
-        // A fault that was not played shows nothing. Each has its turn as long as requests come that it fits: reads of what no cache holds do.
+        // A fault that was not played shows nothing. Each has its turn as long as requests come that it fits: reads of what no cache holds do, and sweeps.
         let missing = || -> Vec<Fault> {
             let played = proxy.played();
-            Fault::MIXED.into_iter().filter(|fault| needed(*fault) && !played.contains_key(fault)).collect()
+            Fault::MIXED.into_iter().filter(|fault| !played.contains_key(fault)).collect()
         };
         anyhow::ensure!(wait_until(LIMIT, || missing().is_empty()), "never played: {:?}", missing());
         advances(progress, 20).context("under mixed faults")?;
@@ -79,7 +79,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         proxy.set(only(Fault::SlowDown));
         told(&cluster, "throttled")?;
         wait_until(mixed_for, || false);
-        for (fault, kind) in [(Fault::Full, "full"), (Fault::Expired, "credentials"), (Fault::Skewed, "clock")] {
+        for (fault, kind) in TOLD {
             proxy.set(only(fault));
             told(&cluster, kind)?;
         }
@@ -142,11 +142,6 @@ fn filled(cluster: &mut Cluster, load: &mut Load) -> Result<()> {
     }
 }
 
-/// Listings are few: only a sweep makes them.
-fn needed(fault: Fault) -> bool {
-    fault != Fault::StaleList
-}
-
 /// The writers get `more` answers; how long it takes is not judged.
 fn advances(progress: &Progress, more: u64) -> Result<()> {
     let before = progress.answered();
@@ -175,6 +170,16 @@ fn leader(cluster: &Cluster) -> Result<usize> {
     }
 }
 
+/// What is played alone, and what has to be said of it. First what passes by itself.
+const TOLD: [(Fault, &str); 6] = [
+    (Fault::Hang, "no-answer"),
+    (Fault::Reset, "broken"),
+    (Fault::Failing, "failing"),
+    (Fault::Full, "full"),
+    (Fault::Expired, "credentials"),
+    (Fault::Skewed, "clock"),
+];
+
 /// Status, and `/healthz` of the leader, say that the trouble is of this kind, since when, and what waits; the set goes on.
 fn told(cluster: &Cluster, kind: &str) -> Result<()> {
     let begun = Instant::now();
@@ -196,7 +201,7 @@ fn told(cluster: &Cluster, kind: &str) -> Result<()> {
 fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
     let shown = show(cluster)?;
     let (health, now) = (&shown["store_health"], &shown["store_health"]["now"]);
-    let acts = kind != "throttled";
+    let acts = ["full", "credentials", "clock"].contains(&kind);
     anyhow::ensure!(
         now["kind"] == kind && now["since_unix_ms"].as_u64() > Some(0) && now["needs_operator"] == acts,
         "status says {health}"
