@@ -114,12 +114,12 @@ mod tests {
         assert_eq!(unfit, (StatusCode::SERVICE_UNAVAILABLE, "group 3 has no leader\n".to_string()));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn what_was_measured_is_gathered_though_nobody_asks() {
-        let (count, gathered) = tokio::sync::watch::channel(0_u32);
+        let (count, mut gathered) = tokio::sync::watch::channel(0_u32);
         let gathering = tokio::spawn(gathering(move || count.send_modify(|count| *count += 1)));
-        let mut gathered = gathered;
-        tokio::time::timeout(GATHER * 10, gathered.wait_for(|count| *count >= 5)).await.unwrap().unwrap();
+        // More than once: it goes on by itself.
+        tokio::time::timeout(PATIENCE, gathered.wait_for(|count| *count >= 2)).await.unwrap().unwrap();
         gathering.abort();
     }
 

@@ -281,7 +281,8 @@ mod tests {
     #[test]
     fn golden_page() {
         let mut page = "# Metrics of a gateway\n\nAt `http_listen`, `/metrics`, for Prometheus. Counters begin anew with the process. Labels: `set`, `group`, `op`, `kind`, \
-            `tier`, `store` where they apply. An agent and a standby have their own (`/metrics` of each says what they are).\n\n\
+            `tier`, `store` where they apply. An agent and a standby have their own (`/metrics` of each says what they are). Histograms are in seconds, in buckets from 0.1 ms to 30 s \
+            that are the same at every gateway, so that those of several may be added up; what was measured is in them a second later at most.\n\n\
             To be told at night: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz` other than 200 for a minute, \
             no gateway with `holdfast_raft_leader` 1 for a group.\n\n| metric | kind | what |\n| --- | --- | --- |\n"
             .to_string();

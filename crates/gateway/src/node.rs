@@ -25,7 +25,7 @@ use crate::node_key::{self, NodeKeyError};
 use crate::room;
 use crate::set::server::SetServer;
 use crate::set::warm::Warmth;
-use holdfast_control::serve::{ClockWatch, Timing};
+use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
 use holdfast_raft::{Group, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
@@ -453,7 +453,14 @@ async fn clock_loop(node: Arc<Node>) {
             _ = tick.tick() => {}
         }
         if let Some(suspicion) = watch.sample(boot_now(), monotonic_now()) {
-            tracing::debug!(%suspicion, "read leases are void until a quorum answers anew");
+            // A person who wonders why leadership moved has to find this one.
+            match suspicion {
+                ClockSuspicion::Gap { found, .. } if found >= node.timing.election_min() => tracing::warn!(
+                    stood_still = ?found,
+                    "this process did nothing for longer than an election timeout: it was stopped, had no processor, or something in it did not yield; another gateway may lead by now"
+                ),
+                _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers anew"),
+            }
             metrics::counter!("holdfast_clock_suspicions_total").increment(1);
             let sets: Vec<_> = node.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
             for set in sets {

@@ -399,6 +399,7 @@ impl Uploader {
                 .map(|leaf| async move { self.mapping.own_leaf(&leaf).await })
                 .buffered(LEAVES_AHEAD);
             while let Some(found) = away.try_next().await? {
+                tokio::task::consume_budget().await;
                 numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
             }
             // In a clone it stands before the base as well, from this root on: in the root itself, but for the pages at its ends.
@@ -419,6 +420,7 @@ impl Uploader {
             .buffered(PAGES_AHEAD);
         // A leaf that cannot be read is no damaged page: nothing is known then of any page that it lists, and the checkpoint fails for it.
         while let Some((volume, number, extents, OldPage { leaf, place, page: old })) = pages.try_next().await? {
+            tokio::task::consume_budget().await; // Where the cache has every page nothing in here waits, and heartbeats would.
             let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
             let old = match old.map_err(UploadError::from) {
                 Ok(old) => old,

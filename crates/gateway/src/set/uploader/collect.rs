@@ -216,6 +216,7 @@ impl Uploader {
             stream::iter(away).map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) }).buffered(LEAVES_AHEAD);
         let (mut pages, mut unread) = (Vec::new(), 0);
         while let Some((leaf, found)) = leaves.next().await {
+            tokio::task::consume_budget().await;
             let LeafOf::Pages { volume, .. } = leaf.of else { continue };
             match found {
                 Ok(Ok(found)) => {
@@ -265,6 +266,8 @@ impl Uploader {
         let wait = || limit.min(end.saturating_duration_since(Instant::now()));
         let mut found = Vec::new();
         while let Some((volume, page)) = within(wait(), pages.try_next()).await? {
+            // As in the map's own loop: these pages may all be in memory.
+            tokio::task::consume_budget().await;
             let Some(page) = page else { continue };
             found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
         }
