@@ -14,7 +14,7 @@
 //! S4  Whoever asks what was handed in before is told once all of it has its outcome: applied here, or nobody knows and the epoch's service is over.
 
 use bytes::Bytes;
-use holdfast_raft::{Group, Pending, ProposeError};
+use holdfast_raft::{Group, Pending};
 use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, OpKind};
 use std::collections::VecDeque;
@@ -305,7 +305,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
         let came = match pending.wait().await {
             Ok(done) => verdict.judge(&done.answer),
             Err(e) => {
-                if first && !matches!(e, ProposeError::NotLeader { .. }) {
+                if first {
                     tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
                 }
                 Err(WriteFailure::Gone)
