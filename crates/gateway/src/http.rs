@@ -18,7 +18,7 @@ const BUCKETS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// So often what was measured goes into its buckets. Until then each measurement is kept by itself: where nobody asked for the page they took memory for ever,
-/// and who asked after four million requests held the runtime while they were counted, for longer than an election takes.
+/// and who asked after four million requests had them counted on the runtime's thread, where heartbeats wait meanwhile.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// One recorder per process: a second gateway in the same process (tests) shares it.
