@@ -203,6 +203,11 @@ pub(crate) fn is_ended(refusal: &Refusal) -> bool {
     matches!(refusal.code, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)
 }
 
+/// Whether a gateway's refusal to take a lease back means that there is nothing left to give back.
+pub(crate) fn is_gone(refusal: &Refusal) -> bool {
+    is_ended(refusal) || refusal.code == RefusalCode::NotFound
+}
+
 /// Whether asking again for a free lease changes nothing.
 pub(crate) fn is_final(refusal: &Refusal) -> bool {
     refusal.disposition() == Disposition::Reject && refusal.code != RefusalCode::NotAdopted

@@ -414,7 +414,9 @@ impl Keeper {
                     };
                     let call = call!(release_lease, request);
                     let released = doors.ask_all(call, doors::is_final);
-                    let given = tokio::time::timeout(RELEASE_LIMIT, released).await.is_ok();
+                    let said = tokio::time::timeout(RELEASE_LIMIT, released).await;
+                    let given =
+                        said.is_ok_and(|(_, said)| said.map_or_else(|refusal| doors::is_gone(&refusal), |_| true));
                     if !given {
                         tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
                     }
@@ -555,6 +557,9 @@ impl Keeper {
     }
 
     fn show(&mut self) -> Result<(), AttachError> {
+        if let Some(Ok(())) = self.kept.as_ref().and_then(|file| file.catch_up()) {
+            tracing::info!(set = %self.options.set, "the lease is kept now");
+        }
         let phase = self.shared.look(Machine::phase);
         if phase != self.phase {
             (self.phase, self.since) = (phase, unix_ms());

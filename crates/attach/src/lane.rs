@@ -21,8 +21,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that no host acknowledges for this long end the connection. Longer than a lost packet or two take.
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that the other side does not take for this long end the connection. The kernel counts both: that no host acknowledges them, and that one acknowledges and
+/// has no room, as a gateway whose journal is full (R8, M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
+/// dead by itself, by a forgetful firewall for one, and so may be long.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Answers are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
 /// With less room than this a new piece is taken.

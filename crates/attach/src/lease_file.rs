@@ -4,7 +4,8 @@
 //!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of
 //! ```
 //! P1  A token stands in the file before it is first used: the one before it dies by that use. So whatever moment a process dies in, the file holds a token
-//!     that the gateways still take, unless somebody else was granted the set.
+//!     that the gateways still take, unless somebody else was granted the set. Where it cannot be written the token is used all the same (a full /run takes no
+//!     devices away), and written as soon as that can be done.
 //! P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
 //!     have written, and what the kernel still holds for these devices would go over it.
 
@@ -86,6 +87,8 @@ pub(crate) struct LeaseFile {
     path: PathBuf,
     lease: Mutex<Option<Lease>>,
     closed: AtomicBool,
+    /// A grant was taken into use that the file does not have.
+    behind: AtomicBool,
 }
 
 impl LeaseFile {
@@ -93,7 +96,7 @@ impl LeaseFile {
     pub(crate) fn open(dir: &Path) -> Self {
         let path = dir.join("lease.json");
         let left = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Self { path, lease: Mutex::new(left), closed: AtomicBool::new(false) }
+        Self { path, lease: Mutex::new(left), closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
@@ -125,7 +128,15 @@ impl LeaseFile {
                 volume.lost |= before.lost;
             }
         }
+        self.behind.store(true, Ordering::Relaxed);
         self.write(lease.insert(new))
+    }
+
+    /// Writes what could not be written when it was granted: whether the file has it now. `None` where nothing was missing.
+    pub(crate) fn catch_up(&self) -> Option<io::Result<()>> {
+        let lease = self.lock();
+        let lease = lease.as_ref().filter(|_| self.behind.load(Ordering::Relaxed))?;
+        Some(self.write(lease))
     }
 
     /// The devices are there: from now on another process may go on with them.
@@ -174,7 +185,9 @@ impl LeaseFile {
         let new = self.path.with_extension("new");
         let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(lease)?)?;
-        std::fs::rename(&new, &self.path)
+        std::fs::rename(&new, &self.path)?;
+        self.behind.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The devices are being let go of: a grant from now on is not kept.
@@ -224,6 +237,32 @@ mod tests {
         file.close();
         file.granted(&set, &owner, Token(10), &volumes).unwrap();
         assert!(!path.exists(), "what is being let go of is not kept");
+    }
+
+    /// P1: the token that the file has is dead from the first use of the one that it lacks.
+    #[test]
+    fn a_grant_that_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = LeaseFile::open(dir.path());
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
+        file.granted(&set, &owner, Token(7), &volumes).unwrap();
+        assert!(file.catch_up().is_none(), "nothing is missing");
+        // As a disk without room: nothing can be written under that name.
+        let in_the_way = dir.path().join("lease.new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        file.granted(&set, &owner, Token(8), &volumes).unwrap_err();
+        file.catch_up().unwrap().unwrap_err();
+        let kept = || LeaseFile::open(dir.path()).lease().unwrap().token();
+        assert_eq!(kept(), Some(Token(7)));
+        std::fs::remove_dir(&in_the_way).unwrap();
+        file.catch_up().unwrap().unwrap();
+        assert_eq!(kept(), Some(Token(8)));
+        assert!(file.catch_up().is_none(), "written once");
+        std::fs::create_dir(&in_the_way).unwrap();
+        file.granted(&set, &owner, Token(9), &volumes).unwrap_err();
+        file.close();
+        assert!(file.catch_up().is_none(), "what is being let go of is not kept");
     }
 
     /// G1: devices may be as large by then.

@@ -7,7 +7,7 @@
 //! - **F2** Also where the folder was there: an earlier start may have been cut short between making and syncing, and who follows a link needs both names.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +30,20 @@ pub fn make(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes the file at `path` anew, and makes its content and its name durable. Its folder has to be there ([`make`]).
+///
+/// # Errors
+/// As the disk says, but for a file system that knows no sync of folders; what was written so far stays.
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    match above(path).map_or(Ok(()), |folder| sync(&folder)) {
+        Err(error) if !knows_no_sync(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// F1
@@ -114,6 +128,18 @@ mod tests {
         make(&file).expect_err("a file is no folder");
         std::os::unix::fs::symlink(dir.path().join("nowhere"), dir.path().join("link")).expect("linked");
         make(&dir.path().join("link")).expect_err("a link that leads nowhere");
+    }
+
+    #[test]
+    fn a_file_is_written_anew_where_its_folder_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("note");
+        for content in ["of some length", "short"] {
+            write(&path, content.as_bytes()).expect("written");
+            assert_eq!(fs::read(&path).expect("there"), content.as_bytes());
+        }
+        write(&dir.path().join("nowhere/note"), b"x").expect_err("no folder");
+        write(dir.path(), b"x").expect_err("a folder is no file");
     }
 
     #[test]

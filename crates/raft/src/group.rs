@@ -278,10 +278,15 @@ impl Group {
     /// The term in which this member leads, by openraft's newest word; not a permission to serve (see `control::serve`).
     ///
     /// Never the term that this process started in (R6): until openraft has taken the vote on disk for what it is, that of a leader that
-    /// is not restored, it says for a moment that this member leads.
+    /// is not restored, it says for a moment that this member leads. Nor once the group has stopped here (a failed disk, a broken record): openraft leaves its
+    /// last word standing then, in which it may have led, and whoever believed it would be kept from asking the leader that there is now.
     pub fn leading_term(&self) -> Option<Term> {
+        use openraft::async_runtime::watch::WatchReceiver;
         if let Some(script) = self.script() {
             return script.leading_term();
+        }
+        if self.inner.raft.metrics().borrow_watched().running_state.is_err() {
+            return None;
         }
         self.inner.raft.as_leader().ok().map(|l| Term(l.term())).filter(|term| *term > self.inner.started_in)
     }

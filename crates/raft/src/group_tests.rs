@@ -380,3 +380,24 @@ async fn a_leader_that_restarts_leads_only_in_a_new_term() -> anyhow::Result<()>
     last.end().await;
     Ok(())
 }
+
+/// openraft leaves its last word standing, in which it led: nobody must be sent to who cannot do anything any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_has_stopped_leads_in_no_term() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let host = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    host.group.initialize(&addresses).await?;
+    let hosts = [host];
+    assert_eq!(propose(&hosts, "before").await?, 1);
+    let [host] = hosts;
+    assert!(host.group.leading_term().is_some());
+    host.group.end().await;
+    assert!(host.group.raft().as_leader().is_ok(), "openraft says so itself now: nothing is tested");
+    assert_eq!(host.group.leading_term(), None);
+    assert_eq!(host.group.quorum_acked(), None);
+    let asked = host.group.propose(None, Bytes::from_static(b"after"), LIMIT).await;
+    assert!(matches!(asked, Err(ProposeError::Stopped { .. })), "{asked:?}");
+    host.end().await;
+    Ok(())
+}

@@ -126,6 +126,13 @@ impl AdminDoor {
     }
 
     fn not_leader(&self, group: &Group, what: &str) -> Refusal {
+        if group.leadership().borrow().stopped {
+            // What it knows of the leader is of before.
+            return Refusal::not_leader(
+                format!("{what} has stopped at this gateway (its log and /healthz say why): ask another one"),
+                None,
+            );
+        }
         match self.leader_api(group) {
             Some(api) => Refusal::not_leader(format!("{what} is led by another gateway, at {api}"), Some(api)),
             None => Refusal::new(RefusalCode::Busy, format!("{what} has no leader at the moment")),
@@ -153,9 +160,9 @@ impl AdminDoor {
         match error {
             ProposeError::NotLeader { .. } => self.not_leader(group, &format!("group {}", group.id())),
             ProposeError::Unknown { .. } => Refusal::new(RefusalCode::Unknown, error.to_string()),
-            ProposeError::Stopped { .. } | ProposeError::BadPayload { .. } => {
-                Refusal::new(RefusalCode::Failed, error.to_string())
-            }
+            // It is this gateway that cannot, not the cluster.
+            ProposeError::Stopped { .. } => Refusal::not_leader(format!("{error}: ask another gateway"), None),
+            ProposeError::BadPayload { .. } => Refusal::new(RefusalCode::Failed, error.to_string()),
         }
     }
 

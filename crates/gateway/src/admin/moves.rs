@@ -96,10 +96,25 @@ impl AdminDoor {
         }
         self.check_candidate(&set, &to)?;
         self.confirm(&set).await?;
-        let left = set.drain(self.node.timing.election_max() * DRAIN_ELECTIONS).await;
-        tracing::info!(set = %set.name, to = %to.name, left, "switchover: drained");
-        self.hand_over(&set, &to).await?;
-        Ok(self.moved(to.id, false))
+        let leader = to.id;
+        self.to_its_end(move |door| async move {
+            let left = set.drain(door.node.timing.election_max() * DRAIN_ELECTIONS).await;
+            tracing::info!(set = %set.name, to = %to.name, left, "switchover: drained");
+            door.hand_over(&set, &to).await
+        })
+        .await?;
+        Ok(self.moved(leader, false))
+    }
+
+    /// Carries out what has no way back, also when the caller does not wait any more: a set that was drained and not handed over would let nobody in for as long as
+    /// this gateway leads it.
+    async fn to_its_end<F>(&self, part: impl FnOnce(Self) -> F) -> Result<(), Refusal>
+    where
+        F: Future<Output = Result<(), Refusal>> + Send + 'static,
+    {
+        let lost =
+            |e| Refusal::new(RefusalCode::Unknown, format!("the move was abandoned while this gateway stops: {e}"));
+        tokio::spawn(part(self.clone())).await.unwrap_or_else(|e| Err(lost(e)))
     }
 
     pub(super) async fn failover(&self, request: v1::FailoverRequest) -> Result<v1::MoveReply, Refusal> {
@@ -138,8 +153,8 @@ impl AdminDoor {
             let lease = set.acquire(owner, token, ttl, id, true, false).await.map_err(|e| self.of_set(&set, &e))?;
             Some(self.grant_message(&set, &lease))
         };
-        if let Some(to) = &elsewhere {
-            self.hand_over(&set, to).await?;
+        if let Some(to) = elsewhere {
+            self.to_its_end(move |door| async move { door.hand_over(&set, &to).await }).await?;
         }
         reply.ended = ended;
         reply.granted = granted;

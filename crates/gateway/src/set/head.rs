@@ -434,11 +434,7 @@ impl HeadKeeper {
         tracing::error!(set = %self.parts.name, "{why}");
         metrics::counter!("holdfast_sets_fenced_total").increment(1);
         // For the next start, should the store not answer then.
-        let write = || -> std::io::Result<()> {
-            std::fs::write(&self.parts.note, format!("{why}\n"))?;
-            std::fs::File::open(&self.parts.note)?.sync_all()
-        };
-        if let Err(error) = write() {
+        if let Err(error) = holdfast_folder::write(&self.parts.note, format!("{why}\n").as_bytes()) {
             tracing::error!(note = %self.parts.note.display(), %error, "the fence is not noted on disk; the store has it");
         }
     }

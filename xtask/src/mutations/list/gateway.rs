@@ -307,6 +307,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "unkept-lease-forgotten",
+        bug: "a grant that could not be written for the next process is never written: that one goes on by a dead token, and its devices fail",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/attach/src/lease_file.rs",
+            old: "self.behind.store(true, Ordering::Relaxed);",
+            new: "self.behind.store(false, Ordering::Relaxed);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["lease_file::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "kernel-device-without-its-lease",
         bug: "a kernel device that an earlier process left is gone on with for another owner",
         rule: "R6",

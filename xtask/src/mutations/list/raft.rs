@@ -88,6 +88,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "stopped-group-leads",
+        bug: "a group that stopped where it led goes on to say that it leads: who asks for the set is refused there, though another gateway leads it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/group.rs",
+            old: "if self.inner.raft.metrics().borrow_watched().running_state.is_err() {",
+            new: "if false {",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
         name: "snapshot-goes-back",
         bug: "an older snapshot replaces a newer one",
         rule: "R4",
