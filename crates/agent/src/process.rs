@@ -243,10 +243,16 @@ fn names_data(args: &[u8], data: &Path) -> bool {
     false
 }
 
+/// Whether a program of this name is PostgreSQL's server. Some packages of before version 16 start it by its older name.
+fn is_server(name: &str) -> bool {
+    matches!(name, "postgres" | "postmaster")
+}
+
 /// Whether these arguments of a shell's are those of one that becomes the server of `data`: the server's program is among them.
 fn becomes_server(args: &[u8], data: &Path) -> bool {
     let mut words = args.split(|byte| *byte == 0).filter_map(|arg| std::str::from_utf8(arg).ok());
-    words.any(|arg| Path::new(arg).file_name().is_some_and(|name| name == "postgres")) && names_data(args, data)
+    words.any(|arg| Path::new(arg).file_name().is_some_and(|name| is_server(&name.to_string_lossy())))
+        && names_data(args, data)
 }
 
 /// The processes of the PostgreSQL whose data directory is `data`: each server process works there, or was told to (`-D`) and has only its configuration to read
@@ -264,7 +270,7 @@ fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
         let of = proc.join(pid.to_string());
         let works_there = of_living(std::fs::read_link(of.join("cwd")))?.is_some_and(|cwd| cwd == data);
         let Some(name) = of_living(std::fs::read_to_string(of.join("comm")))? else { continue };
-        let is_server = name.trim_end() == "postgres";
+        let is_server = is_server(name.trim_end());
         let is_shell = matches!(name.trim_end(), "sh" | "dash" | "bash");
         if works_there && is_server {
             found.insert(pid);

@@ -204,7 +204,7 @@ settings! {
 settings! {
     /// The journal: every write until it is in the store.
     pub struct JournalConfig {
-        /// Size at most. Writers are slowed down along a curve as it fills: how long the store may be away under load follows from it.
+        /// Size at most. Writers are slowed down along a curve as it fills: how long the store may be away under load follows from it. At most 128GiB.
         bound: ByteSize = ByteSize(8 * GIB);
         /// Part of the bound that only control entries may use: leases and checkpoints go on when writers wait. At most half of it.
         reserve: ByteSize = ByteSize(512 * MIB);

@@ -188,6 +188,8 @@ impl Database {
         let removed = tokio::task::spawn_blocking(move || {
             let version = std::fs::read_to_string(data.join("PG_VERSION"))
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
+            // Else nobody is seen working there, and the pid file, which PostgreSQL itself would go by, is taken away from under those who do.
+            super::pool::without_links("database.data", &data)?;
             // Looked at once more: that read may have waited for the device, and a later start have been quicker.
             if !of_postgres(&data).map_err(|error| unlooked(&error))?.is_empty() {
                 return Err(format!("processes of PostgreSQL work in {} already", data.display()));
@@ -309,14 +311,7 @@ impl Database {
                 // Somebody's, who started it past the unit.
                 self.signal(what)?;
             }
-            (DatabaseKind::Command, _) => {
-                let mut command = shell(settings.stop.as_deref().unwrap_or_default());
-                command.env("HOLDFAST_STOP", if how == Stop::Fast { "fast" } else { "immediate" });
-                let stopped = run(command, limit.max(STOP_COMMAND_LIMIT)).await;
-                if how == Stop::Fast {
-                    stopped?;
-                }
-            }
+            (DatabaseKind::Command, Stop::Fast) => self.stop_by_command("fast", limit.max(STOP_COMMAND_LIMIT)).await?,
             // Not being able to look keeps nobody from the SIGKILL below, which tries for longer.
             (_, Stop::Fast) => self.signal(what)?,
             _ => drop(self.signal(what)),
@@ -324,9 +319,8 @@ impl Database {
         if how == Stop::Fast {
             marked.clone()?;
         }
-        let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
         if how == Stop::Fast {
-            if !gone {
+            if !process::postgres_gone(self.data(), limit).await {
                 let left = of_postgres(self.data()).map_err(|error| unlooked(&error))?.len();
                 let limit = limit.as_secs();
                 return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {limit} s"));
@@ -339,16 +333,36 @@ impl Database {
             }
             return Ok(());
         }
-        let killed = if gone { Ok(()) } else { self.kill().await };
+        let ended = async {
+            let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
+            if gone { Ok(()) } else { self.kill().await }
+        };
+        // The lease is about to end (A3), and a script may wait for what does not answer any more: it is told, and nothing waits for it.
+        let told = async {
+            if settings.kind == DatabaseKind::Command
+                && let Err(why) = self.stop_by_command("immediate", STOP_COMMAND_LIMIT).await
+            {
+                tracing::debug!(why, "database.stop");
+            }
+        };
+        let (killed, ()) = tokio::join!(ended, told);
         marked?;
         if settings.kind == DatabaseKind::Systemd {
             // Also where some are left: no further one may come.
             self.unit.end(how).await?;
-            killed?;
-            // What had not got as far as the data directory before.
-            return self.kill().await;
         }
-        killed
+        killed?;
+        match settings.kind {
+            DatabaseKind::PgCtl => Ok(()),
+            // What had not got as far as the data directory before, or was started by a service that the script has ended since.
+            DatabaseKind::Systemd | DatabaseKind::Command => self.kill().await,
+        }
+    }
+
+    async fn stop_by_command(&self, how: &str, limit: Duration) -> Result<(), String> {
+        let mut command = shell(self.config.database.stop.as_deref().unwrap_or_default());
+        command.env("HOLDFAST_STOP", how);
+        run(command, limit).await.map(drop)
     }
 
     async fn kill(&self) -> Result<(), String> {

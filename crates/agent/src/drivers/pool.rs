@@ -136,6 +136,22 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
     Ok(String::new())
 }
 
+/// The kernel names what is mounted, and where a process works, by the path without links: by another one neither would be found, what is mounted would be taken
+/// for unmounted, and PostgreSQL's processes for gone.
+///
+/// # Errors
+/// It has links or `..` in it, or cannot be looked at.
+pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
+    let real = path.canonicalize().map_err(|error| format!("{setting}: {}: {error}", path.display()))?;
+    if real == path {
+        return Ok(());
+    }
+    let (found, real) = (path.display(), real.display());
+    Err(format!(
+        "{setting}: found {found}, which is {real}, expected a path without symbolic links or \"..\": set it to {real}"
+    ))
+}
+
 /// Whether it is mounted already; from another device is an error.
 fn already(config: &AgentConfig, device: &str) -> Result<bool, String> {
     let at = config.pool.mount.as_path();
@@ -149,6 +165,7 @@ fn already(config: &AgentConfig, device: &str) -> Result<bool, String> {
 async fn mount(config: &AgentConfig, device: &str, kind: &str, ours: &str, limit: Duration) -> Result<(), String> {
     let at = &config.pool.mount;
     std::fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
+    without_links("pool.mount", at)?;
     let parts = [config.pool.options.as_str(), ours];
     let options = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
     let mut command = system("mount");
@@ -214,6 +231,24 @@ mod tests {
         let last = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
         assert_eq!(entry_of(table, Path::new("/srv/pg")), Some(last));
         assert_eq!(entry_of(table, Path::new("/srv")), None);
+    }
+
+    /// Of what lies there only the path without links says where it is mounted, and who works there.
+    #[test]
+    fn a_path_over_a_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("data");
+        let link = real.with_file_name("link");
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        without_links("database.data", &real).unwrap();
+        without_links("database.data", &real.join("")).unwrap();
+        for other in [link.clone(), link.join("."), real.join("../data")] {
+            let why = without_links("database.data", &other).unwrap_err();
+            assert!(why.ends_with(&format!("set it to {}", real.display())), "{why}");
+        }
+        let why = without_links("pool.mount", &real.join("nowhere")).unwrap_err();
+        assert!(why.starts_with("pool.mount: "), "{why}");
     }
 
     /// Without `zpool`, or where it does not answer, nothing was imported.

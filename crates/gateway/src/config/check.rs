@@ -2,6 +2,7 @@
 
 use super::{GatewayConfig, GatewayRole, Mistake, PairDurability};
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
+use holdfast_control::set::SEGMENT_NOTES_MAX;
 use holdfast_types::{ByteSize, limits};
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,6 +13,11 @@ const GIB: u64 = 1 << 30;
 
 /// Files that the bound must hold at least: one filling, one ready, two being freed.
 const JOURNAL_FILES_MIN: u64 = 4;
+
+/// A checkpoint seals all that a set has in the journal, and names at most so many segments: one that had more of them than that could never end. Half, for what
+/// collection moves with it, and for segments that are not full.
+const JOURNAL_BOUND_MAX: u64 = (SEGMENT_NOTES_MAX * limits::SEGMENT_BYTES_TARGET) as u64 / 2;
+const _: () = assert!(JOURNAL_BOUND_MAX == 128 * GIB);
 
 /// A lease outlives so many round trips at least: a renewal is an entry and may meet an election.
 const LEASE_ROUND_TRIPS_MIN: u32 = 20;
@@ -229,7 +235,7 @@ fn keys(config: &GatewayConfig, out: &mut Problems) {
 fn journal(config: &GatewayConfig, out: &mut Problems) {
     let journal = &config.journal;
     out.size("journal.file", journal.file, 16 * MIB, GIB);
-    out.size("journal.bound", journal.bound, JOURNAL_FILES_MIN.saturating_mul(journal.file.0), 1 << 50);
+    out.size("journal.bound", journal.bound, JOURNAL_FILES_MIN.saturating_mul(journal.file.0), JOURNAL_BOUND_MAX);
     out.size("journal.reserve", journal.reserve, 4 * MIB, journal.bound.0 / 2);
     out.size("journal.tail", journal.tail, 8 * MIB, 1 << 40);
 }

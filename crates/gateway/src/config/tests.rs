@@ -179,6 +179,7 @@ fn relations_between_fields() {
         ("worker_threads: found 65, expected 0 to 64", problems_of(|c| c.worker_threads = 65)),
         ("lease_ttl_ms: found 3000, expected 4000 to 600000", problems_of(|c| c.rtt_ms = 200)),
         ("journal.bound: found 128MiB, expected 256MiB", problems_of(|c| c.journal.bound = mib(128))),
+        ("journal.bound: found 129GiB, expected 256MiB to 128GiB", problems_of(|c| c.journal.bound = mib(129 << 10))),
         ("journal.reserve: found 5GiB, expected 4MiB to 4GiB", problems_of(|c| c.journal.reserve = mib(5120))),
         ("upload.bytes: found 3GiB, expected 1MiB to 2GiB", problems_of(|c| c.upload.bytes = mib(3072))),
         ("upload.whole_root: found 17MiB, expected 0B to 16MiB", problems_of(|c| c.upload.whole_root = Some(mib(17)))),

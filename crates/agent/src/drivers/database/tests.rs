@@ -53,6 +53,34 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
     assert_eq!(database.runs(), Ok(false));
 }
 
+/// A3: the lease ends, and a script may be as slow as it likes. This one waits until the server is gone, and would be given up before that if it came first.
+#[tokio::test]
+async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().canonicalize().unwrap();
+    let (data, program) = (place.join("data"), place.join("postgres"));
+    let (pid, gone) = (place.join("pid"), place.join("gone"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
+    std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+    config.database.kind = DatabaseKind::Command;
+    config.database.data = data.clone();
+    let server = format!("{} -c 'while :; do sleep 0.05; done' -D {}", program.display(), data.display());
+    config.database.start = Some(format!("cd /; {server} >/dev/null 2>&1 & echo $! > {}", pid.display()));
+    let lives = format!("[ -e /proc/$(cat {})/exe ]", pid.display());
+    config.database.stop =
+        Some(format!("while {lives}; do sleep 0.02; done; echo $HOLDFAST_STOP > {}", gone.display()));
+    let database = Database::new(&config);
+    for how in [Stop::Immediate, Stop::Kill] {
+        database.start().await.unwrap();
+        database.stop(how).await.unwrap();
+        assert_eq!(database.runs(), Ok(false), "{how:?}");
+        assert_eq!(std::fs::read_to_string(&gone).unwrap(), "immediate\n", "{how:?}");
+        std::fs::remove_file(&gone).unwrap();
+    }
+}
+
 fn script(path: &Path, text: &str) {
     // By a process of its own: a program that this one has open for writing, or a child that was forked in that moment, does not start ("text file busy").
     let beside = path.with_extension("text");
