@@ -159,9 +159,10 @@ impl AdminDoor {
     fn of_propose(&self, group: &Group, error: &ProposeError) -> Refusal {
         match error {
             ProposeError::NotLeader { .. } => self.not_leader(group, &format!("group {}", group.id())),
-            ProposeError::Unknown { .. } => Refusal::new(RefusalCode::Unknown, error.to_string()),
-            // It is this gateway that cannot, not the cluster.
-            ProposeError::Stopped { .. } => Refusal::not_leader(format!("{error}: ask another gateway"), None),
+            // It is this gateway that cannot, not the cluster. An earlier try of the same call may have come further (R12).
+            ProposeError::Unknown { .. } | ProposeError::Stopped { .. } => {
+                Refusal::new(RefusalCode::Unknown, error.to_string())
+            }
             ProposeError::BadPayload { .. } => Refusal::new(RefusalCode::Failed, error.to_string()),
         }
     }
