@@ -337,7 +337,8 @@ impl Database {
             let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
             if gone { Ok(()) } else { self.kill().await }
         };
-        // The lease is about to end (A3), and a script may wait for what does not answer any more: it is told, and nothing waits for it.
+        // The lease is about to end (A3), and a script may wait for what does not answer any more: it is told, and the SIGKILL
+        // does not wait for it.
         let told = async {
             if settings.kind == DatabaseKind::Command
                 && let Err(why) = self.stop_by_command("immediate", STOP_COMMAND_LIMIT).await

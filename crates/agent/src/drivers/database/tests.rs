@@ -30,21 +30,26 @@ fn a_full_server_is_a_well_one() {
     }
 }
 
-/// A PostgreSQL with a configuration that is slow to read has not "ended at once".
-#[tokio::test]
-async fn a_slow_start_is_a_start_and_can_be_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().canonicalize().unwrap();
+/// Settings in `dir` with an empty data directory, and what to run for a server that stays in the shell it began as.
+fn with_commands(dir: &Path) -> (AgentConfig, String) {
+    let place = dir.canonicalize().unwrap();
     let (data, program) = (place.join("data"), place.join("postgres"));
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
     std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+    let server = format!("{} -c 'while :; do sleep 0.05; done' -D {}", program.display(), data.display());
+    let mut config = AgentConfig { dir: place, ..AgentConfig::default() };
     config.database.kind = DatabaseKind::Command;
-    config.database.data = data.clone();
-    let script = "while :; do sleep 0.05; done";
-    config.database.start =
-        Some(format!("cd /; {} -c '{script}' -D {} >/dev/null 2>&1 &", program.display(), data.display()));
+    config.database.data = data;
+    (config, server)
+}
+
+/// A PostgreSQL with a configuration that is slow to read has not "ended at once".
+#[tokio::test]
+async fn a_slow_start_is_a_start_and_can_be_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, server) = with_commands(dir.path());
+    config.database.start = Some(format!("cd /; {server} >/dev/null 2>&1 &"));
     config.database.stop = Some("true".into());
     let database = Database::new(&config);
     database.start().await.unwrap();
@@ -57,16 +62,8 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
 #[tokio::test]
 async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
     let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().canonicalize().unwrap();
-    let (data, program) = (place.join("data"), place.join("postgres"));
-    let (pid, gone) = (place.join("pid"), place.join("gone"));
-    std::fs::create_dir(&data).unwrap();
-    std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
-    std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
-    config.database.kind = DatabaseKind::Command;
-    config.database.data = data.clone();
-    let server = format!("{} -c 'while :; do sleep 0.05; done' -D {}", program.display(), data.display());
+    let (mut config, server) = with_commands(dir.path());
+    let (pid, gone) = (config.dir.join("pid"), config.dir.join("gone"));
     config.database.start = Some(format!("cd /; {server} >/dev/null 2>&1 & echo $! > {}", pid.display()));
     let lives = format!("[ -e /proc/$(cat {})/exe ]", pid.display());
     config.database.stop =
