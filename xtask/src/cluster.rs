@@ -327,10 +327,7 @@ impl Cluster {
     /// # Errors
     /// When the status cannot be had or does not show it.
     pub fn member(&self, index: usize) -> Result<u64> {
-        let status = self.holdfast(&["cluster", "status"])?;
-        let members = status["members"].as_array().context("status without members")?;
-        let of = members.iter().map(|m| &m["member"]).find(|m| m["name"] == self.name(index).as_str());
-        of.and_then(|m| m["id"].as_u64()).with_context(|| format!("no member is called {}", self.name(index)))
+        member_called(&self.holdfast(&["cluster", "status"])?, &self.name(index))
     }
 
     /// Waits until every member is there and has applied nearly all that its leaders have.
@@ -448,6 +445,16 @@ pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
         }
     }
     behind
+}
+
+/// Which member a gateway is, as `cluster status` shows it.
+///
+/// # Errors
+/// When the status does not show it.
+pub fn member_called(status: &serde_json::Value, name: &str) -> Result<u64> {
+    let members = status["members"].as_array().context("status without members")?;
+    let of = members.iter().map(|m| &m["member"]).find(|m| m["name"] == name);
+    of.and_then(|m| m["id"].as_u64()).with_context(|| format!("no member is called {name}"))
 }
 
 fn guard_of(pid: u32) -> Result<Option<Guard>> {

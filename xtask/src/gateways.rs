@@ -41,10 +41,21 @@ pub struct Own {
     pub mounts: Option<PathBuf>,
 }
 
+/// How long a gateway may take to end when it is asked to.
+const ENDS: Duration = Duration::from_secs(20);
+
 /// Address of a gateway's NBD door.
 pub fn nbd(gateway: usize) -> String {
     format!("{}:10809", address(gateway))
 }
+
+/// Address of a gateway's admin door.
+pub fn api(gateway: usize) -> String {
+    format!("{}:7400", address(gateway))
+}
+
+/// How the folder of a twin's data is called, behind the name of its gateway.
+pub const TWIN: &str = "twin";
 
 /// How people call it.
 pub fn name(gateway: usize) -> String {
@@ -121,7 +132,7 @@ impl Gateways {
             command = command.env(key, value);
         }
         let mut proc = Proc::spawn(&name, command.into_command(), &log)?;
-        let door = format!("{}:7400", address(gateway));
+        let door = api(gateway);
         proc.ready_when("listening", Duration::from_secs(60), || std::net::TcpStream::connect(&door).is_ok())?;
         self.procs[gateway] = Some(proc);
         Ok(())
@@ -143,6 +154,44 @@ impl Gateways {
         self.paused[gateway] = false;
         proc.signal(Signal::KILL);
         proc.wait(Duration::from_secs(10)).map(drop)
+    }
+
+    /// SIGTERM, and waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end by itself in time.
+    pub fn end(&mut self, gateway: usize) -> Result<()> {
+        let Some(proc) = &mut self.procs[gateway] else { return Ok(()) };
+        proc.signal(Signal::TERM);
+        proc.wait(ENDS)?;
+        self.procs[gateway] = None;
+        Ok(())
+    }
+
+    /// Starts a second process of a gateway, on a folder that has [`TWIN`] behind its name and with other ports; where its log is. It may end at once.
+    ///
+    /// # Errors
+    /// When it cannot be started, or its gateway has mounts of its own: the folder would not be in them.
+    pub fn twin(&self, net: &Net, gateway: usize) -> Result<(Proc, PathBuf)> {
+        let (name, own) = (name(gateway), &self.own[gateway]);
+        anyhow::ensure!(own.mounts.is_none(), "{name}: its data lie on a disk of their own, which is not used twice");
+        let file = |what: &str| self.dir.join(format!("{name}.{TWIN}.{what}"));
+        let own_settings = self.dir.join(format!("{name}.toml"));
+        let mut settings = std::fs::read_to_string(&own_settings)?;
+        let data = |name: &str| format!("{}/{name}\"", self.dir.display());
+        let ports = [(":7400\"", ":7410\""), (":7401\"", ":7411\""), (":10809\"", ":10819\"")];
+        let ports = ports.into_iter().map(|(from, to)| (from.to_owned(), to.to_owned()));
+        for (from, to) in std::iter::once((data(&name), data(&format!("{name}.{TWIN}")))).chain(ports) {
+            anyhow::ensure!(settings.contains(&from), "{}: found no {from}", own_settings.display());
+            settings = settings.replace(&from, &to);
+        }
+        let (config, log) = (file("toml"), file("log"));
+        std::fs::write(&config, settings)?;
+        let mut command = net.within(gateway, &self.bin).args(["gateway", "run", "--config"]).arg(config);
+        for (key, value) in self.env.iter().chain(&own.env) {
+            command = command.env(key, value);
+        }
+        Ok((Proc::spawn(&name, command.into_command(), &log)?, log))
     }
 
     /// SIGSTOP, until all its threads have stopped.
@@ -202,7 +251,7 @@ impl Gateways {
     /// # Errors
     /// When even SIGKILL does not end one.
     pub fn stop(&mut self) -> Result<()> {
-        self.procs.iter_mut().flatten().try_for_each(|proc| proc.stop(Signal::TERM, Duration::from_secs(20)))
+        self.procs.iter_mut().flatten().try_for_each(|proc| proc.stop(Signal::TERM, ENDS))
     }
 
     /// The command line, for use from other threads.
@@ -241,7 +290,7 @@ impl Door {
     /// # Errors
     /// When it ends with another status than 0, or prints no JSON. The outcome may be unknown.
     pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
-        let doors: Vec<String> = (0..GATEWAYS).map(|g| format!("{}:7400", address(g))).collect();
+        let doors: Vec<String> = (0..GATEWAYS).map(api).collect();
         let limit = format!("{}ms", limit.as_millis());
         let command = cmd(&self.bin).args(args).args(["--output", "json", "--timeout", &limit]);
         let said = command.args(["--api", &doors.join(",")]).out()?;

@@ -1,10 +1,11 @@
 //! `proof`: what was run, counted. Chores that prove something note each run below `target/`; `proof --keep` takes those notes into the tree, and the table on
-//! docs/proof/README.md is written from what is in the tree, by nothing else.
+//! docs/proof/README.md and the matrix on docs/proof/jepsen.md are written from what is in the tree, by nothing else.
 //!
 //! ```text
-//!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md
+//!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md, the matrix on docs/proof/jepsen.md
 //! ```
 
+mod matrix;
 mod table;
 
 use crate::binary::root;
@@ -15,7 +16,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-const PAGE: &str = "docs/proof/README.md";
+/// A page, where on it, and what is written there.
+type Table = (&'static str, table::Place, fn(&[Run]) -> String);
+
+/// What is written from what the tree has.
+const TABLES: [Table; 2] =
+    [("docs/proof/README.md", table::PLACE, table::text), ("docs/proof/jepsen.md", matrix::PLACE, matrix::text)];
 
 /// How a note begins that a chore wrote by itself: [`ended_at`].
 const ENDED_AT: &str = "ended at ";
@@ -30,13 +36,14 @@ const NOTHING_SAID: &str = "the end of its output says what";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask proof             what was run here since the last build folder, and what the tree has
-  cargo xtask proof --keep      takes the runs of this copy into docs/proof/runs.jsonl and writes the table on docs/proof/README.md anew
-  cargo xtask proof --page      writes that table anew")]
+  cargo xtask proof --keep      takes the runs of this copy into docs/proof/runs.jsonl, and writes the table on docs/proof/README.md and the matrix on
+                                docs/proof/jepsen.md anew
+  cargo xtask proof --page      writes those two anew")]
 pub struct Args {
-    /// Take the runs of this copy into the tree, and write the table
+    /// Take the runs of this copy into the tree, and write the tables
     #[arg(long)]
     keep: bool,
-    /// Write the table from what the tree has
+    /// Write the tables from what the tree has
     #[arg(long)]
     page: bool,
 }
@@ -244,10 +251,13 @@ pub fn chore(args: &Args) -> Result<()> {
         std::fs::write(kept(), lines).with_context(|| kept().display().to_string())?;
     }
     if args.keep || args.page {
-        let path = root().join(PAGE);
-        let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        std::fs::write(&path, table::into(&page, &all)?).with_context(|| path.display().to_string())?;
-        note(format!("written: {PAGE}"));
+        for (name, place, text) in TABLES {
+            let path = root().join(name);
+            let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let page = place.fill(&page, &text(&all)).with_context(|| path.display().to_string())?;
+            std::fs::write(&path, page).with_context(|| path.display().to_string())?;
+            note(format!("written: {name}"));
+        }
         return Ok(());
     }
     line("In the tree:");
@@ -290,8 +300,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_page_has_the_table_of_what_was_kept() {
-        let page = std::fs::read_to_string(root().join(PAGE)).expect("the page");
+    fn the_pages_have_the_tables_of_what_was_kept() {
         let all = read(&kept()).expect("the runs");
         assert!(!all.is_empty());
         let mut known = BTreeSet::new();
@@ -299,8 +308,14 @@ mod tests {
             assert!(says_why(&run.note), "what became of it? {run:?}");
             assert!(known.insert(but_for_its_note(run)), "it is there twice: {run:?}");
         }
-        let expected = table::into(&page, &all).expect("its marks");
-        assert!(page == expected, "{PAGE} says something else than docs/proof/runs.jsonl: cargo xtask proof --page");
+        for (name, place, text) in TABLES {
+            let page = std::fs::read_to_string(root().join(name)).expect("the page");
+            let expected = place.fill(&page, &text(&all)).expect("its marks");
+            assert!(
+                page == expected,
+                "{name} says something else than docs/proof/runs.jsonl: cargo xtask proof --page"
+            );
+        }
     }
 
     fn broken(note: &str) -> Run {

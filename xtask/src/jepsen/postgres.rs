@@ -6,7 +6,8 @@
 //!                                └─ door            a Unix socket: one line in, one line out (jepsen/src/jepsen/holdfast/hosts.clj)
 //!
 //!   fault ── scene ─┬─ stage: hosts, gateways, packet rules
-//!    (names)        ├─ ground: disks, clocks, late, store      there only where the run has a fault that needs it
+//!    (names)        ├─ members, spoil: who takes part, what lies on their disks
+//!                   ├─ ground: disks, clocks, late, store      there only where the run has a fault that needs it
 //!                   └─ trouble: must anybody be served now?
 //! ```
 //! Owns: the door, what is asked there. Does not own: faults (`scene`), when they come, what clients see.
@@ -16,7 +17,9 @@ mod disks;
 mod fault;
 mod ground;
 mod late;
+mod members;
 mod scene;
+mod spoil;
 mod store;
 mod trouble;
 

@@ -5,8 +5,15 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const BEGIN: &str = "<!-- runs: written by cargo xtask proof -->\n";
-const END: &str = "<!-- runs end -->\n";
+/// Between what lines of a page a table is written.
+pub(super) struct Place {
+    pub begin: &'static str,
+    pub end: &'static str,
+}
+
+/// Of this table.
+pub(super) const PLACE: Place =
+    Place { begin: "<!-- runs: written by cargo xtask proof -->\n", end: "<!-- runs end -->\n" };
 
 #[derive(Default)]
 struct Sum<'a> {
@@ -63,14 +70,17 @@ pub(super) fn text(all: &[Run]) -> String {
     out
 }
 
-/// The page with the table in its place.
-///
-/// # Errors
-/// When the page has no such place.
-pub(super) fn into(page: &str, all: &[Run]) -> Result<String> {
-    let (before, rest) = page.split_once(BEGIN).with_context(|| format!("no line {:?}", BEGIN.trim()))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("no line {:?}", END.trim()))?;
-    Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", text(all)))
+impl Place {
+    /// The page with `table` in this place.
+    ///
+    /// # Errors
+    /// When the page has no such place.
+    pub(super) fn fill(&self, page: &str, table: &str) -> Result<String> {
+        let Self { begin, end } = self;
+        let (before, rest) = page.split_once(begin).with_context(|| format!("no line {:?}", begin.trim()))?;
+        let (_, after) = rest.split_once(end).with_context(|| format!("no line {:?}", end.trim()))?;
+        Ok(format!("{before}{begin}\n{table}\n{end}{after}"))
+    }
 }
 
 fn lasted(seconds: u64) -> String {
@@ -83,7 +93,7 @@ fn lasted(seconds: u64) -> String {
 }
 
 /// With commas, as a person reads it.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {

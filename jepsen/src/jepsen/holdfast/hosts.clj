@@ -34,6 +34,7 @@
    "cut-gateway"       "the serving gateway cut off from everything"
    "pause-gateway"     "SIGSTOP of the serving gateway for longer than its lease"
    "restart-gateways"  "SIGKILL of all gateways at once, started again at the end"
+   "pause-all"         "SIGSTOP of all gateways for longer than their leases"
    "partition-primary" "the serving gateway alone, the others together; hosts and store reach all"
    "partition-halves"  "the serving gateway together with one other, the third alone"
    "partition-ring"    "each gateway hears one other, no two the same one"
@@ -48,7 +49,13 @@
    "s3-503"            "every request to the store is answered with 503 SlowDown"
    "clock-jump"        "the wall clock of every gateway set wrong by up to 12 hours, forward or back"
    "clock-drift"       "all clocks of the gateways too fast or too slow, two of them 16 % apart"
-   "corrupt"           "one gateway killed and a bit of its journal flipped, started at the end; once"})
+   "corrupt"           "one gateway killed and a bit of its journal flipped, started at the end; once"
+   "truncate"          "the same with a file of its journal cut off in the middle"
+   "upgrade"           "each gateway in turn ended by SIGTERM and started again"
+   "drain"             "a gateway stands aside, often the serving one, and comes back at the end"
+   "replace"           "a gateway killed and its disk emptied; at the end it takes the place of its former self"
+   "restored"          "the disk of a gateway copied, and put back at the end; once"
+   "twice"             "a second process of a gateway on a copy of its disk, with other ports; once"})
 
 (def sets
   "Names for several faults in turn. `mix` stands on what every run stands on;
@@ -135,6 +142,17 @@
     (io/copy from (store/path! test node (if (some #{node} hosts)
                                            "agent.log" "gateway.log")))))
 
+(defn told
+  "What the end of faults came to. Of a gateway with an old disk, and of one that ran
+  twice, what the check of impostors (checks.clj) reads: {fault {:refused? ...}}."
+  [what]
+  (let [found (re-seq #"(restored|twice) (g\d): (refused|not refused)" what)]
+    (if (seq found)
+      (into {:what what}
+            (for [[_ fault node outcome] found]
+              [fault {:node node, :refused? (= "refused" outcome)}]))
+      what)))
+
 (defrecord Nemesis []
   nemesis/Reflection
   (fs [_] #{:begin :end :alive})
@@ -147,7 +165,7 @@
         :begin (merge op (begin! test (:value op)))
         ; It only takes from what lasts.
         :end   (let [{:keys [what served? hit?]} (change! door "end")]
-                 (assoc op :value what, :served? served?, :hit? hit?, :unbroken? served?))
+                 (assoc op :value (told what), :served? served?, :hit? hit?, :unbroken? served?))
         :alive (if door
                  (do (keep-logs! test)
                      (merge op (alive door)))

@@ -8,6 +8,7 @@
                     [store :as store]]
             [jepsen.holdfast [checks :as checks]
                              [hand :as hand]
+                             [hosts :as hosts]
                              [nemesis :as nemesis]
                              [summary :as summary]]))
 
@@ -94,6 +95,18 @@
     (testing "a twin that nobody refused is told and no more"
       (is (= [true 1] ((juxt :valid? :unrefused)
                        (judge "twice" {:twin-of "g2", :refused? false})))))))
+
+(deftest what-the-door-of-append-says-of-an-old-disk-is-judged
+  (let [judge (fn [said]
+                (verdict (checks/impostors)
+                         (hand/history (hand/nemesis 10 :begin 1 {:asked "restored", :served? true})
+                                       (hand/nemesis 20 :end 1 {:value   (hosts/told said)
+                                                                :served? true}))))]
+    (is (false? (:valid? (judge "restored g2: not refused (ready); db1 is primary"))))
+    (is (true? (:valid? (judge "restored g2: refused (C3: it ends); db1 is primary"))))
+    (is (= [true 1] ((juxt :valid? :unrefused)
+                     (judge "twice g1: not refused (the twin runs); db2 is primary"))))
+    (is (= "db1 is primary" (hosts/told "db1 is primary")))))
 
 ;; Logs
 

@@ -15,6 +15,7 @@ pub enum Fault {
     CutGateway,
     PauseGateway,
     RestartGateways,
+    PauseAll,
     Partition(Parting),
     Loss,
     Delay,
@@ -23,6 +24,12 @@ pub enum Fault {
     Store(Outage),
     Clock(Wrong),
     Corrupt,
+    Truncate,
+    Upgrade,
+    Drain,
+    Replace,
+    Restored,
+    Twice,
 }
 
 /// How the gateways do not hear each other.
@@ -51,7 +58,7 @@ pub enum Wrong {
 }
 
 /// All of them. jepsen/src/jepsen/holdfast/hosts.clj says what each is.
-pub const FAULTS: [(&str, Fault); 23] = [
+pub const FAULTS: [(&str, Fault); 30] = [
     ("kill-host", Fault::KillHost),
     ("cut-host", Fault::CutHost),
     ("pause-host", Fault::PauseHost),
@@ -60,6 +67,7 @@ pub const FAULTS: [(&str, Fault); 23] = [
     ("cut-gateway", Fault::CutGateway),
     ("pause-gateway", Fault::PauseGateway),
     ("restart-gateways", Fault::RestartGateways),
+    ("pause-all", Fault::PauseAll),
     ("partition-primary", Fault::Partition(Parting::Primary)),
     ("partition-halves", Fault::Partition(Parting::Halves)),
     ("partition-ring", Fault::Partition(Parting::Ring)),
@@ -75,6 +83,12 @@ pub const FAULTS: [(&str, Fault); 23] = [
     ("clock-jump", Fault::Clock(Wrong::Jump)),
     ("clock-drift", Fault::Clock(Wrong::Drift)),
     ("corrupt", Fault::Corrupt),
+    ("truncate", Fault::Truncate),
+    ("upgrade", Fault::Upgrade),
+    ("drain", Fault::Drain),
+    ("replace", Fault::Replace),
+    ("restored", Fault::Restored),
+    ("twice", Fault::Twice),
 ];
 
 /// Names of several in turn.
@@ -83,6 +97,13 @@ pub const SETS: [&str; 2] = ["mix", "mix-2"];
 /// Those that have no namesake among the faults of the other workloads.
 const OWN: [&str; 7] =
     ["kill-host", "cut-host", "pause-host", "kill-gateway", "cut-gateway", "pause-gateway", "restart-gateways"];
+
+impl Fault {
+    /// Whether it has one gateway away while it is made, and gives it back itself.
+    pub fn takes_one(self) -> bool {
+        matches!(self, Fault::Upgrade | Fault::Restored | Fault::Twice)
+    }
+}
 
 fn names(nemesis: &str) -> impl Iterator<Item = &str> {
     nemesis.split([',', '+'])
@@ -200,6 +221,7 @@ mod tests {
             include_str!("../../../../jepsen/src/jepsen/holdfast/s3.clj"),
             include_str!("../../../../jepsen/src/jepsen/holdfast/clocks.clj"),
             include_str!("../../../../jepsen/src/jepsen/holdfast/rolling.clj"),
+            include_str!("../../../../jepsen/src/jepsen/holdfast/copies.clj"),
         ];
         for (name, _) in FAULTS {
             let shared = theirs.iter().any(|text| text.contains(&format!("\"{name}\" ")));

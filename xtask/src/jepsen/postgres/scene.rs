@@ -7,6 +7,8 @@ use super::clocks;
 use super::disks::Disk;
 use super::fault::{Fault, Needs, Outage, Parting, Wrong, draw};
 use super::ground::Ground;
+use super::members::Changed;
+use super::spoil;
 use super::store;
 use super::trouble::Trouble;
 use crate::chaos::seed::Seeded;
@@ -17,7 +19,6 @@ use crate::stage::{LIMIT, Stage, node};
 use anyhow::{Context, Result};
 use std::fmt;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ impl fmt::Display for Said {
 
 /// What has to be put right, and is judged then.
 #[derive(Debug)]
-enum Lasting {
+pub(super) enum Lasting {
     /// Connections that rules cut.
     Cut,
     /// Packets that rules drop by chance.
@@ -63,6 +64,23 @@ enum Lasting {
     Clock(clocks::Turned),
     /// Gateways whose disks are off.
     Dark(Vec<usize>),
+    /// Members, or their disks.
+    Changed(Changed),
+}
+
+impl Lasting {
+    /// Whether this is put right once all gateways are back.
+    fn wants_all(&self) -> bool {
+        matches!(self, Lasting::Changed(changed) if changed.wants_all())
+    }
+}
+
+/// What came of putting things right.
+#[derive(Debug)]
+struct Mended {
+    said: Vec<String>,
+    hit: bool,
+    failed: Option<anyhow::Error>,
 }
 
 /// Packets that were dropped, over all nodes and by chance at each gateway.
@@ -75,12 +93,12 @@ struct Packets {
 /// Everything. Fields are dropped in this order.
 pub struct Scene {
     pub stage: Stage,
-    ground: Ground,
-    dir: PathBuf,
-    chance: Seeded,
-    trouble: Trouble,
-    lasting: Vec<Lasting>,
-    /// The gateway whose journal was spoilt: one in a run, since two that have forgotten something are outside of what is promised.
+    pub(super) ground: Ground,
+    pub(super) dir: PathBuf,
+    pub(super) chance: Seeded,
+    pub(super) trouble: Trouble,
+    pub(super) lasting: Vec<Lasting>,
+    /// The gateway whose journal was spoilt, or that is there twice: one in a run, since two that have forgotten something are outside of what is promised.
     pub spoilt: Option<usize>,
 }
 
@@ -120,9 +138,14 @@ impl Scene {
             Fault::KillHost | Fault::CutHost | Fault::PauseHost | Fault::Switchover => self.host(fault)?,
             Fault::KillGateway | Fault::CutGateway | Fault::PauseGateway => self.gateway(fault)?,
             Fault::RestartGateways => {
-                let ran = (0..GATEWAYS).all(|gateway| self.stage.gateways.is_on(gateway));
+                let ran = self.all_on();
                 (0..GATEWAYS).try_for_each(|gateway| self.kill(gateway))?;
                 ("all gateways".into(), ran)
+            }
+            Fault::PauseAll => {
+                self.trouble.away.extend(0..GATEWAYS);
+                (0..GATEWAYS).try_for_each(|gateway| self.stage.gateways.pause(gateway))?;
+                ("all gateways".into(), self.all_on())
             }
             Fault::Partition(parting) => (self.part(parting, really)?, true),
             Fault::Loss => (self.lose(really)?, true),
@@ -138,9 +161,17 @@ impl Scene {
             Fault::UnsyncedAll => (self.switch_off((0..GATEWAYS).collect())?, true),
             Fault::Store(outage) => (self.outage(outage, really)?, true),
             Fault::Clock(wrong) => (self.turn_clocks(wrong, really)?, true),
-            Fault::Corrupt => self.corrupt()?,
+            Fault::Corrupt => self.spoil(spoil::flip)?,
+            Fault::Truncate => self.spoil(spoil::cut_off)?,
+            Fault::Upgrade => self.upgrade()?,
+            Fault::Drain => self.drain()?,
+            Fault::Replace => self.empty()?,
+            Fault::Restored => self.keep_copy()?,
+            Fault::Twice => self.start_twin()?,
         };
-        Ok(Said { served: self.trouble.served(), hit, what })
+        // Of those that had a gateway away for a moment it is asked whether the others could do without it then.
+        let served = if fault.takes_one() { self.trouble.bears_one_more() } else { self.trouble.served() };
+        Ok(Said { served, hit, what })
     }
 
     /// Puts everything right; what came of what lasted, and who is primary then. The next fault finds everybody there.
@@ -151,19 +182,10 @@ impl Scene {
         // Read before the rules are taken away, and needed only after that.
         let packets = self.packets();
         self.stage.net.heal()?;
-        let (mut told, mut hit, mut failed) = (Vec::new(), true, None);
-        for what in std::mem::take(&mut self.lasting) {
-            match self.mend(&what, &packets) {
-                Ok((said, did)) => {
-                    told.push(said);
-                    hit &= did;
-                }
-                Err(e) => {
-                    self.lasting.push(what);
-                    failed = failed.or(Some(e));
-                }
-            }
-        }
+        let lasting = std::mem::take(&mut self.lasting).into_iter();
+        let (first, last): (Vec<_>, Vec<_>) = lasting.partition(|what| !what.wants_all());
+        let mut mended = Mended { said: Vec::new(), hit: true, failed: None };
+        self.put_right(first, &packets, &mut mended);
         for gateway in 0..GATEWAYS {
             self.bring_back(gateway)?;
         }
@@ -174,11 +196,28 @@ impl Scene {
                 host.boot()?;
             }
         }
+        self.put_right(last, &packets, &mut mended);
+        let Mended { mut said, hit, failed } = mended;
         failed.map_or(Ok(()), Err)?;
         self.stage.caught_up_but(self.spoilt)?;
-        told.push(self.settle()?);
+        said.push(self.settle()?);
         self.trouble = Trouble { away: self.spoilt.into_iter().collect(), ..Trouble::default() };
-        Ok(Said { served: self.trouble.served(), hit, what: told.join("; ") })
+        Ok(Said { served: self.trouble.served(), hit, what: said.join("; ") })
+    }
+
+    fn put_right(&mut self, lasting: Vec<Lasting>, packets: &Result<Packets>, mended: &mut Mended) {
+        for mut what in lasting {
+            match self.mend(&mut what, packets) {
+                Ok((said, did)) => {
+                    mended.said.push(said);
+                    mended.hit &= did;
+                }
+                Err(e) => {
+                    self.lasting.push(what);
+                    mended.failed.get_or_insert(e);
+                }
+            }
+        }
     }
 
     /// Waits until one host is primary and the other stands by; says so.
@@ -244,9 +283,13 @@ impl Scene {
         Ok((gateways::name(gateway), ran))
     }
 
-    fn kill(&mut self, gateway: usize) -> Result<()> {
+    pub(super) fn kill(&mut self, gateway: usize) -> Result<()> {
         self.trouble.away.insert(gateway);
         self.stage.gateways.kill(gateway)
+    }
+
+    pub(super) fn all_on(&self) -> bool {
+        (0..GATEWAYS).all(|gateway| self.stage.gateways.is_on(gateway))
     }
 
     /// Rules that cut are counted once, however many faults made them.
@@ -312,8 +355,8 @@ impl Scene {
         Ok(told.join(" "))
     }
 
-    /// Flips a bit of what one gateway has in its journal, while it is down. It stays down until the end.
-    fn corrupt(&mut self) -> Result<(String, bool)> {
+    /// Does something to what one gateway has in its journal, while it is down. It stays down until the end.
+    fn spoil(&mut self, how: fn(&Path, &mut Seeded) -> Result<String>) -> Result<(String, bool)> {
         if let Some(done) = self.spoilt {
             return Ok((format!("done already, at {}", gateways::name(done)), false));
         }
@@ -322,12 +365,12 @@ impl Scene {
         self.kill(gateway)?;
         self.spoilt = Some(gateway);
         let journal = self.ground.data(&self.dir, gateway).join("journal");
-        let what = flip(&journal, &mut self.chance)?;
+        let what = how(&journal, &mut self.chance)?;
         Ok((format!("{}: {what}", gateways::name(gateway)), true))
     }
 
     /// Puts one thing right: what it came to, and whether it happened.
-    fn mend(&mut self, what: &Lasting, packets: &Result<Packets>) -> Result<(String, bool)> {
+    fn mend(&mut self, what: &mut Lasting, packets: &Result<Packets>) -> Result<(String, bool)> {
         let counted = || packets.as_ref().map_err(|e| anyhow::anyhow!("packets were not counted: {e:#}"));
         match what {
             Lasting::Cut => {
@@ -344,7 +387,7 @@ impl Scene {
             Lasting::Clock(turned) => self.ground.clocks()?.end(turned),
             Lasting::Dark(gateways) => {
                 let (mut told, mut hit) = (Vec::new(), false);
-                for gateway in gateways {
+                for gateway in gateways.iter() {
                     // Whoever has a file open keeps the disk from being mounted anew.
                     self.stage.gateways.kill(*gateway)?;
                     let disk = self.ground.disks()?.get_mut(*gateway).context("no such disk")?;
@@ -355,6 +398,7 @@ impl Scene {
                 }
                 Ok((told.join("; "), hit))
             }
+            Lasting::Changed(changed) => self.change_back(changed),
         }
     }
 
@@ -370,9 +414,9 @@ impl Scene {
         Ok(packets)
     }
 
-    /// A gateway goes on, or is started again. One whose journal was spoilt may end, and is started by whatever looks after it; it may also stay away
+    /// A gateway goes on, or is started again. One whose journal was spoilt, or whose disk was copied, may end, and is started by whatever looks after it; it may also stay away
     /// (R9), and is told.
-    fn bring_back(&mut self, gateway: usize) -> Result<()> {
+    pub(super) fn bring_back(&mut self, gateway: usize) -> Result<()> {
         let spoilt = self.spoilt == Some(gateway);
         let stage = &mut self.stage;
         if spoilt && !stage.gateways.lives(gateway) {
@@ -380,7 +424,10 @@ impl Scene {
         }
         match stage.gateways.heal_one(&stage.net, gateway) {
             Err(e) if spoilt => {
-                note(format!("{}, whose journal was spoilt, stays away: {e:#}", gateways::name(gateway)));
+                note(format!(
+                    "{}, whose journal or disk is not what it was, stays away: {e:#}",
+                    gateways::name(gateway)
+                ));
                 Ok(())
             }
             other => other,
@@ -393,36 +440,6 @@ impl Scene {
         let mut file = std::fs::File::options().append(true).open(&log).with_context(|| log.display().to_string())?;
         Ok(writeln!(file, "{line}")?)
     }
-}
-
-/// Flips a bit in one of the files of a journal; says which.
-fn flip(journal: &Path, chance: &mut Seeded) -> Result<String> {
-    let entries = std::fs::read_dir(journal).with_context(|| journal.display().to_string())?;
-    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    files.retain(|path| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("journal-"))
-    });
-    // Chance decides, not the order of a folder.
-    files.sort();
-    chance.shuffle(&mut files);
-    for path in files {
-        let bytes = std::fs::read(&path)?;
-        let Some((at, bit)) = bit_of(&bytes, chance) else { continue };
-        let file = std::fs::File::options().write(true).open(&path)?;
-        file.write_all_at(&[bytes[at] ^ bit], at as u64)?;
-        file.sync_all()?;
-        let name = path.file_name().unwrap_or_default().display();
-        return Ok(format!("{name} at {at}: {} is now {}", bytes[at], bytes[at] ^ bit));
-    }
-    anyhow::bail!("{}: found no file with anything in it", journal.display())
-}
-
-/// A place of what was written to a file that is zero-filled ahead, and a bit of the byte there.
-fn bit_of(bytes: &[u8], chance: &mut Seeded) -> Option<(usize, u8)> {
-    let written = bytes.iter().rposition(|byte| *byte != 0)? + 1;
-    let from = draw(chance, written);
-    let at = (from..written).find(|at| bytes[*at] != 0)?;
-    Some((at, 1 << draw(chance, 8)))
 }
 
 #[cfg(test)]
@@ -442,17 +459,5 @@ mod tests {
         for mark in [DARK, LIGHT, SPOILT] {
             assert!(logs.contains(&format!("\"{mark}\"")), "logs.clj does not know {mark:?}");
         }
-    }
-
-    #[test]
-    fn a_bit_is_flipped_where_something_was_written() {
-        let mut chance = Seeded::new(5, 0);
-        assert_eq!(bit_of(&[0; 64], &mut chance), None);
-        let mut bytes = vec![0u8; 64];
-        (bytes[3], bytes[20]) = (7, 9);
-        let drawn: Vec<(usize, u8)> = (0..100).filter_map(|_| bit_of(&bytes, &mut chance)).collect();
-        assert_eq!(drawn.len(), 100);
-        assert!(drawn.iter().all(|(at, bit)| [3, 20].contains(at) && bit.count_ones() == 1), "{drawn:?}");
-        assert!([3, 20].iter().all(|place| drawn.iter().any(|(at, _)| at == place)), "{drawn:?}");
     }
 }

@@ -29,6 +29,15 @@ impl Trouble {
         let stays = self.away.is_empty() && self.deaf.is_empty() && !self.moved;
         majority && !self.lossy && (!self.store_away || stays)
     }
+
+    /// Whether they must, whichever gateway goes away as well for a moment.
+    pub fn bears_one_more(&self) -> bool {
+        (0..GATEWAYS).all(|gateway| {
+            let mut more = self.clone();
+            more.away.insert(gateway);
+            more.served()
+        })
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +59,16 @@ mod tests {
         assert!(parted(Shape::Alone(0), &[0]) && !parted(Shape::Alone(0), &[1]));
         let away = |away: &[usize]| Trouble { away: away.iter().copied().collect(), ..Trouble::default() }.served();
         assert!(away(&[1]) && !away(&[0, 1]) && !away(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn one_more_is_borne_by_three_and_by_no_two() {
+        assert!(Trouble::default().bears_one_more());
+        assert!(!Trouble { away: BTreeSet::from([2]), ..Trouble::default() }.bears_one_more());
+        assert!(
+            !Trouble { deaf: Shape::Cut(0, 1).deaf().into_iter().collect(), ..Trouble::default() }.bears_one_more()
+        );
+        assert!(!Trouble { store_away: true, ..Trouble::default() }.bears_one_more());
     }
 
     #[test]
