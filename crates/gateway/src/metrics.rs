@@ -163,7 +163,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_space_listed_bytes", "Bytes of a set that a listing of the store showed last."),
     (Kind::Gauge, "holdfast_space_listed_objects", "Objects of a set that a listing of the store showed last."),
-    (Kind::Gauge, "holdfast_space_live_bytes", "Bytes of segments that volumes show (not: snapshots alone), by share."),
+    (
+        Kind::Gauge,
+        "holdfast_space_live_bytes",
+        "Bytes of segments that volumes show (not: snapshots alone), their share of each segment.",
+    ),
     (Kind::Counter, "holdfast_space_moved_bytes_total", "Bytes that collection has copied, before compression."),
     (
         Kind::Counter,
@@ -174,7 +178,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_space_retired_total", "Objects that were given up for deletion."),
     (Kind::Gauge, "holdfast_space_stored_bytes", "Bytes of the segments that the last checkpoint names."),
     (Kind::Histogram, "holdfast_store_attempt_seconds", "One attempt of a request to the store."),
-    (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by kind and outcome."),
+    (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by op and outcome."),
     (Kind::Counter, "holdfast_store_errors_total", "Attempts that failed, by kind of trouble."),
     (Kind::Counter, "holdfast_store_failovers_total", "Of several stores: reads that went on to another one."),
     (
@@ -281,7 +285,7 @@ mod tests {
     #[test]
     fn golden_page() {
         let mut page = "# Metrics of a gateway\n\nAt `http_listen`, `/metrics`, for Prometheus. Counters begin anew with the process. Labels: `set`, `group`, `op`, `kind`, \
-            `tier`, `store` where they apply. An agent and a standby have their own (`/metrics` of each says what they are). Histograms are in seconds, in buckets from 0.1 ms to 30 s \
+            `tier`, `store`, `outcome`, `door` where they apply. An agent and a standby have their own (`/metrics` of each says what they are). Histograms are in seconds, in buckets from 0.1 ms to 30 s \
             that are the same at every gateway, so that those of several may be added up; what was measured is in them a second later at most.\n\n\
             To be told at night: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz` other than 200 for a minute, \
             no gateway with `holdfast_raft_leader` 1 for a group.\n\n| metric | kind | what |\n| --- | --- | --- |\n"

@@ -114,7 +114,7 @@ pub struct Common {
     #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t, help_heading = COMMON)]
     pub output: output::Format,
 
-    /// Time for the whole command, retries included; for `dev` until it is ready [default: 30s, for `dev` 1m]
+    /// Time for the whole command, retries included; for `dev` until it is ready [default: 30s; `dev` 1m, `cluster recover` 2m, where `set delete` and `gateway add`, `replace`, `remove` or `drain` wait 10m]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, help_heading = COMMON)]
     pub timeout: Option<Duration>,
 

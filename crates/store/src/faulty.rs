@@ -26,6 +26,8 @@ pub struct Faults {
     pub truncate: u16,
     /// An object that is there is not found, once per key.
     pub missing_once: u16,
+    /// The same of a HEAD, whose answer has no words: anybody between may have made it.
+    pub head_missing_once: u16,
     /// A listing shows what was there some writes ago: new objects are missing, deleted ones still shown.
     pub stale_list: u16,
     /// A read answers with one bit flipped and says nothing: no store may do that, and readers must notice (R9).
@@ -242,9 +244,14 @@ impl<S: ObjectStore> Faulty<S> {
     }
 
     /// Whether this is the one time that the key is not found.
-    fn misses(&self, key: &str) -> bool {
+    fn misses(&self, op: Op, key: &str) -> bool {
         let mut state = self.state();
-        let rate = state.faults.missing_once;
+        let rate = match op {
+            // Nothing is drawn: who plays without this fault has the same moments for the others.
+            Op::Head if state.faults.head_missing_once == 0 => return false,
+            Op::Head => state.faults.head_missing_once,
+            _ => state.faults.missing_once,
+        };
         let missed = state.hit(rate) && state.missed.insert(key.to_owned());
         state.counts.missed += u64::from(missed);
         missed
@@ -297,7 +304,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
         Box::pin(self.play(Op::Get, key, async move {
             let Object { body, version } = self.within.get_object(key).await?;
-            if self.misses(key) {
+            if self.misses(Op::Get, key) {
                 return Err(StoreError::NotFound { at: At::new(&self.place, Op::Get, key) });
             }
             Ok(Object { body: self.spoil(Op::Get, key, body)?, version })
@@ -307,7 +314,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(self.play(Op::Range, key, async move {
             let body = self.within.get_range(key, range).await?;
-            if self.misses(key) {
+            if self.misses(Op::Range, key) {
                 return Err(StoreError::NotFound { at: At::new(&self.place, Op::Range, key) });
             }
             self.spoil(Op::Range, key, body)
@@ -315,7 +322,13 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     }
 
     fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
-        Box::pin(self.play(Op::Head, key, self.within.head(key)))
+        Box::pin(self.play(Op::Head, key, async move {
+            let found = self.within.head(key).await?;
+            if self.misses(Op::Head, key) {
+                return Err(StoreError::NotFound { at: At::new(&self.place, Op::Head, key) });
+            }
+            Ok(found)
+        }))
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -23,9 +23,14 @@ use std::time::{Duration, Instant};
 use systemd::Systemd;
 use tokio::process::{Child, Command};
 use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
 
-/// For a command that gives the start; readiness is waited for elsewhere.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// So long the end of a command that gives the start is waited for, whatever there is of PostgreSQL. Later than that it is enough that PostgreSQL is there: what
+/// ends only once it is ready, such as `pg_ctl` without `-W`, waits for its recovery, which may take longer; readiness is waited for elsewhere.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks for PostgreSQL after that.
+const START_LOOK: Duration = Duration::from_millis(50);
 
 /// After a command that gave the start has ended and left nothing behind that could become PostgreSQL: how long that may still show itself.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
@@ -162,7 +167,7 @@ impl Database {
         match self.config.database.kind {
             DatabaseKind::PgCtl => self.server_start(&version, limit).await,
             DatabaseKind::Systemd => self.unit.start(limit).await,
-            DatabaseKind::Command => self.command_start(limit).await,
+            DatabaseKind::Command => self.command_start(limit, START_PATIENCE).await,
         }
     }
 
@@ -236,18 +241,29 @@ impl Database {
         command.spawn().map_err(|error| format!("{}: {error}", settings.bin_dir.join("postgres").display()))
     }
 
-    async fn command_start(&self, limit: Duration) -> Result<(), String> {
+    async fn command_start(&self, limit: Duration, patience: Duration) -> Result<(), String> {
         let mark = format!("{} {}", std::process::id(), crate::clock::now().0);
         *self.marked() = Some(mark.clone());
         let mut command = shell(self.config.database.start.as_deref().unwrap_or_default());
         command.env(MARK, &mark);
-        let given = run(command, START_LIMIT.min(limit)).await;
         let begun = Instant::now();
+        // Ended with this set, unless it is let go on.
+        let mut given = JoinSet::new();
+        given.spawn(run(command, limit));
         let shown = async {
-            given?;
+            let ended = loop {
+                let wait = patience.saturating_sub(begun.elapsed()).max(START_LOOK);
+                match tokio::time::timeout(wait, given.join_next()).await {
+                    Ok(ended) => break ended,
+                    Err(_) if self.runs()? => return Ok(()),
+                    Err(_) => {}
+                }
+            };
+            ended.ok_or("nothing was started")?.map_err(|error| error.to_string())??;
+            let ended = Instant::now();
             while !self.runs()? {
                 let comes = !of_mark(MARK, &mark).map_err(|error| unlooked(&error))?.is_empty();
-                if begun.elapsed() >= limit || !comes && begun.elapsed() >= APPEAR_LIMIT {
+                if begun.elapsed() >= limit || !comes && ended.elapsed() >= APPEAR_LIMIT {
                     return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -258,6 +274,7 @@ impl Database {
         if shown.is_ok() {
             // From here on it is found by where it works; what else the command left running is its own business.
             *self.marked() = None;
+            given.detach_all();
         }
         shown
     }

@@ -107,6 +107,8 @@ pub struct Found {
     pub connections: u32,
     /// Snapshots that it has, those that are being taken included.
     pub snapshots: u32,
+    /// A clone that shows what it keeps, and that is no set here: one that a recovery did not bring back.
+    pub lost_clone: Option<SetId>,
 }
 
 /// What may be overridden.
@@ -135,6 +137,15 @@ pub enum InTheWay {
         /// How many.
         count: u32,
     },
+    /// A clone.
+    #[error(
+        "it keeps what set number {clone} shows, a clone of it that is not in this cluster: a recovery has not brought that one back, and without what is kept here it can never be \
+         read again. Recover it (`holdfast cluster recover`), or delete both for ever (--force --with-snapshots)"
+    )]
+    LostClone {
+        /// The clone's number.
+        clone: u64,
+    },
     /// Snapshots.
     #[error("it has {count} snapshots: delete them, or say that they go with it (--with-snapshots)")]
     Snapshots {
@@ -153,6 +164,9 @@ pub fn in_the_way(found: &Found, anyway: Anyway) -> Result<(), InTheWay> {
     }
     if found.connections > 0 && !anyway.force {
         return Err(InTheWay::Connected { count: found.connections });
+    }
+    if let Some(clone) = found.lost_clone {
+        return Err(InTheWay::LostClone { clone: clone.0 });
     }
     if found.snapshots > 0 && !anyway.with_snapshots {
         return Err(InTheWay::Snapshots { count: found.snapshots });
@@ -176,6 +190,17 @@ impl ClusterState {
             Some(clone) => Err(ClusterRefusal::HasClone { set, clone }),
             None => Ok(()),
         }
+    }
+
+    /// A clone that a set was restored with, and that was no set here since.
+    pub fn lost_clone_of(&self, set: SetId) -> Option<SetId> {
+        let known = |clone: &SetId| {
+            let deletions = &self.deletions;
+            self.sets.contains_key(clone)
+                || deletions.under_way.contains_key(clone)
+                || deletions.finished.contains(clone)
+        };
+        self.links.get(&set)?.pins.values().map(|pin| pin.clone).find(|clone| !known(clone))
     }
 
     /// The deletion that still has this name.

@@ -136,6 +136,16 @@ impl SetState {
         self.pins.iter().map(|(request, pin)| (*request, pin))
     }
 
+    /// A clone for which a root is kept, and which the cluster does not know: a recovery has not brought it back, and its objects go with this set's.
+    pub fn lost_clone(&self, cluster: &ClusterState, origin: SetId) -> Option<SetId> {
+        let lost = |request: RequestId, pin: &Pin| {
+            !cluster.sets.contains_key(&pin.clone)
+                && !cluster.is_going(pin.clone)
+                && pin.standing(cluster, origin, request) == PinStanding::Needed
+        };
+        self.pins().find(|(request, pin)| lost(*request, pin)).map(|(_, pin)| pin.clone)
+    }
+
     /// A state that begins with the pins and the snapshots of an earlier life.
     #[must_use]
     pub fn with_links(self, links: &Links) -> Self {

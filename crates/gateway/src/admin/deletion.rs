@@ -146,7 +146,7 @@ impl AdminDoor {
     ) {
         let _held_off = set.hold_off().await;
         let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
-        if let Err(why) = in_the_way(&found_of(&set), anyway) {
+        if let Err(why) = in_the_way(&found_of(&set, &self.node.cluster.state()), anyway) {
             let _ =
                 tell.send(Err(Refusal::new(RefusalCode::Precondition, format!("set {name} is not deleted: {why}"))));
             return;
@@ -236,9 +236,10 @@ impl AdminDoor {
     }
 }
 
-fn found_of(set: &Arc<SetServer>) -> Found {
+fn found_of(set: &Arc<SetServer>, cluster: &ClusterState) -> Found {
     let owner = set.lease().map(|lease| format!("{} (epoch {})", lease.owner, lease.epoch));
     let connections = set.serving().map_or(0, |serving| u32::try_from(serving.connected()).unwrap_or(u32::MAX));
     let snapshots = set.host.with(|m| m.state().snapshots.len() + m.state().pending.len());
-    Found { owner, connections, snapshots: u32::try_from(snapshots).unwrap_or(u32::MAX) }
+    let lost_clone = set.host.with(|m| m.state().lost_clone(cluster, set.id));
+    Found { owner, connections, snapshots: u32::try_from(snapshots).unwrap_or(u32::MAX), lost_clone }
 }

@@ -6,6 +6,7 @@ use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::keyring::store_options;
 use crate::node::{Adopted, NodeError};
+use crate::set::head::open;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
@@ -14,6 +15,7 @@ use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
+use holdfast_volume::head::read_keyring;
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -279,7 +281,7 @@ impl AdminDoor {
         while state.level >= DELETION_LEVEL {
             let key = holdfast_store::keys::head(GroupId(state.next_set));
             match tokio::time::timeout(LOOK_LIMIT, store.get_object(&key)).await {
-                Ok(Ok(_)) => {}
+                Ok(Ok(object)) => self.not_to_come(&state, GroupId(state.next_set), &key, &object.body)?,
                 _ => return Ok(state),
             }
             if begun.elapsed() > PASS_LIMIT {
@@ -296,6 +298,26 @@ impl AdminDoor {
             state = self.node.cluster.state();
         }
         Ok(state)
+    }
+
+    /// A number is not passed that a recovery of this cluster has raised for a set and not restored yet: once it is passed, no set can have it (C1).
+    fn not_to_come(&self, state: &ClusterState, set: GroupId, key: &str, head: &[u8]) -> Result<(), Refusal> {
+        // What does not open is nobody's of this cluster.
+        let opened = read_keyring(head).ok().and_then(|(header, keyring)| {
+            let opened = self.node.keys().open_keyring(&keyring, set, header.key_id).ok()?;
+            open(&opened, head).ok()
+        });
+        match opened {
+            Some(found) if found.life.cluster == state.cluster_id && found.raised_for != 0 => {
+                let message = format!(
+                    "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster and is not restored, and a new set would take its \
+                     number for ever. Run `holdfast cluster recover` again, to its end; if that set is never to come back, delete {key} from the store first",
+                    found.name
+                );
+                Err(Refusal::new(RefusalCode::Precondition, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn create_alone(

@@ -103,6 +103,14 @@ impl AdminDoor {
         let changed = placement != before;
         if changed && let Some((_, to)) = &wished.next {
             check_profiles(to, &state, RefusalCode::Precondition)?;
+            if let Some(clone) = state.lost_clone_of(id) {
+                let message = format!(
+                    "set {name} keeps what set number {} shows, a clone of it that a recovery has not brought back: that one lies in the same stores, and could not be recovered \
+                     once these have changed. Recover it first (`holdfast cluster recover`)",
+                    clone.0
+                );
+                return Err(precondition(message));
+            }
             self.look_at_new(id, &now.stores, to, request.check_only).await?;
         }
         if changed && !request.check_only {

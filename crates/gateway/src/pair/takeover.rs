@@ -3,6 +3,7 @@
 //! 1. Make the fresh node a cluster of one, whose id is the tenure's: what fails for good does so before a head is touched, and each has few generations.
 //! 2. Look: the heads of all sets in the pair's stores, and whose each is (P3).
 //! 3. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
+//!    After a cluster that was given up: wait until a gateway of it that runs after all has noticed, as `cluster recover` does (ADR 0013).
 //! 4. Restore the sets into the node, with the snapshots and the schedule that their heads list.
 //!
 //! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 3 done twice for one tenure finds its own
@@ -16,6 +17,7 @@ use crate::keyring::open_store;
 use crate::node::Node;
 use crate::recovery::{self, Found, LEAVES_LEVEL, Leaves, RecoveryError};
 use crate::run::{Begin, RunError};
+use crate::set::head::NOTICED_AFTER;
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::cluster::{ClusterCommand, FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::Whose;
@@ -24,7 +26,7 @@ use holdfast_raft::Registered;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -41,7 +43,8 @@ const MEMBER: MemberId = MemberId(1);
 pub(super) fn begin(config: GatewayConfig, authority: Arc<Authority>) -> Begin {
     Box::new(move |node| {
         Box::pin(async move {
-            let takeover = Takeover { config, authority, node, until: Instant::now() + LIMIT };
+            let (until, gave_up) = (Instant::now() + LIMIT, Mutex::default());
+            let takeover = Takeover { config, authority, node, until, gave_up };
             // What hangs, hangs no longer than this: the seat is wanted elsewhere.
             let run = tokio::time::timeout(LIMIT * 2, takeover.run()).await;
             let slow = |_| PairError::Slow { limit: LIMIT * 2, last: "a step that does not end".to_owned() };
@@ -56,6 +59,8 @@ struct Takeover {
     authority: Arc<Authority>,
     node: Arc<Node>,
     until: Instant,
+    /// When the head of a set was raised whose cluster the settings give up.
+    gave_up: Mutex<Option<Instant>>,
 }
 
 impl Takeover {
@@ -63,6 +68,7 @@ impl Takeover {
         let begun = Instant::now();
         self.found_cluster().await?;
         let taken = self.take_all().await?;
+        self.await_notice().await?;
         let took = begun.elapsed();
         let mut found = Vec::new();
         for set in taken {
@@ -80,6 +86,19 @@ impl Takeover {
         }
         tracing::info!(sets = found.len(), heads = ?took, all = ?begun.elapsed(), "the pair's sets are served here");
         Ok(())
+    }
+
+    /// A gateway of a cluster that was given up while it runs answers until it has looked at the heads (ADR 0013), as after a recovery by hand: both would serve
+    /// until then.
+    async fn await_notice(&self) -> Result<(), PairError> {
+        let raised = *self.gave_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(raised) = raised else { return Ok(()) };
+        tracing::info!(
+            seconds = NOTICED_AFTER.as_secs(),
+            "a cluster was given up: its gateways, if any runs, have so long to notice"
+        );
+        tokio::time::sleep_until(raised + NOTICED_AFTER).await;
+        self.authority.may_answer().map_err(PairError::Over)
     }
 
     /// Waits a little before `last` is tried again.
@@ -137,7 +156,9 @@ impl Takeover {
     /// `None`: not this pair's to touch, or of no use.
     async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
-        let leaves = match id.judge(found.head.life.cluster, self.adopted()) {
+        let whose = id.judge(found.head.life.cluster, self.adopted());
+        let gives_up = matches!(whose, Whose::GivenUp);
+        let leaves = match whose {
             // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
             Whose::Ours if found.head.raised_for == self.node.identity().disk() => return Ok(Some(found)),
             Whose::Ours => return Err(PairError::Repeated { set: name.to_string(), revision: id.revision }),
@@ -175,6 +196,9 @@ impl Takeover {
             }
             raised => raised?,
         };
+        if gives_up {
+            *self.gave_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
         let covered = found.head.covered.map(|covered| covered.upto);
         let (generation, snapshots) = (raised.head.life.generation, raised.head.links.snapshots.snapshots.len());
         tracing::info!(set = %name, generation, ?covered, snapshots, "taken over");

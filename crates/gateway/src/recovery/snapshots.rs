@@ -11,6 +11,11 @@ use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{Name, ObjectId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How often an object that is not there is asked for again, and after what pause.
+const MISSING_TRIES: u32 = 3;
+const MISSING_PAUSE: Duration = Duration::from_millis(200);
 
 /// A snapshot that does not come back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,15 +110,29 @@ async fn missing(found: &Found, at: RootRef, shown: &[Shown]) -> Result<Option<S
 }
 
 /// What is wrong with an object of this length (0: not known), by its own key.
+///
+/// That it is not there decides that a snapshot does not come back, and then what only that one has is swept: so it is asked more than once, and by a GET in the
+/// end, since a HEAD's answer has no words and anybody between may have made it.
 async fn ask(found: &Found, kind: keys::Kind, object: ObjectId, bytes: u64) -> Result<Option<String>, StoreError> {
     let (key, several) = (keys::object(found.set, kind, object), found.store.several());
-    let mut tries = 0;
+    let (mut tries, mut missed) = (0, 0);
     loop {
         let wrong = match found.store.head(&key).await {
             Ok(head) if bytes == 0 || head.bytes == bytes => return Ok(None),
             Ok(head) => format!("{key}: found {} bytes, expected {bytes}", head.bytes),
             // Each of several stores was asked for that.
-            Err(e) if e.disposition() == Disposition::NotFound => return Ok(Some(e.to_string())),
+            Err(e) if e.disposition() == Disposition::NotFound && missed < MISSING_TRIES => {
+                missed += 1;
+                tokio::time::sleep(MISSING_PAUSE).await;
+                continue;
+            }
+            Err(e) if e.disposition() == Disposition::NotFound => match found.store.get(&key).await {
+                Ok(body) if bytes == 0 || body.len() as u64 == bytes => return Ok(None),
+                Ok(body) => format!("{key}: found {} bytes, expected {bytes}", body.len()),
+                Err(e) if e.disposition() == Disposition::NotFound => return Ok(Some(e.to_string())),
+                Err(e) if e.disposition() == Disposition::Corrupt => e.to_string(),
+                Err(e) => return Err(e),
+            },
             Err(e) if e.disposition() == Disposition::Corrupt => e.to_string(),
             Err(e) => return Err(e),
         };

@@ -2,7 +2,6 @@
 //!
 //! Owns: arguments, what is printed, exit codes. Does not own: the order of a refresh (crate `agent`), the copy (crate `attach`).
 
-use super::attach::Device;
 use super::snapshot::SnapshotArg;
 use super::{set::since, tell};
 use crate::cli::{self, Common};
@@ -11,7 +10,7 @@ use crate::{output, serve};
 use clap::{Args, Subcommand};
 use holdfast_agent::config::{StandbyConfig, standby_sample};
 use holdfast_agent::standby::{self, Standby, StandbyView, Which};
-use holdfast_attach::{ScratchError, ScratchOptions, ScratchStatus, run_scratch};
+use holdfast_attach::{DeviceKind, ScratchError, ScratchOptions, ScratchStatus, run_scratch};
 use holdfast_types::ByteSize;
 use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
@@ -94,7 +93,29 @@ pub struct CopyArgs {
     pub scratch_max: ByteSize,
     /// Block devices to make; there is no kernel device
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
-    pub device: Device,
+    pub device: ScratchDevice,
+}
+
+/// `--device` of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ScratchDevice {
+    /// nbdfuse and a loop device
+    #[default]
+    Auto,
+    /// Unix sockets only
+    None,
+    /// nbdfuse and a loop device
+    Nbdfuse,
+}
+
+impl From<ScratchDevice> for DeviceKind {
+    fn from(device: ScratchDevice) -> Self {
+        match device {
+            ScratchDevice::Auto => Self::Auto,
+            ScratchDevice::None => Self::None,
+            ScratchDevice::Nbdfuse => Self::Nbdfuse,
+        }
+    }
 }
 
 const RUN: &str = "\

@@ -345,18 +345,18 @@ impl Quorum {
                 replica.forget(key);
                 return Ok(0);
             }
-            Ok(_) => true,
-            Err(error) if error.disposition() == Disposition::NotFound => false,
+            Ok(head) => Some(head.version),
+            Err(error) if error.disposition() == Disposition::NotFound => None,
             Err(error) => return Err(error.into()),
         };
-        if there {
+        if there.is_some() {
             // What was spoilt on its way, or judged by a listing alone, is whole where it lies.
-            match replica.store.get(key).await {
-                Ok(body) if right(body.len() as u64) && check(key, &body).is_ok() => {
+            match replica.store.get_object(key).await {
+                Ok(found) if right(found.body.len() as u64) && check(key, &found.body).is_ok() => {
                     replica.forget(key);
                     return Ok(0);
                 }
-                Ok(_) => {}
+                Ok(found) => there = Some(found.version),
                 Err(error) if matches!(error.disposition(), Disposition::NotFound | Disposition::Corrupt) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -371,13 +371,18 @@ impl Quorum {
             }
         };
         loop {
-            if there {
-                replica.store.delete(key).await?;
-            }
-            match replica.store.put_new(key, body.clone()).await {
+            let put = match &there {
+                None => replica.store.put_new(key, body.clone()).await,
+                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and take away what is written here (R12). What
+                // is asked of `swap`'s bytes does not matter: whoever finds these there finds what is to be there.
+                Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),
+            };
+            match put {
                 Ok(()) => break,
                 // A HEAD that was stale: something else is there.
-                Err(error) if error.disposition() == Disposition::Conflict && !there => there = true,
+                Err(error) if error.disposition() == Disposition::Conflict && there.is_none() => {
+                    there = Some(replica.store.head(key).await?.version);
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::keys;
-use crate::{Memory, ObjectStore};
+use crate::{BoxFuture, Head, ListPage, Memory, Object, ObjectStore, StoreError, Version};
+use futures_util::FutureExt;
 use holdfast_types::SetId;
 use holdfast_types::{GroupId, MemberId, Term};
 
@@ -159,4 +160,73 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     );
     lets_pass(&all, UNREAD_AGAIN);
     assert!(all.must_compare(1));
+}
+
+/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got no answer (R12).
+#[derive(Debug, Default)]
+struct Behind {
+    within: Memory,
+    deleted: std::sync::Mutex<Vec<String>>,
+}
+
+impl Behind {
+    fn catch_up(&self) {
+        for key in lock(&self.deleted).drain(..) {
+            self.within.delete(&key).now_or_never().expect("at once").expect("deleted");
+        }
+    }
+}
+
+impl ObjectStore for Behind {
+    fn place(&self) -> &str {
+        self.within.place()
+    }
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.within.put_new(key, body)
+    }
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        self.within.get_object(key)
+    }
+    fn get_range<'a>(&'a self, key: &'a str, range: std::ops::Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.within.get_range(key, range)
+    }
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        self.within.head(key)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        lock(&self.deleted).push(key.to_owned());
+        self.within.delete(key)
+    }
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        self.within.list(prefix, after)
+    }
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        self.within.swap(key, expected, body)
+    }
+}
+
+/// The key is named: nothing that is on its way to the store may take away what the repair writes there.
+#[tokio::test]
+async fn a_spoilt_copy_is_replaced_and_nothing_comes_after_it() {
+    let behind = Arc::new(Behind::default());
+    let stores: [Arc<dyn ObjectStore>; 3] = [Arc::new(Memory::new()), behind.clone(), Arc::new(Memory::new())];
+    let all = Quorum::new(stores.into_iter().map(|store| (store, None)).collect(), 2);
+    let check = |_: &str, body: &Bytes| if body == "good" { Ok(()) } else { Err("does not open".to_owned()) };
+    let key = keys::segment(SET, id(1));
+    all.replicas[0].store.put_new(&key, Bytes::from_static(b"good")).await.expect("put");
+    for (found, damaged) in [(&b"evil"[..], true), (b"longer", false), (b"", false)] {
+        behind.within.delete(&key).await.expect("emptied");
+        behind.within.put_new(&key, Bytes::from_static(found)).await.expect("put");
+        all.lacks(1, &key, 4, id(9), damaged);
+        let wanted = all.wanted(1, |_| true, 8);
+        assert_eq!(all.copy(1, &wanted[0], &check).await.expect("copied"), 4);
+        behind.catch_up();
+        assert_eq!(behind.get(&key).await.expect("there"), "good", "{found:?}");
+        assert!(all.wanted(1, |_| true, 8).is_empty());
+    }
 }

@@ -161,8 +161,13 @@ impl Scene {
             let (old, by) = (format!("m{member}"), gateways::api(gateway));
             self.stage.gateways.holdfast(&["gateway", "replace", &old, "--by", &by, "--yes"], LIMIT)?;
         }
-        let now = self.member(gateway)?;
-        Ok((format!("{name} was m{member}, is m{now}"), now != member))
+        // Whichever gateway is asked may be a moment behind.
+        let mut now = member;
+        let known = wait_until(COMMAND, || {
+            now = self.member(gateway).unwrap_or(member);
+            now != member
+        });
+        Ok((format!("{name} was m{member}, is m{now}"), known))
     }
 
     fn put_back(&mut self, gateway: usize, copy: &Path) -> Result<(String, bool)> {

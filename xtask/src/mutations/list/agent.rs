@@ -58,4 +58,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[LOOKS],
         smoke: false,
     },
+    Mutation {
+        name: "start-command-waited-for",
+        bug: "a start by command that ends only once PostgreSQL is ready is waited for, however long recovery takes: then it counts as failed, and PostgreSQL is killed",
+        rule: "A1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/database.rs",
+            old: "                    Err(_) if self.runs()? => return Ok(()),\n",
+            new: "",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::database::tests::a_start_that_waits"])],
+        smoke: false,
+    },
 ];

@@ -94,4 +94,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::burial::"])],
         smoke: false,
     },
+    Mutation {
+        name: "lost-clone-forgotten",
+        bug: "a set is deleted that keeps what a clone shows which a recovery has not brought back: nothing can ever read that clone again",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/deletion.rs",
+            old: "    if let Some(clone) = found.lost_clone {\n",
+            new: "    if let Some(clone) = found.lost_clone.filter(|_| false) {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["cluster::deletion::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-head-decides",
+        bug: "one answer \"not found\" to a HEAD, which a proxy may have made, decides that a snapshot does not come back",
+        rule: "R7",
+        edits: &[
+            Edit {
+                file: "crates/gateway/src/recovery/snapshots.rs",
+                old: "&& missed < MISSING_TRIES => {",
+                new: "&& missed > MISSING_TRIES => {",
+            },
+            Edit {
+                file: "crates/gateway/src/recovery/snapshots.rs",
+                old: "                Ok(body) if bytes == 0 || body.len() as u64 == bytes => return Ok(None),\n",
+                new: "",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::tests::neither_a_stale"])],
+        smoke: false,
+    },
 ];

@@ -126,4 +126,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::scrub::tests::"])],
         smoke: false,
     },
+    Mutation {
+        name: "spoilt-copy-deleted-first",
+        bug: "a copy that does not open is deleted before a good one is put in its place: a DELETE that got no answer and was sent again is done after that",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/repair.rs",
+            old: "                Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),\n",
+            new: "                Some(_) => match replica.store.delete(key).await {\n                    Ok(()) => replica.store.put_new(key, body.clone()).await,\n                    \
+                  Err(error) => Err(error),\n                },\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["quorum::repair::tests::a_spoilt_copy"])],
+        smoke: false,
+    },
 ];

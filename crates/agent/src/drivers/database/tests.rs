@@ -78,6 +78,48 @@ async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
     }
 }
 
+/// `pg_ctl start` ends once PostgreSQL is ready, and recovery may take longer than anybody waits for a command. It goes on meanwhile.
+#[tokio::test]
+async fn a_start_that_waits_for_recovery_is_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, server) = with_commands(dir.path());
+    let (pid, waited) = (config.dir.join("pid"), config.dir.join("waited"));
+    let lives = format!("[ -e /proc/$(cat {})/exe ]", pid.display());
+    config.database.start = Some(format!(
+        "cd /; {server} >/dev/null 2>&1 & echo $! > {}; while {lives}; do sleep 0.02; done; touch {}",
+        pid.display(),
+        waited.display()
+    ));
+    config.database.stop = Some("true".into());
+    let database = Database::new(&config);
+    let limit = Duration::from_secs(60);
+    database.command_start(limit, Duration::from_millis(200)).await.unwrap();
+    assert_eq!(database.runs(), Ok(true));
+    assert!(!waited.exists(), "it was not waited for");
+    database.stop(Stop::Kill).await.unwrap();
+    let begun = Instant::now();
+    while !waited.exists() && begun.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(waited.exists(), "it was ended before PostgreSQL was");
+}
+
+/// One that waits for something else has not started anything, however long that takes; and it is ended with the start.
+#[tokio::test]
+async fn a_command_that_starts_nothing_is_no_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, _) = with_commands(dir.path());
+    config.database.start = Some("exec sleep 100".into());
+    config.database.stop = Some("true".into());
+    let database = Database::new(&config);
+    let error = database.command_start(Duration::from_secs(1), Duration::from_millis(100)).await.unwrap_err();
+    assert!(error.contains("not within 1000 ms"), "{error}");
+    assert_eq!(database.runs(), Ok(false));
+    let mark = database.marked().clone().unwrap();
+    database.stop(Stop::Kill).await.unwrap();
+    assert!(of_mark(MARK, &mark).unwrap().is_empty());
+}
+
 fn script(path: &Path, text: &str) {
     // By a process of its own: a program that this one has open for writing, or a child that was forked in that moment, does not start ("text file busy").
     let beside = path.with_extension("text");

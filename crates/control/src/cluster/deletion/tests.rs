@@ -194,7 +194,7 @@ fn late_creations_are_known_for_the_last_deleted_sets() {
 
 #[test]
 fn what_stands_in_the_way_says_what_would_make_it_possible() {
-    let found = Found { owner: Some("db1".to_owned()), connections: 2, snapshots: 3 };
+    let found = Found { owner: Some("db1".to_owned()), connections: 2, snapshots: 3, lost_clone: None };
     let why = |found: &Found, force, with_snapshots| {
         in_the_way(found, Anyway { force, with_snapshots }).map_err(|why| why.to_string()).err().unwrap_or_default()
     };
@@ -205,6 +205,9 @@ fn what_stands_in_the_way_says_what_would_make_it_possible() {
     );
     assert!(why(&found, true, false).contains("3 snapshots") && why(&found, true, false).contains("--with-snapshots"));
     assert_eq!(why(&found, true, true), "");
+    // Whoever gives both words for all that may be found is not asked what there is (the gateway's admin door); whoever gives one is.
+    let pinned = Found { lost_clone: Some(GroupId(5)), ..Found::default() };
+    assert!(why(&pinned, true, false).contains("set number 5") && why(&pinned, false, true).contains("recover"));
     assert_eq!(why(&Found::default(), false, false), "");
 }
 

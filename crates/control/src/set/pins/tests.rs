@@ -243,30 +243,33 @@ fn clones_of_clones_have_an_end() {
     assert_eq!(clone_set(&mut state, 10, "s10", 8, 200), MADE(10));
 }
 
+fn restore(state: &mut ClusterState, set: u64, links: Links) -> ClusterAnswer {
+    let command = ClusterCommand::RestoreLinkedSet {
+        set: GroupId(set),
+        name: name(&format!("s{set}")),
+        store: "file:///s".to_owned(),
+        wrapped_key: vec![1, 2],
+        key_id: 3,
+        created_by: MemberId(1),
+        generation: 2,
+        restored: Restored { root: Some(root(50)), next_volume: 2, ..Restored::default() },
+        links,
+    };
+    let answer = state.apply(LogId::new(1, 3), &command);
+    state.self_check();
+    answer
+}
+
+/// Set 3 keeps this root for clone 5.
+fn pinned(request: u128, random: u128) -> Links {
+    let pin = Pin { root: root(random), ..pin(5, LogId::new(1, 9)) };
+    Links { pins: [(RequestId(request), pin)].into_iter().collect(), ..Links::default() }
+}
+
 /// A recovery brings an origin back before its clones, with their pins, or refuses the clone.
 #[test]
 fn a_recovered_clone_needs_its_origin_and_its_pin() {
-    let restore = |state: &mut ClusterState, set: u64, links: Links| {
-        let command = ClusterCommand::RestoreLinkedSet {
-            set: GroupId(set),
-            name: name(&format!("s{set}")),
-            store: "file:///s".to_owned(),
-            wrapped_key: vec![1, 2],
-            key_id: 3,
-            created_by: MemberId(1),
-            generation: 2,
-            restored: Restored { root: Some(root(50)), next_volume: 2, ..Restored::default() },
-            links,
-        };
-        let answer = state.apply(LogId::new(1, 3), &command);
-        state.self_check();
-        answer
-    };
     let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
-    let pinned = |request: u128, random| {
-        let pin = Pin { root: root(random), ..pin(5, LogId::new(1, 9)) };
-        Links { pins: [(RequestId(request), pin)].into_iter().collect(), ..Links::default() }
-    };
     let missing = ClusterAnswer::Refused(ClusterRefusal::OriginMissing { origin: GroupId(3) });
     assert_eq!(restore(&mut cluster(), 5, clone.clone()), missing);
     let unpinned = ClusterAnswer::Refused(ClusterRefusal::NotPinned { origin: GroupId(3), root: root(1).object });
@@ -282,6 +285,24 @@ fn a_recovered_clone_needs_its_origin_and_its_pin() {
     let begins = SetState::restored(Epoch(0), &Restored::default()).with_links(&state.links[&GroupId(3)]);
     assert!(begins.pins().all(|(request, pin)| request == RequestId(77) && pin.is_inherited()));
     assert!(begins.kept_roots().contains(&root(1)));
+}
+
+/// What a clone shows that did not come back goes with its origin: whoever deletes that one, or moves it to other stores, is told.
+#[test]
+fn an_origin_knows_of_a_clone_that_did_not_come_back() {
+    let mut state = cluster();
+    assert_eq!(restore(&mut state, 3, pinned(77, 1)), MADE(3));
+    let origin = SetState::restored(Epoch(0), &Restored::default()).with_links(&state.links[&GroupId(3)]);
+    let lost = |state: &ClusterState| (origin.lost_clone(state, GroupId(3)), state.lost_clone_of(GroupId(3)));
+    assert_eq!(lost(&state), (Some(GroupId(5)), Some(GroupId(5))));
+    // Also once its number is passed: it may come back by another recovery.
+    create(&mut state, "another", 100);
+    assert_eq!(lost(&state), (Some(GroupId(5)), Some(GroupId(5))));
+    let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
+    assert_eq!(restore(&mut state, 5, clone), MADE(5));
+    assert_eq!(lost(&state), (None, None));
+    let by_itself = SetState::restored(Epoch(0), &Restored::default());
+    assert_eq!((by_itself.lost_clone(&state, GroupId(4)), state.lost_clone_of(GroupId(4))), (None, None));
 }
 
 /// What may still happen to a clone, as group 0 and the proposers see it, one step at a time.
