@@ -275,7 +275,8 @@ settings! {
         options: String = String::new();
         /// Its unit, by its whole name. For kind "systemd"; the unit must be disabled, wanted by no other, and have Restart=no: it is looked at before each start.
         unit: String = "postgresql@15-main.service".into();
-        /// Starts it and returns. For kind "command"; run by sh as root.
+        /// Starts it and returns, at once or when it is ready (pg_ctl start); of one that has not returned after 30 s it is enough that PostgreSQL is there. Any exit code
+        /// but 0 before that is a failed start. For kind "command"; run by sh as root.
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
         /// Stops it and returns once it is gone; $HOLDFAST_STOP is fast or immediate. For kind "command".
         stop: Option<String> = None, sample "/usr/local/sbin/pg-down";
