@@ -139,8 +139,8 @@ pub enum InTheWay {
     },
     /// A clone.
     #[error(
-        "it keeps what set number {clone} shows, a clone of it that is not in this cluster: a recovery has not brought that one back, and without what is kept here it can never be \
-         read again. Recover it (`holdfast cluster recover`), or delete both for ever (--force --with-snapshots)"
+        "it keeps what set number {clone} shows, a clone of it that is not in this cluster: it is being made just now, or a recovery has not brought it back, and without what is kept here \
+         it can never be read again. Recover it (`holdfast cluster recover`), or delete both for ever (--force --with-snapshots)"
     )]
     LostClone {
         /// The clone's number.
