@@ -79,7 +79,8 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
 }
 
 async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
-    told(node.not_ready(), node.journal_warning().into_iter().chain(node.store_warnings()))
+    let warnings = node.journal_warning().into_iter().chain(node.timing_warnings()).chain(node.store_warnings());
+    told(node.not_ready(), warnings)
 }
 
 fn told(not_ready: Option<String>, warnings: impl Iterator<Item = String>) -> (StatusCode, String) {

@@ -222,14 +222,16 @@ impl Identity {
         Ok(self.lineage())
     }
 
-    /// Before the journal in `journal` is opened: it must hold something, once one was begun here. An empty folder (a lost
-    /// mount) would make a member that has forgotten its votes and what it acknowledged.
+    /// Before the journal in `journal` is opened: it must hold a file of one, once one was begun here. A folder without (a lost mount, files that somebody
+    /// deleted to make room) would make a member that has forgotten its votes and what it acknowledged.
     ///
     /// # Errors
     /// [`IdentityError::JournalGone`], or [`IdentityError::Io`].
     pub fn check_journal(&self, journal: &Path) -> Result<(), IdentityError> {
-        let empty = std::fs::read_dir(journal).map_or(true, |mut entries| entries.next().is_none());
-        if self.journal && empty {
+        let of_a_journal = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.starts_with("journal-"));
+        let none = std::fs::read_dir(journal)
+            .map_or(true, |entries| !entries.flatten().any(|entry| of_a_journal(&entry.file_name())));
+        if self.journal && none {
             return Err(IdentityError::JournalGone { path: journal.to_path_buf(), member: self.member });
         }
         Ok(())
@@ -289,7 +291,11 @@ mod tests {
         assert!(matches!(third.check_journal(&journal), Err(IdentityError::JournalGone { member: 3, .. })));
         std::fs::create_dir(&journal)?;
         assert!(Identity::open(dir.path())?.check_journal(&journal).is_err());
-        std::fs::write(journal.join("x"), b"y")?;
+        for beside in ["lock", "ready-3"] {
+            std::fs::write(journal.join(beside), b"y")?;
+            assert!(third.check_journal(&journal).is_err(), "{beside}");
+        }
+        std::fs::write(journal.join("journal-0000000000000001"), b"y")?;
         third.check_journal(&journal)?;
         std::fs::write(dir.path().join(FILE), b"{}")?;
         assert!(matches!(Identity::open(dir.path()), Err(IdentityError::Bad { .. })));

@@ -22,6 +22,7 @@ mod metrics;
 pub mod node;
 pub mod node_key;
 pub mod pair;
+mod promised;
 pub mod recovery;
 mod room;
 mod run;

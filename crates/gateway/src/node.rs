@@ -22,6 +22,7 @@ use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
+use crate::promised;
 use crate::room;
 use crate::set::server::SetServer;
 use crate::set::warm::Warmth;
@@ -153,12 +154,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn raft_timing(timing: Timing) -> RaftTiming {
+fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
     RaftTiming {
         heartbeat: timing.heartbeat(),
         election_min: timing.election_min(),
         election_max: timing.election_max(),
-        embargo: timing.embargo(),
+        read_lease: timing.read_lease(),
+        embargo,
     }
 }
 
@@ -315,18 +317,23 @@ impl Node {
             );
         }
         metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
+        let embargo = promised::embargo(&self.config.data_dir, self.timing)?;
         let config = NodeConfig {
             member,
             cluster: identity.cluster().unwrap_or_default(),
             snapshots: self.config.data_dir.join("raft"),
             sealing,
-            timing: raft_timing(self.timing),
+            timing: raft_timing(self.timing, embargo),
             dialer: self.dialer(),
             lineage: self.change_identity(Identity::life_used).await?,
             protocol: PROTOCOL,
             abort: self.seams.abort,
         };
         let raft = RaftNode::new(config, log)?;
+        if embargo > self.timing.embargo() {
+            let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
+            tokio::spawn(promised::settle_later(raft.clone(), dir, self.timing, stop));
+        }
         *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
         tokio::spawn(clock_loop(self.clone()));
         match self.start_cluster_group(&raft, member).await {
@@ -389,6 +396,11 @@ impl Node {
     /// What is wrong with the journal and does not keep this gateway from serving.
     pub fn journal_warning(&self) -> Option<String> {
         self.lacks_room.get().cloned()
+    }
+
+    /// Gateways whose times are not this one's.
+    pub fn timing_warnings(&self) -> Vec<String> {
+        self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

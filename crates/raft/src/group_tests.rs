@@ -107,6 +107,7 @@ impl Host {
             heartbeat: Duration::from_millis(100),
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(600),
+            read_lease: Duration::from_millis(480),
             embargo,
         };
         Self::node_with(dir, member, timing, life)
@@ -275,8 +276,10 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     let alone: BTreeMap<_, _> = addresses.iter().take(1).map(|(k, v)| (*k, v.clone())).collect();
     first.group.initialize(&alone).await?;
     let hosts = [first];
+    // More than an append between gateways carries: a state comes in one message.
+    let filler = "x".repeat(512 << 10);
     for n in 1..=20 {
-        assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
+        assert_eq!(propose(&hosts, &format!("entry {n} {filler}")).await?, n);
     }
     hosts[0].group.trigger_snapshot().await?;
     let purged = async {
@@ -328,6 +331,45 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
     tokio::time::timeout(LIMIT, purged).await?;
     let hosts = [back];
     assert_eq!(propose(&hosts, "after").await?, 21, "nothing is lost by it");
+    let [back] = hosts;
+    back.end().await;
+    Ok(())
+}
+
+/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Result<()> {
+    use openraft::async_runtime::watch::WatchReceiver;
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let first = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    first.group.initialize(&addresses).await?;
+    let hosts = [first];
+    assert_eq!(propose(&hosts, "before").await?, 1);
+    let [first] = hosts;
+    let membership = first.group.raft().metrics().borrow_watched().membership_config.as_ref().clone();
+    let (last, data) = first.list.snapshot().ok_or_else(|| anyhow::anyhow!("no snapshot"))?;
+    first.end().await;
+
+    // What a leader of a later term had brought here, and nobody committed.
+    let node = Host::node(dir.path(), 1)?;
+    let tail = LogId::new(last.term.0 + 1, last.index.0 + 1);
+    let entry = holdfast_log::Entry { id: tail, payload: Bytes::from_static(b"tail") };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    node.log().group(GROUP).append(vec![entry], move |done| drop(tell.send(done)));
+    told.await??;
+    node.stop().await;
+    drop(node);
+    let covered = LogId { term: last.term, index: holdfast_types::LogIndex(tail.index.0 + 20) };
+    assert!(covered < tail, "{covered} {tail}");
+    let snapshot = crate::snapshot_file::StoredSnapshot::new(covered, membership, data);
+    crate::snapshot_file::save(&dir.path().join("raft-1"), GROUP, &snapshot, None)?;
+
+    let listener = TcpListener::bind(&addresses[&MemberId(1)]).await?;
+    let back = Host::start(dir.path(), 1, listener).await?;
+    assert_eq!(back.group.status().purged, Some(covered));
+    let hosts = [back];
+    assert_eq!(propose(&hosts, "after").await?, 2, "behind what the snapshot has, not behind the tail");
     let [back] = hosts;
     back.end().await;
     Ok(())

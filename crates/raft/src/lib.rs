@@ -25,6 +25,7 @@ mod members;
 mod network;
 mod node;
 mod placing;
+mod promise;
 mod protocol;
 mod quarantine;
 mod readmit;

@@ -4,6 +4,7 @@ use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
 use crate::lives::{Lineage, Lives};
 use crate::machine::Shared;
+use crate::promise::Promises;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::protocol::Protocol;
 use crate::reversion::Acked;
@@ -17,7 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
 use holdfast_tls::Dialer;
-use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
+use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
@@ -31,7 +32,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -49,12 +50,21 @@ pub(crate) struct Channels {
     book: Mutex<BTreeMap<MemberId, String>>,
     /// Whose answers count.
     pub(crate) lives: Lives,
+    /// What they promise.
+    pub(crate) promises: Promises,
 }
 
 impl Channels {
     pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Lineage, protocol: Protocol) -> Self {
         let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
-        Self { timing, dialer, map, book, lives: Lives::new(own, protocol) }
+        let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
+        Self { timing, dialer, map, book, lives, promises }
+    }
+
+    /// Says who we are, and what we promise.
+    pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
+        self.lives.stamp(meta);
+        self.promises.stamp(meta);
     }
 
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
@@ -92,7 +102,8 @@ impl Channels {
     }
 }
 
-/// When each peer was last *sent* a heartbeat that it has acknowledged, and in which term: what a read lease is made of.
+/// When each peer was last *sent* a heartbeat that it has acknowledged, and in which term: what a read lease is made of. Earlier where it promises less than we count
+/// on ([`Promises::counted_from`]).
 ///
 /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a one-way
 /// loss a lease would then last longer than the promises that it stands on (R3). Heartbeats are answered one by one.
@@ -269,7 +280,7 @@ impl Client {
         if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.net.cluster)) {
             meta.insert(META_CLUSTER, cluster);
         }
-        self.net.channels.lives.stamp(meta);
+        self.net.channels.stamp(meta);
         request
     }
 
@@ -279,9 +290,18 @@ impl Client {
         limit: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, Rpc> {
+        self.answered(what, limit, call).await.map(tonic::Response::into_inner)
+    }
+
+    async fn answered<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<tonic::Response<T>, Rpc> {
         match tokio::time::timeout(limit, call).await {
             Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
-                Ok(()) => Ok(reply.into_inner()),
+                Ok(()) => Ok(reply),
                 Err(why) => {
                     tracing::warn!(group = %self.net.group, %why, "an answer that does not count");
                     Err(RPCError::Unreachable(Unreachable::from_string(why)))
@@ -322,11 +342,13 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let mut peer = self.peer(self.bulk)?;
         let term = rpc.vote.leader_id.term;
         let sent = boot_now();
-        let reply = self.within("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
-        let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
+        let reply = self.answered("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
+        let promises = &self.net.channels.promises;
+        let counted = promises.counted_from(sent, promises.heard(self.target, reply.metadata()));
+        let result = append_reply_from_wire(reply.into_inner()).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
-                self.net.acks.note(self.target, term, sent);
+                self.net.acks.note(self.target, term, counted);
                 AppendEntriesResponse::PartialSuccess(id)
             }
             Err(StreamAppendError::Conflict(conflict)) => {
@@ -445,7 +467,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
             crc: crc32c::crc32c(&snapshot.snapshot),
             data: snapshot.snapshot,
         };
-        let mut peer = self.peer(true)?;
+        let mut peer = self.peer(true)?.max_encoding_message_size(PEER_SNAPSHOT_BYTES_MAX);
         let request = self.request(message);
         let call = self.within("snapshot", option.hard_ttl(), peer.snapshot(request));
         let reply = tokio::select! {

@@ -159,6 +159,11 @@ impl RaftNode {
         self.inner.channels.set_address(member, addr.into());
     }
 
+    /// For each member whose times are not this one's, as far as heard: what to do about it (R3 holds all the same).
+    pub fn unequal_times(&self) -> Vec<String> {
+        self.inner.channels.promises.unequal()
+    }
+
     /// What group 0 knows of every member's life: calls and answers of any other are refused from now on (C3). A member below `next`
     /// that is not among them was removed: it is heard in no group any more but those that still have it.
     /// `level`: the cluster's feature level. Whose build knows less is told that before anything else.
@@ -301,16 +306,16 @@ impl RaftNode {
             timing: inner.config.timing,
             channels: inner.channels.clone(),
         };
+        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full journal may never see,
+        // and a leader would let go of followers for the sake of a purge that never comes (`network::lets_go`). Before openraft looks: where the log ends below
+        // the snapshot in a later term than its, with entries that no leader ever committed, it would miss the entry to purge up to.
+        if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
+            log.purge_later(covered).map_err(io)?;
+        }
         let store = LogStore::new(log.clone());
         let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
             .await
             .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
-        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full journal may never see,
-        // and a leader would let go of followers for the sake of a purge that never comes (`network::lets_go`).
-        if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
-            let purge = raft.trigger().purge_log(covered.index.0).await;
-            purge.map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
-        }
         let group = Group::new(
             id,
             inner.config.member,

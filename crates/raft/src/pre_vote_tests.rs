@@ -64,7 +64,44 @@ fn vote(group: &Group) -> proto::Vote {
 fn timing(member: u64) -> RaftTiming {
     let election_min = if member == 3 { Duration::from_millis(300) } else { Duration::from_secs(60) };
     let heartbeat = Duration::from_millis(100);
-    RaftTiming { heartbeat, election_min, election_max: election_min * 2, embargo: Duration::ZERO }
+    let (election_max, read_lease) = (election_min * 2, election_min);
+    RaftTiming { heartbeat, election_min, election_max, read_lease, embargo: Duration::ZERO }
+}
+
+/// R3: a setting is changed gateway by gateway, and the leader is the first to have the longer lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_reads_no_longer_than_its_followers_promise() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(2).await?;
+    // It votes, and stands for no election itself.
+    let short = RaftTiming { read_lease: Duration::from_millis(100), ..timing(1) };
+    let long = RaftTiming { read_lease: Duration::from_secs(2), ..timing(3) };
+    let mut hosts = Vec::new();
+    for ((listener, times), member) in listeners.into_iter().zip([long, short]).zip(1..) {
+        let life = Life { disk: u128::from(member), boot: 1, nonce: 1 };
+        hosts.push(Host::with(Host::node_with(dir.path(), member, times, life)?, listener).await?);
+    }
+    hosts[0].group.initialize(&addresses).await?;
+    assert_eq!(propose(&hosts, "one").await?, 1);
+    assert_eq!(leader(&hosts).await?, 0);
+    let counted = async {
+        loop {
+            if let Some((_, at)) = hosts[0].group.quorum_acked() {
+                return crate::boot_now().saturating_since(at);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let age = tokio::time::timeout(LIMIT, counted).await?;
+    assert!(age >= Duration::from_millis(1900), "R3: counted from {age:?} ago, of a promise that is 1900 ms shorter");
+    for host in &hosts {
+        let unequal = host.node.unequal_times();
+        assert!(unequal.len() == 1 && unequal[0].contains("rtt_ms"), "{unequal:?}");
+    }
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -152,8 +152,8 @@ pub(crate) fn unsound(
         return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));
     }
     match &state.vote {
-        // A vote is saved before the first entry is taken.
-        None if state.last.is_some_and(|last| last.index.0 > 0) => {
+        // A vote is saved before the first entry, or a snapshot, is taken. Where all of the journal is gone, only the snapshot tells that there was one.
+        None if state.last.max(snapshot).is_some_and(|last| last.index.0 > 0) => {
             bad("the vote under which the entries were taken".to_string(), "none".to_string())
         }
         Some(bytes) if !vote(bytes) => bad("a vote".to_string(), format!("{} bytes that are none", bytes.len())),
@@ -214,6 +214,8 @@ mod tests {
         assert!(sound(&voteless, None).is_some(), "the vote is gone");
         let fresh = GroupLogState { vote: None, last: Some(id(0)), ..GroupLogState::default() };
         assert_eq!(sound(&fresh, None), None, "initialised, and nothing more");
+        assert!(sound(&new, Some(id(8))).is_some(), "all of the journal is gone");
+        assert_eq!(sound(&new, Some(id(0))), None, "the first membership, and nothing more");
         let odd = GroupLogState { vote: Some(Bytes::new()), ..whole.clone() };
         assert!(sound(&odd, None).is_some());
         let purged = GroupLogState { purged: Some(id(5)), first: Some(LogIndex(6)), ..whole };

@@ -132,7 +132,7 @@ impl RaftNode {
         if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.cluster())) {
             meta.insert(META_CLUSTER, cluster);
         }
-        self.channels().lives.stamp(meta);
+        self.channels().stamp(meta);
         request
     }
 

@@ -14,7 +14,7 @@ use crate::wire::{
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use holdfast_log::NodeLog;
-use holdfast_types::limits::{APPEND_BYTES_MAX, PEER_MESSAGE_BYTES_MAX};
+use holdfast_types::limits::{APPEND_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
@@ -40,7 +40,8 @@ pub struct Handler {
 impl Handler {
     pub(crate) fn service(node: RaftNode) -> PeerService {
         PeerServer::new(Self { node })
-            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
+            // One bound for all calls: a state is the largest of them.
+            .max_decoding_message_size(PEER_SNAPSHOT_BYTES_MAX)
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
     }
 
@@ -68,6 +69,7 @@ impl Handler {
     fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
         let from = self.sender(meta)?;
         self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        self.node.channels().promises.heard(from, meta);
         let id = GroupId(number(meta, META_GROUP)?);
         let group = self.node.group(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
         // One that was removed does not know it yet, or came back with its old disk.
@@ -80,7 +82,7 @@ impl Handler {
     /// An answer that says who we are.
     fn answer<T>(&self, message: T) -> Response<T> {
         let mut response = Response::new(message);
-        self.node.channels().lives.stamp(response.metadata_mut());
+        self.node.channels().stamp(response.metadata_mut());
         response
     }
 }

@@ -1,0 +1,100 @@
+//! What a follower promises with its answers (R3): to vote for nobody else for a while. How long follows from its own settings, and its leader may have others: a setting is
+//! changed gateway by gateway. So each says in every call and answer what a leader may count on, and a leader counts that much and no more.
+
+use holdfast_types::{MemberId, MonoTime};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tonic::metadata::{MetadataMap, MetadataValue};
+
+/// Metadata key: milliseconds from when a heartbeat was sent that a leader may read on this member's answer. Not there from builds that took all gateways' times for equal.
+const META_READ_LEASE: &str = "holdfast-read-lease-ms";
+
+/// What this member promises, and who promises something else.
+#[derive(Debug)]
+pub(crate) struct Promises {
+    own: Duration,
+    others: Mutex<BTreeMap<MemberId, Duration>>,
+}
+
+impl Promises {
+    pub(crate) fn new(own: Duration) -> Self {
+        Self { own, others: Mutex::default() }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<MemberId, Duration>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
+        meta.insert(META_READ_LEASE, MetadataValue::from(u64::try_from(self.own.as_millis()).unwrap_or(u64::MAX)));
+    }
+
+    /// What `from` promises, by a call or an answer of its; ours, where it does not say.
+    pub(crate) fn heard(&self, from: MemberId, meta: &MetadataMap) -> Duration {
+        let told = meta.get(META_READ_LEASE).and_then(|text| text.to_str().ok()?.parse().ok());
+        let theirs = told.map_or(self.own, Duration::from_millis);
+        if theirs == self.own {
+            self.others().remove(&from);
+        } else if self.others().insert(from, theirs) != Some(theirs) {
+            tracing::warn!(member = %from, why = self.words(from, theirs), "the gateways' times differ");
+        }
+        theirs
+    }
+
+    /// From when on a leader here counts an answer to what it sent at `sent`: as long before as the follower's promise is shorter than what this leader takes off from
+    /// the moment that it counts from.
+    pub(crate) fn counted_from(&self, sent: MonoTime, theirs: Duration) -> MonoTime {
+        let short = u64::try_from(self.own.saturating_sub(theirs).as_nanos()).unwrap_or(u64::MAX);
+        MonoTime(sent.0.saturating_sub(short))
+    }
+
+    fn words(&self, member: MemberId, theirs: Duration) -> String {
+        format!(
+            "{member} lets a leader read for {} ms after a heartbeat, this gateway for {} ms: give all gateways the same rtt_ms",
+            theirs.as_millis(),
+            self.own.as_millis()
+        )
+    }
+
+    /// For each member that promises something else, what to do about it.
+    pub(crate) fn unequal(&self) -> Vec<String> {
+        self.others().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(ms: u64) -> MetadataMap {
+        let mut meta = MetadataMap::new();
+        Promises::new(Duration::from_millis(ms)).stamp(&mut meta);
+        meta
+    }
+
+    /// R3: a leader whose own lease is longer than a follower's promise stops reading when that promise ends.
+    #[test]
+    fn a_leader_counts_what_the_follower_promises_and_no_more() {
+        let (ms, leader) = (1_000_000, Promises::new(Duration::from_millis(1680)));
+        let (from, sent) = (MemberId(2), MonoTime(5_000 * ms));
+        let reads_until = |theirs| leader.counted_from(sent, theirs).0 / ms + 1680;
+        assert_eq!(reads_until(leader.heard(from, &told(480))), 5_480);
+        assert_eq!(reads_until(leader.heard(from, &told(1680))), 6_680);
+        assert_eq!(reads_until(leader.heard(from, &told(9000))), 6_680, "no longer than its own");
+        assert_eq!(reads_until(leader.heard(from, &MetadataMap::new())), 6_680, "a build that says nothing");
+        assert_eq!(leader.counted_from(MonoTime(7), Duration::ZERO), MonoTime(0), "shortly after the machine's start");
+    }
+
+    #[test]
+    fn who_has_other_times_is_named_until_it_has_the_same() {
+        let own = Promises::new(Duration::from_millis(480));
+        own.heard(MemberId(2), &told(480));
+        assert!(own.unequal().is_empty());
+        own.heard(MemberId(3), &told(1680));
+        let unequal = own.unequal();
+        assert!(unequal.len() == 1 && unequal[0].starts_with("m3 ") && unequal[0].contains("rtt_ms"), "{unequal:?}");
+        own.heard(MemberId(3), &told(480));
+        assert!(own.unequal().is_empty());
+    }
+}
