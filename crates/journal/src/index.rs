@@ -278,6 +278,10 @@ impl GroupIndex {
     }
 
     fn purge(&mut self, group: GroupId, upto: LogId, place: Place, ledger: &mut Ledger) {
+        // One that was overtaken (`Journal::purge_ahead`). The same again is one that was carried.
+        if self.purged.is_some_and(|(purged, _)| purged.index > upto.index) {
+            return;
+        }
         if let Some((_, old_place)) = self.purged.take() {
             ledger.sub(group, old_place, record_bytes(0) as u64);
         }

@@ -32,6 +32,9 @@ const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Carried forward at a time, in bytes, so that appends wait little.
 const CARRY_BYTES_MAX: usize = 1 << 20;
 
+/// Left at the end of a file, in bytes, as long as the next could not be begun: for the purges that give a full disk its room back. Of a small file a sixteenth.
+const PURGE_ROOM_BYTES_MAX: u64 = 64 << 10;
+
 /// Files dropped, or parts of one carried forward, at a time.
 const TIDY_TURNS: u32 = 4;
 
@@ -226,7 +229,8 @@ impl<D: Disk> Journal<D> {
             }
             if items.is_empty() {
                 let found = ops.front().map_or(0, |op| record_bytes(op.payload_len()));
-                let max = (self.params.file_bytes - FILE_HEADER_BYTES) as usize - BATCH_HEADER_BYTES;
+                let max = (self.params.file_bytes - FILE_HEADER_BYTES - self.purge_room_max()) as usize;
+                let max = max - BATCH_HEADER_BYTES;
                 if found > max {
                     return Err(WriteError::TooLarge { found, max });
                 }
@@ -242,7 +246,7 @@ impl<D: Disk> Journal<D> {
     /// One batch or an error: for what must not be torn apart (J6).
     pub(crate) fn write_whole(&mut self, items: &[Item]) -> Result<(), WriteError> {
         let found = items.iter().map(Item::bytes).sum();
-        if !self.fits(found) {
+        if !self.fits_at_all(found) {
             let max = (self.params.file_bytes - self.current.end) as usize - BATCH_HEADER_BYTES;
             return Err(WriteError::TooLarge { found, max });
         }
@@ -250,7 +254,40 @@ impl<D: Disk> Journal<D> {
     }
 
     fn fits(&self, records: usize) -> bool {
+        let kept = if self.next.is_some() { 0 } else { self.purge_room_max() };
+        self.current.end + batch_bytes(records) as u64 + kept <= self.params.file_bytes
+    }
+
+    /// Also in what is kept for purges.
+    fn fits_at_all(&self, records: usize) -> bool {
         self.current.end + batch_bytes(records) as u64 <= self.params.file_bytes
+    }
+
+    fn purge_room_max(&self) -> u64 {
+        let block = BLOCK_BYTES as u64;
+        PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
+    }
+
+    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else would ever make room for that. What waits
+    /// for the same group comes after the entry that `upto` names, and a truncation never goes back behind what was purged, so the order between them does not
+    /// matter. True if any was written; the one that waits in its turn changes nothing any more.
+    ///
+    /// # Errors
+    /// Final (J2).
+    pub fn purge_ahead(&mut self, purges: impl IntoIterator<Item = (GroupId, LogId)>) -> Result<bool, WriteError> {
+        let mut items = Vec::new();
+        for (group, upto) in purges {
+            let index = self.catalog.index(group);
+            let held = lock(&index).slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
+            let op = Op::Purge { group, upto };
+            if held && self.fits_at_all(items.iter().map(Item::bytes).sum::<usize>() + record_bytes(0)) {
+                items.push(Item::of(&op));
+            }
+        }
+        if items.is_empty() {
+            return Ok(false);
+        }
+        self.write_batch(&items).map(|()| true)
     }
 
     /// One batch: encode, write, sync, and only then believe it (J1, J2).

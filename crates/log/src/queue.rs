@@ -36,6 +36,8 @@ struct State {
     jobs: VecDeque<Job>,
     /// Lazily written: only the last of each group, with whatever is written next.
     committed: BTreeMap<GroupId, LogId>,
+    /// How far each group was told to be purged, done or not: what may be done ahead on a full disk.
+    purges: BTreeMap<GroupId, LogId>,
     closing: bool,
     closed: bool,
 }
@@ -80,6 +82,13 @@ impl Queue {
             return Some(job);
         }
         self.pending_bytes.fetch_add(job.bytes, Ordering::Relaxed);
+        for op in &job.ops {
+            match op {
+                Op::Purge { group, upto } => state.purges.insert(*group, *upto),
+                Op::DropGroup { group } => state.purges.remove(group),
+                _ => None,
+            };
+        }
         let wake = state.jobs.is_empty();
         state.jobs.push_back(job);
         drop(state);
@@ -92,6 +101,11 @@ impl Queue {
     /// Whether a job waits.
     pub fn has_jobs(&self) -> bool {
         !lock(&self.state).jobs.is_empty()
+    }
+
+    /// How far groups were told to be purged.
+    pub fn purges(&self) -> BTreeMap<GroupId, LogId> {
+        lock(&self.state).purges.clone()
     }
 
     pub fn note_committed(&self, group: GroupId, id: LogId) {

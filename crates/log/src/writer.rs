@@ -138,6 +138,9 @@ impl<D: Disk> Writer<D> {
                 Err(WriteError::NoRoom(error)) => {
                     tracing::warn!(%error, "journal: no further file can be begun, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
+                    if self.purge_ahead() {
+                        continue;
+                    }
                     let closing =
                         if self.turns { self.queue.closing() } else { self.queue.wait_for_close(STALL_RETRY) };
                     if closing {
@@ -150,6 +153,23 @@ impl<D: Disk> Writer<D> {
             }
         }
         true
+    }
+
+    /// What would free files waits in the queue behind what has no room, or comes to wait there meanwhile. True when that has changed something.
+    fn purge_ahead(&mut self) -> bool {
+        match self.journal.purge_ahead(self.queue.purges()) {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(error) => {
+                self.fail(&error);
+                return true;
+            }
+        }
+        self.tidy();
+        while self.journal.wants_tidy() {
+            self.tidy();
+        }
+        self.queue.failed().is_some() || self.queue.stalled().is_none()
     }
 
     fn fail(&mut self, error: &WriteError) {

@@ -173,6 +173,49 @@ fn in_turns_a_full_disk_is_waited_for_between_them() {
     crashed.close();
 }
 
+/// A gateway that follows one set and leads another: the one's entries fill its disk, and only the other's purge gives room back. It waits behind them.
+#[test]
+fn on_a_full_disk_a_purge_is_not_held_up_by_what_has_no_room() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) =
+        NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+    let (led, followed) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    let first = append(&led, (0..300).map(|index| entry(1, index, 1000)).collect());
+    while turns.waits() {
+        turns.turn(false);
+    }
+    first.recv().expect("called back").expect("durable");
+    disk.set_files_max(Some(disk.names().len()));
+    let waiting: Vec<_> = (0..300).map(|index| append(&followed, vec![entry(2, index, 1000)])).collect();
+    turns.turn(false);
+    assert!(node.usage().stalled.is_some(), "{:?}", node.usage());
+    // Two of them, and entries of the purged group that wait themselves: none of these is lost, and the older purge takes nothing back.
+    let behind = append(&led, (300..310).map(|index| entry(1, index, 100)).collect());
+    led.purge_later(LogId::new(1, 250)).expect("queued");
+    led.purge_later(LogId::new(1, 299)).expect("queued");
+    // Of what is not durable yet nothing is purged ahead.
+    followed.purge_later(LogId::new(1, 299)).expect("queued");
+    for _ in 0..1000 {
+        if !turns.waits() {
+            break;
+        }
+        turns.turn(false);
+    }
+    assert!(!turns.waits() && node.usage().stalled.is_none(), "{:?}", node.usage());
+    assert!(waiting.iter().chain([&behind]).all(|receiver| matches!(receiver.try_recv(), Ok(Ok(())))));
+    assert_eq!(led.state().first, Some(LogIndex(300)));
+    let (crashed, report) =
+        NodeLog::open_on(disk.crashed(Survives::Nothing), config(), Identity::default()).expect("opens");
+    assert!(report.damaged.is_empty(), "{report:?}");
+    let state = crashed.group(GroupId(1)).state();
+    assert_eq!(
+        (state.purged, state.first, state.last),
+        (Some(LogId::new(1, 299)), Some(LogIndex(300)), Some(LogId::new(1, 309)))
+    );
+    assert_eq!(crashed.group(GroupId(2)).state().purged, Some(LogId::new(1, 299)));
+    crashed.close();
+}
+
 #[test]
 fn purged_files_are_freed_and_idle_groups_are_carried() {
     let disk = SimDisk::new();
