@@ -2,6 +2,8 @@
 //!
 //! P1  A request waits for its place last, with everything else of it paid for. So whoever has a place runs: no place is held while another one, or bytes,
 //!     are waited for, and each comes back when an operation ends that waits for nothing here.
+//! P2  Of unsent replies, what no charge covers (replies to requests that hold no bytes, heads of the others) is counted by what is left of it. Where that is
+//!     as much as may be, the connection begins nothing more until its client has taken some; only what runs already adds its own, a few bytes each.
 
 use super::limits::FrontLimits;
 use std::collections::VecDeque;
@@ -50,6 +52,21 @@ pub(super) struct Place {
     shared: Option<OwnedSemaphorePermit>,
 }
 
+/// A reply that is encoded, and what paid for it.
+struct Unsent {
+    /// Where it begins and ends among the bytes of all replies.
+    from: u64,
+    upto: u64,
+    charge: Charge,
+}
+
+impl Unsent {
+    /// Bytes of it that wait and are paid for, where so many in total were sent.
+    fn covered(&self, sent: u64) -> u64 {
+        (self.upto - sent.clamp(self.from, self.upto)).min(self.charge.bytes)
+    }
+}
+
 type Acquire = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 /// What one connection holds.
@@ -61,8 +78,11 @@ pub(super) struct Ledger {
     waiting: Option<(u64, Acquire)>,
     floor_requests: usize,
     waiting_place: Option<Acquire>,
-    /// Charges of replies that are encoded: held until so many bytes in total were sent.
-    unsent: VecDeque<(u64, Charge)>,
+    /// Replies that were paid for, oldest first: their charges are held until they were sent.
+    unsent: VecDeque<Unsent>,
+    /// What these charges cover while nothing of their replies was sent.
+    covered: u64,
+    unpaid_max: u64,
 }
 
 impl Ledger {
@@ -76,6 +96,8 @@ impl Ledger {
             floor_requests: limits.floor_requests(),
             waiting_place: None,
             unsent: VecDeque::new(),
+            covered: 0,
+            unpaid_max: limits.unpaid_bytes(),
         }
     }
 
@@ -159,20 +181,35 @@ impl Ledger {
         self.used -= charge.bytes;
     }
 
-    /// A request's reply is encoded; it is over once `position` bytes in total were sent.
-    pub(super) fn settle_at(&mut self, position: u64, charge: Charge) {
+    /// A request's reply is encoded, as the last one, in the bytes `from..upto` of all replies; the request is over once it was sent.
+    pub(super) fn settle_at(&mut self, from: u64, upto: u64, charge: Charge) {
         if charge.bytes > 0 {
-            self.unsent.push_back((position, charge));
+            let reply = Unsent { from, upto, charge };
+            self.covered += reply.covered(from);
+            self.unsent.push_back(reply);
         }
     }
 
     /// So many bytes in total were sent.
     pub(super) fn sent(&mut self, total: u64) {
-        while self.unsent.front().is_some_and(|(position, _)| *position <= total) {
-            if let Some((_, charge)) = self.unsent.pop_front() {
-                self.settle(charge);
+        while self.unsent.front().is_some_and(|reply| reply.upto <= total) {
+            if let Some(reply) = self.unsent.pop_front() {
+                self.covered -= reply.covered(reply.from);
+                self.settle(reply.charge);
             }
         }
+    }
+
+    /// P2: whether a request may begin, where `queued` bytes in total were encoded and `sent` of them sent.
+    pub(super) fn may_answer(&self, sent: u64, queued: u64) -> bool {
+        self.unpaid(sent, queued) < self.unpaid_max
+    }
+
+    /// Bytes that wait and that no charge covers.
+    fn unpaid(&self, sent: u64, queued: u64) -> u64 {
+        // Replies stand one behind the other, so a part can have been sent of the first only.
+        let uncovered = self.unsent.front().map_or(0, |first| first.covered(first.from) - first.covered(sent));
+        queued - sent - (self.covered - uncovered)
     }
 }
 
@@ -220,12 +257,37 @@ mod tests {
         let first = charge(&mut ledger, 20 << 20).unwrap();
         let second = charge(&mut ledger, 10 << 20).unwrap();
         assert_eq!(pool.drawn_bytes(), 30 << 20);
-        ledger.settle_at(100, first);
-        ledger.settle_at(200, second);
+        ledger.settle_at(0, 100, first);
+        ledger.settle_at(100, 200, second);
         ledger.sent(199);
         assert_eq!((pool.drawn_bytes(), ledger.used), (10 << 20, 10 << 20));
         drop(ledger);
         assert_eq!(pool.drawn_bytes(), 0);
+    }
+
+    #[test]
+    fn p2_what_no_charge_covers_is_counted_by_what_is_left() {
+        let limits = limits();
+        let mut ledger = Ledger::new(&limits, Pool::new(&limits));
+        let most = limits.unpaid_bytes();
+        assert!(ledger.may_answer(0, most - 1) && !ledger.may_answer(0, most) && ledger.may_answer(1, most));
+        // Behind 16 bytes that nobody paid for a reply of 1040, of which 1000 are paid for.
+        let paid = charge(&mut ledger, 1000).unwrap();
+        ledger.settle_at(16, 1056, paid);
+        for (sent, unpaid) in [(0, 56), (16, 40), (26, 30), (56, 0), (1055, 0)] {
+            assert_eq!(ledger.unpaid(sent, 1056), unpaid, "{sent} sent");
+        }
+        // The rest of a reply that was large covers nothing but itself.
+        assert_eq!(ledger.unpaid(1055, 1100), 44);
+        ledger.sent(1056);
+        assert_eq!(ledger.unpaid(1056, 1100), 44);
+        // Nor does a charge that is larger than its reply, or a reply behind it.
+        for from in [1100, 1200] {
+            let paid = charge(&mut ledger, 4096).unwrap();
+            ledger.settle_at(from, from + 50, paid);
+        }
+        assert_eq!(ledger.unpaid(1056, 1250), 44 + 50);
+        assert!(ledger.may_answer(1056, 1250 + most - 95) && !ledger.may_answer(1056, 1250 + most - 94));
     }
 
     fn place(ledger: &mut Ledger, running: usize) -> Option<Place> {

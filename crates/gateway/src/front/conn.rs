@@ -11,7 +11,7 @@
 //! C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
 //! C2  Nothing begins after the connection was declared closed, and nothing is answered then (R8).
 //! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held. The place of a request
-//!     comes last, when nothing but its beginning is left (P1 of the budget).
+//!     comes last, when nothing but its beginning is left (P1 of the budget). Small replies, which nobody pays for, are bounded by what is left of them (P2).
 //! C4  When the task ends, its operations are dropped before its place in the slot is given back (S1).
 //! C5  A read that cannot be answered at any gateway holds nothing but its own place, beside the running ones, until it can be or the connection ends.
 //! C6  A connection that is drained begins nothing more, and ends as if the client had said goodbye: what has begun is answered first.
@@ -30,6 +30,7 @@ use holdfast_nbd::server::{
     Command, Decoded, EXTENTS_PER_REPLY_MAX, Negotiated, ProtocolError, ReplyQueue, ReplyTo, Request, RequestDecoder,
 };
 use holdfast_nbd::{Errno, HeaderStyle};
+use holdfast_types::SECTOR_BYTES;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -46,6 +47,8 @@ const SLICES_MAX: usize = 64;
 const FLUSH_BYTES: usize = 256 << 10;
 /// Requests that are begun before other tasks get their turn: small ones that are answered at once could go on for long.
 const TURN_REQUESTS: usize = 1024;
+/// What an extent takes, in the device's answer as on the wire.
+const EXTENT_BYTES: usize = size_of::<Extent>();
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -194,12 +197,10 @@ pub(super) struct Connection<'a, S> {
     requests_max: usize,
     /// Requests that were begun in this turn.
     turn: usize,
-    backlog_max: usize,
     measures: &'a Measures,
     received: u64,
     payloads: u64,
     sent: u64,
-    queued: u64,
     ticks: Interval,
     watch: Watch,
 }
@@ -237,12 +238,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             style,
             requests_max: limits.connection_requests,
             turn: 0,
-            backlog_max: usize::try_from(limits.connection_bytes).unwrap_or(usize::MAX),
             measures,
             received: 0,
             payloads: 0,
             sent: 0,
-            queued: 0,
             ticks,
             watch: Watch::default(),
         }
@@ -285,8 +284,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Begins a parked read whose time has come; whether it did. `cx` is woken for the next.
     fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         loop {
-            // The end of one of them comes back here.
-            if self.again >= AGAIN_MAX || self.running.len() >= self.requests_max {
+            // The end of one of them comes back here, and so does what the client takes.
+            if self.again >= AGAIN_MAX || self.running.len() >= self.requests_max || !self.may_answer() {
                 return Ok(false);
             }
             let Some(next) = self.parked.next() else { return Ok(false) };
@@ -344,11 +343,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         pin!(self.socket.read_buf(&mut self.input.bytes)).poll(cx)
     }
 
+    /// Bytes of all replies that were encoded.
+    fn queued(&self) -> u64 {
+        self.sent + self.replies.len() as u64
+    }
+
+    fn may_answer(&self) -> bool {
+        self.ledger.may_answer(self.sent, self.queued())
+    }
+
     /// Begins what stands in the buffer, as far as C3 allows.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             let beyond = self.parked.len().saturating_sub(PARKED_MAX);
-            if self.running.len() + beyond >= self.requests_max || self.replies.len() >= self.backlog_max {
+            if self.running.len() + beyond >= self.requests_max || !self.may_answer() {
                 self.ledger.want_no_place();
                 return Ok(Intake::Blocked);
             }
@@ -408,6 +416,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let fits = request.check(self.served.device.size(), false, self.style).is_ok();
         let cost = match &mut request.command {
             Command::Read { .. } if fits => request.len,
+            Command::BlockStatus { one } if fits => (extents_most(request.len, *one) * EXTENT_BYTES) as u64,
             Command::Write { data, .. } => {
                 self.payloads += 1;
                 let (kept, cost) = self.input.keep(std::mem::take(data));
@@ -426,10 +435,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             return Err(End::Closed);
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
+        let from = self.queued();
         if let Err(errno) = request.check(self.served.device.size(), self.served.read_only, self.style) {
             self.measures.refused();
             self.replies.error(to, errno);
-            self.settle_at_end(charge);
+            self.settle_at_end(from, charge);
             return Ok(());
         }
         let Request { offset, len, command, .. } = request;
@@ -439,14 +449,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             // Nothing to do, which every device can do.
             _ if len == 0 => {
                 self.replies.ok(to);
-                self.settle_at_end(charge);
+                self.settle_at_end(from, charge);
                 return Ok(());
             }
             Command::Read { unfragmented } => (Kind::Read, unfragmented, Work::Read(device.read(offset, len as u32))),
             Command::Write { data, fua } => (Kind::Write, false, Work::Plain(device.write(offset, data, fua))),
             Command::Zero { punch, fast, .. } if fast && !device.zero_is_fast(punch) => {
                 self.replies.error(to, Errno::NotSupported);
-                self.settle_at_end(charge);
+                self.settle_at_end(from, charge);
                 return Ok(());
             }
             Command::Zero { punch, fua, .. } => {
@@ -463,8 +473,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 (Kind::Cache, false, Work::Plain(device.cache(offset, len)))
             }
             Command::BlockStatus { one } => {
-                let most = if one { 1 } else { EXTENTS_PER_REPLY_MAX };
-                (Kind::BlockStatus, one, Work::Status(device.block_status(offset, len, most)))
+                (Kind::BlockStatus, one, Work::Status(device.block_status(offset, len, extents_most(len, one))))
             }
             // Neither comes here: the one ends the intake, the other never passes its check.
             Command::Disconnect | Command::Bad(_) => return Ok(()),
@@ -488,6 +497,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let Finished { asked, tries, charge, outcome } = finished;
         let Asked { to, len, kind, narrow, since } = asked;
         self.again -= usize::from(tries > 0);
+        let from = self.queued();
         match outcome {
             Ok(Outcome::Plain) => self.replies.ok(to),
             Ok(Outcome::Read(parts)) => {
@@ -514,21 +524,22 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Err(DeviceError::Disconnect | DeviceError::Unreadable) => return Err(End::Device),
             Err(error) => {
                 self.measures.refused();
-                self.replies.error(to, errno(error, kind));
+                self.replies.error(to, error.errno(kind));
             }
         }
         self.measures.ended(kind, len, since);
-        if kind == Kind::Read {
-            self.settle_at_end(charge);
+        if matches!(kind, Kind::Read | Kind::BlockStatus) {
+            self.settle_at_end(from, charge);
         } else {
             self.ledger.settle(charge);
         }
         Ok(())
     }
 
-    /// What was charged is held until all that is encoded by now has been sent.
-    fn settle_at_end(&mut self, charge: Charge) {
-        self.ledger.settle_at(self.sent + self.replies.len() as u64, charge);
+    /// What was charged is held until the reply that was encoded from there on has been sent.
+    fn settle_at_end(&mut self, from: u64, charge: Charge) {
+        let upto = self.queued();
+        self.ledger.settle_at(from, upto, charge);
     }
 
     /// Sends as much as the socket takes. Many replies leave in one system call.
@@ -556,7 +567,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Once per stall timeout: whoever holds bytes must have moved some since the last time.
     fn check_stall(&mut self) -> Result<(), End> {
-        self.queued = self.sent + self.replies.len() as u64;
+        let queued = self.queued();
         let last = std::mem::replace(
             &mut self.watch,
             Watch {
@@ -564,7 +575,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 payloads: self.payloads,
                 awaited: self.awaited.is_some(),
                 sent: self.sent,
-                queued: self.queued,
+                queued,
             },
         );
         let same_payload = last.awaited && self.awaited.is_some() && last.payloads == self.payloads;
@@ -578,15 +589,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
-/// The error that a client gets to see.
-fn errno(error: DeviceError, kind: Kind) -> Errno {
-    match error {
-        DeviceError::Invalid => Errno::Invalid,
-        DeviceError::OutOfRange if matches!(kind, Kind::Write | Kind::Zero) => Errno::NoSpace,
-        DeviceError::OutOfRange => Errno::Invalid,
-        DeviceError::NotPermitted => Errno::NotPermitted,
-        DeviceError::NotSupported => Errno::NotSupported,
-        // The last two never come here; were they to, an I/O error would be the truth.
-        DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
-    }
+/// Extents that an answer about `len` bytes has at most: none is shorter than a sector.
+fn extents_most(len: u64, one: bool) -> usize {
+    if one { 1 } else { (len / SECTOR_BYTES).min(EXTENTS_PER_REPLY_MAX as u64) as usize }
 }
+
+#[cfg(test)]
+mod tests;

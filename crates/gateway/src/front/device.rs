@@ -3,11 +3,12 @@
 //! The front checks every request against [`Device::size`], the 512-byte alignment and the request's own flags before it calls
 //! a device; a device may rely on that, and must not crash where it was not so.
 
+use super::measure::Kind;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use holdfast_nbd::ExportName;
 pub use holdfast_nbd::Extent;
 pub use holdfast_nbd::server::ReadPart;
+use holdfast_nbd::{Errno, ExportName};
 use holdfast_types::Epoch;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,6 +94,21 @@ pub enum DeviceError {
     /// Everything else (shutdown, hand-over, lost leadership, no quorum, unknown outcome): the connection is closed unanswered (R8).
     #[error("the connection must be closed unanswered")]
     Disconnect,
+}
+
+impl DeviceError {
+    /// The error that a client gets to see.
+    pub(super) fn errno(self, kind: Kind) -> Errno {
+        match self {
+            DeviceError::Invalid => Errno::Invalid,
+            DeviceError::OutOfRange if matches!(kind, Kind::Write | Kind::Zero) => Errno::NoSpace,
+            DeviceError::OutOfRange => Errno::Invalid,
+            DeviceError::NotPermitted => Errno::NotPermitted,
+            DeviceError::NotSupported => Errno::NotSupported,
+            // The last two never come here; were they to, an I/O error would be the truth.
+            DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
+        }
+    }
 }
 
 /// Who is at the other end.

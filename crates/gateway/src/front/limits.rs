@@ -18,7 +18,7 @@ pub struct FrontLimits {
     pub gateway_requests: usize,
     /// Bytes that one connection's requests and unsent replies hold at most.
     pub connection_bytes: u64,
-    /// The same over all connections.
+    /// The same over all connections, with what is left of replies that nobody paid for ([`FrontLimits::unpaid_bytes`]).
     pub gateway_bytes: u64,
     /// From the connection's first byte to the answer that begins transmission.
     pub handshake_timeout: Duration,
@@ -44,6 +44,15 @@ const _: () = {
     // What is shared lets many connections at once run as much as each may.
     assert!(GATEWAY_REQUESTS / 2 >= 64 * CONNECTION_REQUESTS);
 };
+
+/// Bytes that one connection has to itself at most, however much there is for all.
+const OWN_BYTES_MAX: u64 = 1 << 20;
+/// Of those, one part in so many is for replies that nobody paid for.
+const UNPAID_PART: u64 = 8;
+/// And no more than this. Such a reply has 16 to 38 bytes: a client that reads never leaves so many unsent.
+const UNPAID_BYTES_MAX: u64 = 32 << 10;
+
+const _: () = assert!(UNPAID_BYTES_MAX < OWN_BYTES_MAX);
 
 /// Progress that counts as such, in bytes per [`FrontLimits::stall_timeout`].
 pub const STALL_BYTES_MIN: u64 = 1 << 20;
@@ -74,14 +83,24 @@ pub struct LimitsError {
 }
 
 impl FrontLimits {
-    /// Bytes that every connection may hold without asking the others: what a flood elsewhere cannot take from it.
-    pub fn floor_bytes(&self) -> u64 {
-        (self.gateway_bytes / 2 / self.connections.max(1) as u64).min(1 << 20)
+    /// Bytes that every connection has to itself, of its half of them all.
+    fn own_bytes(&self) -> u64 {
+        (self.gateway_bytes / 2 / self.connections.max(1) as u64).min(OWN_BYTES_MAX)
     }
 
-    /// Bytes that all connections share beyond their floors.
+    /// Bytes of unsent replies that no request paid for, of one connection: where so many wait, it begins nothing more. Never none, for that would be for ever.
+    pub fn unpaid_bytes(&self) -> u64 {
+        (self.own_bytes() / UNPAID_PART).clamp(1, UNPAID_BYTES_MAX)
+    }
+
+    /// Bytes that every connection may hold without asking the others: what a flood elsewhere cannot take from it.
+    pub fn floor_bytes(&self) -> u64 {
+        self.own_bytes().saturating_sub(self.unpaid_bytes())
+    }
+
+    /// Bytes that all connections share beyond what each has to itself.
     pub fn shared_bytes(&self) -> u64 {
-        self.gateway_bytes.saturating_sub(self.floor_bytes().saturating_mul(self.connections as u64))
+        self.gateway_bytes.saturating_sub(self.own_bytes().saturating_mul(self.connections as u64))
     }
 
     fn requests(&self) -> usize {
@@ -133,6 +152,21 @@ mod tests {
         assert!(narrow.shared_bytes() >= 32 << 20);
         assert!(FrontLimits { connection_bytes: 32 << 20, ..limits.clone() }.validate().is_err());
         assert!(FrontLimits { gateway_bytes: 64 << 20, ..limits }.validate().is_err());
+    }
+
+    #[test]
+    fn replies_that_nobody_paid_for_are_part_of_what_is_promised() {
+        for (connections, gateway_bytes) in
+            [(1, 64 << 20), (CONNECTIONS, 256 << 20), (CONNECTIONS, 512 << 20), (65_536, 65 << 20)]
+        {
+            let limits = FrontLimits { connections, gateway_bytes, ..FrontLimits::default() };
+            let (floor, unpaid) = (limits.floor_bytes(), limits.unpaid_bytes());
+            assert!((1..=UNPAID_BYTES_MAX).contains(&unpaid) && unpaid <= floor, "{unpaid} of {floor}");
+            assert!((floor + unpaid) * connections as u64 + limits.shared_bytes() <= gateway_bytes);
+        }
+        assert_eq!(FrontLimits::default().unpaid_bytes(), 32 << 10);
+        let crowded = FrontLimits { connections: 1 << 40, ..FrontLimits::default() };
+        assert_eq!((crowded.floor_bytes(), crowded.unpaid_bytes()), (0, 1), "one reply at a time gets through");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
 use crate::front::device::{DeviceError, Peer};
 use crate::front::memory::{MemoryDevice, MemoryExports};
 use crate::front::{Front, FrontLimits};
-use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::CommandOut;
+use holdfast_nbd::{Errno, HeaderStyle};
 use holdfast_types::Epoch;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -226,6 +226,65 @@ async fn replies_are_paid_for_until_they_are_sent() {
     assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![7; 8 * MIB as usize]));
     assert_eq!(client.read(0, 512).await, Ok(vec![7; 512]), "the front has seen that all was sent");
     until(|| front.shared_bytes_held() == 0).await;
+}
+
+/// P2: also where a request holds nothing, so that nobody has paid for its reply. Whoever reads late gets every one.
+#[tokio::test]
+async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
+    const REQUESTS: u64 = 10_000;
+    let front = front(FrontLimits::default(), &memory());
+    let mut good = Client::connect(pipe(&front), "s/v").await;
+    assert_eq!(good.write(0, &[5; 8192]).await, Ok(vec![]));
+    let flush = (0, 0, CommandOut::Flush);
+    let wrong = (100, 512, CommandOut::Trim { fua: false });
+    let status = (0, 4096, CommandOut::BlockStatus { one: true });
+    let mut floods = Vec::new();
+    for style in [HeaderStyle::Simple, HeaderStyle::Structured, HeaderStyle::Extended] {
+        for (offset, len, command) in [flush, wrong, status] {
+            let mut flood = soon(Client::connect_as(pipe_of(&front, 4096), "s/v", style)).await.unwrap();
+            let rest = flood.flood(REQUESTS, offset, len, command).await;
+            assert!(!rest.is_empty(), "C3: {REQUESTS} of {command:?} were taken in, {style:?}");
+            // A status is not to be had without structured replies.
+            let refused = command == wrong.2 || (command == status.2 && style == HeaderStyle::Simple);
+            floods.push((flood, rest, if refused { Err(Errno::Invalid) } else { Ok(vec![]) }));
+        }
+    }
+    assert_eq!(good.write(8192, &[6; 4096]).await, Ok(vec![]));
+    assert_eq!(good.read(4096, 4096).await, Ok(vec![5; 4096]));
+    for (mut flood, rest, expected) in floods {
+        soon(flood.send_rest(rest)).await;
+        for cookie in 1..=REQUESTS {
+            assert_eq!(soon(flood.answer()).await.unwrap(), (cookie, expected.clone()));
+        }
+    }
+    assert_eq!(good.read(8192, 4096).await, Ok(vec![6; 4096]));
+    until(|| front.shared_bytes_held() == 0).await;
+}
+
+/// P2: a read that is asked again has a reply as well.
+#[tokio::test]
+async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
+    const REQUESTS: u64 = 10_000;
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device, Epoch(1), false);
+    let front = front(FrontLimits { unreadable_pause: Duration::from_millis(20), ..FrontLimits::default() }, &exports);
+    let mut client = Client::connect(pipe_of(&front, 4096), "s/v").await;
+    let damaged = client.send(0, 4096, READ, &[]).await.unwrap();
+    let running = soon(begun.recv()).await.unwrap();
+    let rest = client.flood(REQUESTS, 100, 512, CommandOut::Trim { fua: false }).await;
+    assert!(!rest.is_empty());
+    assert!(running.go(Err(DeviceError::Unreadable)));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(begun.try_recv().is_err(), "asked again, and its answer would have to wait");
+    soon(client.send_rest(rest)).await;
+    for n in 1..=REQUESTS {
+        assert_eq!(soon(client.answer()).await.unwrap(), (damaged + n, Err(Errno::Invalid)));
+    }
+    let running = soon(begun.recv()).await.unwrap();
+    assert_eq!((running.what, running.offset), ("read", 0));
+    assert!(running.go(Ok(())));
+    assert_eq!(soon(client.answer()).await.unwrap(), (damaged, Ok(vec![0; 4096])));
 }
 
 #[tokio::test]

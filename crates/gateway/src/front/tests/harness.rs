@@ -4,6 +4,7 @@ use crate::front::device::Peer;
 use crate::front::memory::MemoryExports;
 use crate::front::{Front, FrontLimits};
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use holdfast_nbd::client::{
     Aim, ClientError, CommandOut, Connected, Event, Handshake, Outcome, ReplyDecoder, RequestOut,
 };
@@ -137,6 +138,12 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         let mut out = BytesMut::new();
         holdfast_nbd::client::encode_request(&mut out, self.connected.style, &request).unwrap();
         out.extend_from_slice(payload);
+        self.send_rest(out).await;
+        cookie
+    }
+
+    /// Sends `out`, and takes in what the server says meanwhile.
+    pub(super) async fn send_rest(&mut self, mut out: BytesMut) {
         let (mut reader, mut writer) = tokio::io::split(&mut self.socket);
         while !out.is_empty() {
             tokio::select! {
@@ -145,7 +152,30 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
                 received = reader.read_buf(&mut self.input) => assert!(received.unwrap() > 0),
             }
         }
-        cookie
+    }
+
+    /// Sends a request `count` times and takes nothing in. Returns what the server did not take, for [`Client::send_rest`]. For a runtime of one thread: there,
+    /// who was let run often enough and took nothing waits for us.
+    pub(super) async fn flood(&mut self, count: u64, offset: u64, len: u64, command: CommandOut) -> BytesMut {
+        let mut out = BytesMut::new();
+        for _ in 0..count {
+            let request = RequestOut { cookie: self.next_cookie, offset, len, command };
+            self.next_cookie += 1;
+            assert!(self.decoder.sent(&request));
+            holdfast_nbd::client::encode_request(&mut out, self.connected.style, &request).unwrap();
+        }
+        let mut idle = 0;
+        while idle < 100 && !out.is_empty() {
+            idle = match self.socket.write_buf(&mut out).now_or_never() {
+                Some(sent) => {
+                    assert!(sent.unwrap() > 0);
+                    0
+                }
+                None => idle + 1,
+            };
+            tokio::task::yield_now().await;
+        }
+        out
     }
 
     pub(super) async fn event(&mut self) -> Result<Event, Broken> {
