@@ -17,6 +17,7 @@ use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
 use hooks::Hooks;
+use ours::NotOurs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -168,6 +169,20 @@ fn is_of_pool(kind: PoolKind, command: &str) -> bool {
     }
 }
 
+/// Before the device goes, by what was found of the pool: whether there is one to be let go of; `None` where another's is there and is left where it is.
+fn to_export(found: Result<bool, NotOurs>) -> Result<Option<bool>, String> {
+    match found {
+        Ok(there) => Ok(Some(there)),
+        // Ours may be there, and then the device is not taken away from under it.
+        Err(NotOurs::Unlooked(why)) => Err(why),
+        // Ours is not there: it was not imported because of this one.
+        Err(NotOurs::Foreign(why)) => {
+            tracing::error!(why, "left where it is");
+            Ok(None)
+        }
+    }
+}
+
 /// See [`Host`].
 #[derive(Debug)]
 pub struct Real {
@@ -294,14 +309,9 @@ impl Host for Real {
 
     async fn export(&self, hard: bool) -> Result<(), String> {
         self.looked().look.warning.clear();
-        match ours::there(&self.config).await {
-            Ok(true) => pool::export(&self.config, hard).await?,
-            Ok(false) => {}
-            // Ours is not there: it was not imported because of this one.
-            Err(why) => {
-                tracing::error!(why, "left where it is");
-                return Ok(());
-            }
+        let Some(there) = to_export(ours::there(&self.config).await)? else { return Ok(()) };
+        if there {
+            pool::export(&self.config, hard).await?;
         }
         // P1: a later one of its name is somebody's at work by hand.
         ours::forget(&self.config);
@@ -526,6 +536,14 @@ mod tests {
         assert_eq!(real.found().await, Ok(Found::default()));
         let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
         assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
+    }
+
+    /// The device goes once this has succeeded.
+    #[test]
+    fn a_pool_that_could_not_be_looked_for_is_not_let_go_of() {
+        assert_eq!(to_export(Err(NotOurs::Unlooked("no".into()))), Err("no".into()));
+        assert_eq!(to_export(Err(NotOurs::Foreign("theirs".into()))), Ok(None));
+        assert_eq!((to_export(Ok(true)), to_export(Ok(false))), (Ok(Some(true)), Ok(Some(false))));
     }
 
     /// P1: what has its name later is a person's, at work by hand in a pause.

@@ -21,6 +21,7 @@ mod hostid;
 mod http;
 mod listen;
 pub mod machine;
+mod mounts;
 pub mod plan;
 mod process;
 mod run;

@@ -326,7 +326,6 @@ impl Machine {
         if !self.attached {
             return;
         }
-        self.attached = false;
         self.attach = None;
         let reason = match &end {
             AttachEnd::Refused(text) => format!("the lease was refused: {text}"),
@@ -334,10 +333,15 @@ impl Machine {
             AttachEnd::Failed(text) => format!("attach ended: {text}"),
         };
         match self.state {
-            State::Acquiring | State::Attaching => self.give_up(now, reason, out),
-            State::Standby | State::Ended | State::Fencing(_) => {}
+            State::Acquiring | State::Attaching => {
+                self.attached = false;
+                self.give_up(now, reason, out);
+            }
             // It was being asked to end. That job still runs: it must not meet the attach of a next campaign.
-            State::Demoting(ref leaving) if leaving.gives_back() => {}
+            State::Demoting(ref leaving) if leaving.gives_back() => self.attached = false,
+            State::Standby | State::Ended => self.attached = false,
+            // Where it was killed its devices are left in the kernel, and who waits on them waits on: detaching, the last step, takes them away.
+            State::Fencing(_) => {}
             _ => self.fence(now, reason, out),
         }
     }

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::config::AgentConfig;
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
+use crate::mounts;
 use crate::process::{self, system};
 use holdfast_types::MonoTime;
 use rustix::process::Signal;
@@ -462,13 +463,6 @@ fn loop_devices(dir: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with("loop")).filter(ours).map(|name| format!("/dev/{name}")).collect()
 }
 
-/// Mount points below `dir`, from the kernel's table: a dead one must not be touched.
-fn mounts(dir: &Path) -> Vec<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-    points.filter(|point| point.starts_with(dir)).collect()
-}
-
 impl Attach {
     /// Takes away what a killed attach left in the kernel or beside it. Whatever still uses the device has errors from then on.
     async fn clear(&self) {
@@ -496,7 +490,11 @@ async fn clear(dir: &Path) {
             tracing::warn!(why, "the loop device of an earlier attach stays");
         }
     }
-    for point in mounts(dir) {
+    let points = mounts::below(dir).unwrap_or_else(|why| {
+        tracing::warn!(why, "whether mounts of an earlier attach are left is not known");
+        Vec::new()
+    });
+    for point in points {
         let mut command = system("umount");
         command.arg("-l").arg(&point);
         if let Err(why) = process::run(command, CLEAR_LIMIT).await {

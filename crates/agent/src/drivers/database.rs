@@ -1,7 +1,7 @@
 //! PostgreSQL: started by ourselves as pg_ctl does it, by a systemd unit or a command; asked through psql as its own system user; stopped by signals.
 //!
 //! D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
-//!     looked at, nothing is known: a stop has failed then, and a probe says nothing.
+//!     looked at, nothing is known: a stop has failed then, and a probe says nothing. What was found all the same counts as there, and has its signals.
 //! D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
 //!     (R2) and its number means nothing here.
 //! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
@@ -12,7 +12,7 @@ pub mod systemd;
 
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
-use crate::process::{self, NotRan, Ran, of_mark, of_postgres, postmaster, ran, run, system, unlooked};
+use crate::process::{self, NotRan, Ran, of_mark, of_postgres, postgres_runs, postmaster, ran, run, system, unlooked};
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -51,11 +51,19 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// For one look at whether it is well.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
+/// So much longer than the agent's limit is psql's own for a connection: it is killed before. By its own it would say that there is no connection, as to a server that
+/// recovers and is waited for, and not that there is no answer.
+const CONNECT_LATER_S: u64 = 60;
+
 /// For the first write.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The server's own output is begun anew beyond this many bytes.
 const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// For a server that begins as a child of the agent's, whose unit has OOMScoreAdjust=-900: its first process keeps that, every other one gives itself this value. Else a
+/// backend that takes all memory would be the last to be ended for it.
+const OOM: [(&str, &str); 2] = [("PG_OOM_ADJUST_FILE", "/proc/self/oom_score_adj"), ("PG_OOM_ADJUST_VALUE", "0")];
 
 /// psql's exit code where there was no connection.
 const PSQL_NO_CONNECTION: i32 = 2;
@@ -95,7 +103,7 @@ impl Database {
     /// # Errors
     /// It could not be looked.
     pub fn runs(&self) -> Result<bool, String> {
-        of_postgres(self.data()).map(|found| !found.is_empty()).map_err(|error| unlooked(&error))
+        postgres_runs(self.data()).map_err(|error| unlooked(&error))
     }
 
     /// Whether any process of it is there, or a start of it is under way, when an agent begins; and whether the way in which it is to be started is fit for that.
@@ -137,7 +145,7 @@ impl Database {
         let mut command = self.program("psql").await.map_err(NotRan::Unable)?;
         command.args(["-X", "-A", "-t", "-q", "-w", "-v", "ON_ERROR_STOP=1", "-h", &settings.host]);
         command.args(["-p", &settings.port.to_string(), "-d", &settings.dbname, "-U", &settings.user]);
-        command.env("PGCONNECT_TIMEOUT", limit.as_secs().max(2).to_string()).env("PGAPPNAME", "holdfast agent");
+        command.env("PGCONNECT_TIMEOUT", connect_timeout_s(limit).to_string()).env("PGAPPNAME", "holdfast agent");
         for statement in statements {
             command.args(["-c", statement]);
         }
@@ -196,7 +204,7 @@ impl Database {
             // Else nobody is seen working there, and the pid file, which PostgreSQL itself would go by, is taken away from under those who do.
             super::pool::without_links("database.data", &data)?;
             // Looked at once more: that read may have waited for the device, and a later start have been quicker.
-            if !of_postgres(&data).map_err(|error| unlooked(&error))?.is_empty() {
+            if postgres_runs(&data).map_err(|error| unlooked(&error))? {
                 return Err(format!("processes of PostgreSQL work in {} already", data.display()));
             }
             match std::fs::remove_file(&pid_file) {
@@ -228,6 +236,15 @@ impl Database {
 
     /// Its first process, in a group of its own. It outlives the agent.
     async fn server(&self, version: &str) -> Result<Child, String> {
+        let mut command = self.server_command(version).await?;
+        let log = self.open_log().map_err(|error| format!("{}: {error}", self.log.display()))?;
+        let copy = log.try_clone().map_err(|error| error.to_string())?;
+        command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
+        let program = self.config.database.bin_dir.join("postgres");
+        command.spawn().map_err(|error| format!("{}: {error}", program.display()))
+    }
+
+    async fn server_command(&self, version: &str) -> Result<Command, String> {
         let settings = &self.config.database;
         let mut command = self.program("/bin/sh").await?;
         // The shell takes the options apart, as pg_ctl's does, and becomes the server.
@@ -235,10 +252,8 @@ impl Database {
         command.arg(settings.bin_dir.join("postgres")).arg("-D").arg(self.data());
         // The socket and port that it is asked at are those that it opens.
         command.args(["-p", &settings.port.to_string()]).args(quick_sync(version));
-        let log = self.open_log().map_err(|error| format!("{}: {error}", self.log.display()))?;
-        let copy = log.try_clone().map_err(|error| error.to_string())?;
-        command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
-        command.spawn().map_err(|error| format!("{}: {error}", settings.bin_dir.join("postgres").display()))
+        command.envs(oom(|name| std::env::var_os(name).is_some()));
+        Ok(command)
     }
 
     async fn command_start(&self, limit: Duration, patience: Duration) -> Result<(), String> {
@@ -262,7 +277,8 @@ impl Database {
             ended.ok_or("nothing was started")?.map_err(|error| error.to_string())??;
             let ended = Instant::now();
             while !self.runs()? {
-                let comes = !of_mark(MARK, &mark).map_err(|error| unlooked(&error))?.is_empty();
+                // What cannot be looked at may be what comes.
+                let comes = of_mark(MARK, &mark).any().unwrap_or(true);
                 if begun.elapsed() >= limit || !comes && ended.elapsed() >= APPEAR_LIMIT {
                     return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
                 }
@@ -286,9 +302,10 @@ impl Database {
     /// Kills what a start by command left on its way to becoming PostgreSQL (D4).
     fn end_marked(&self) -> Result<(), String> {
         let Some(mark) = self.marked().clone() else { return Ok(()) };
-        for pid in of_mark(MARK, &mark).map_err(|error| unlooked(&error))? {
-            process::signal(pid, Signal::KILL);
-        }
+        let looked = of_mark(MARK, &mark);
+        looked.found.iter().for_each(|pid| process::signal(*pid, Signal::KILL));
+        // Where some of it may be left, it is looked for again at the next stop.
+        looked.whole().map_err(|error| unlooked(&error))?;
         *self.marked() = None;
         Ok(())
     }
@@ -302,12 +319,17 @@ impl Database {
         OpenOptions::new().create(true).append(true).open(&self.log)
     }
 
+    /// Tells its first process, whatever else could not be looked at: whether all of it goes is seen afterwards.
+    ///
+    /// # Errors
+    /// It was not found, and not all could be looked at.
     fn signal(&self, what: Signal) -> Result<(), String> {
-        let found = of_postgres(self.data()).map_err(|error| unlooked(&error))?;
-        if let Some(first) = postmaster(&found) {
+        let looked = process::look_for_postgres(self.data());
+        if let Some(first) = postmaster(&looked.found) {
             process::signal(first, what);
+            return Ok(());
         }
-        Ok(())
+        looked.whole().map(drop).map_err(|error| unlooked(&error))
     }
 
     /// Stops it.
@@ -458,9 +480,23 @@ fn quick_sync(version: &str) -> &'static [&'static str] {
     if major >= 14 { &["-c", "recovery_init_sync_method=syncfs"] } else { &[] }
 }
 
+/// psql's own limit for a connection; see [`CONNECT_LATER_S`].
+fn connect_timeout_s(limit: Duration) -> u64 {
+    limit.as_secs().saturating_add(CONNECT_LATER_S)
+}
+
+/// Those of [`OOM`] that nobody has set already.
+fn oom(is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    OOM.into_iter().filter(move |(name, _)| !is_set(name))
+}
+
 /// No connection: what that says of the server, and whether it refused the login itself.
 fn refused(words: &str) -> (DatabaseView, bool) {
     let any = |texts: &[&str]| texts.iter().any(|text| words.contains(text));
+    // By a limit that psql has from elsewhere, such as a service file.
+    if any(&["timeout expired"]) {
+        return (DatabaseView::Silent, false);
+    }
     // All places taken: it is well enough to say so.
     if any(&["too many clients", "remaining connection slots", "too many connections for"]) {
         return (DatabaseView::Ready, false);

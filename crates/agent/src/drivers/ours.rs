@@ -4,9 +4,10 @@
 //!     that this agent noted when it made it (its device may have lost its name by now).
 
 use super::attach::backing_file;
-use super::pool::{Mounted, mount_at};
 use crate::config::{AgentConfig, COPY_POOL, PoolKind};
+use crate::mounts::{Mounted, mount_at};
 use crate::process::{NotRan, ran, system};
+use std::fmt;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +21,28 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the kernel's nbd devices of an attach are connected with, before its run directory.
 const BACKEND: &str = "holdfast ";
+
+/// Why it is not known that a pool is this agent's, or that there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotOurs {
+    /// What is there is somebody else's.
+    Foreign(String),
+    /// It could not be looked: this agent's may be there.
+    Unlooked(String),
+}
+
+impl fmt::Display for NotOurs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NotOurs::Foreign(why) | NotOurs::Unlooked(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<NotOurs> for String {
+    fn from(not: NotOurs) -> Self {
+        not.to_string()
+    }
+}
 
 /// What stands behind a block device, as the kernel says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +102,13 @@ fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) ->
 pub fn note(config: &AgentConfig) {
     let mounted = match config.pool.kind {
         PoolKind::None => return,
-        PoolKind::Ext4 | PoolKind::Xfs => mount_at(&config.pool.mount),
+        PoolKind::Ext4 | PoolKind::Xfs => match mount_at(&config.pool.mount) {
+            Ok(mounted) => mounted,
+            Err(why) => {
+                tracing::warn!(why, "what was mounted is not noted");
+                return;
+            }
+        },
         PoolKind::Zfs => None,
     };
     keep(config, &words(config, mounted.as_ref(), None));
@@ -116,23 +145,23 @@ fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>)
 ///
 /// # Errors
 /// What is there is not ours; or it could not be looked.
-pub async fn there(config: &AgentConfig) -> Result<bool, String> {
+pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
     let dirs = attach_dirs(config);
     match config.pool.kind {
         PoolKind::None => Ok(false),
         PoolKind::Ext4 | PoolKind::Xfs => {
             let at = &config.pool.mount;
-            let Some(mounted) = mount_at(at) else { return Ok(false) };
+            let Some(mounted) = mount_at(at).map_err(NotOurs::Unlooked)? else { return Ok(false) };
             let behind = behind(Path::new(&mounted.source));
             if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted), None)) {
                 return Ok(true);
             }
-            Err(format!(
+            Err(NotOurs::Foreign(format!(
                 "{}: found {} mounted there ({behind:?}), expected nothing, or a device of the attach in {}: unmount it, or see pool.mount and run_dir",
                 at.display(),
                 mounted.source,
                 dirs[0].display()
-            ))
+            )))
         }
         PoolKind::Zfs => pool_there(config, system("zpool"), None).await,
     }
@@ -142,7 +171,7 @@ pub async fn there(config: &AgentConfig) -> Result<bool, String> {
 ///
 /// # Errors
 /// As [`there`].
-pub async fn pool_there(config: &AgentConfig, zpool: Command, guid: Option<&str>) -> Result<bool, String> {
+pub async fn pool_there(config: &AgentConfig, zpool: Command, guid: Option<&str>) -> Result<bool, NotOurs> {
     pool_there_within(config, zpool, guid, ASK_LIMIT).await
 }
 
@@ -151,7 +180,7 @@ async fn pool_there_within(
     mut zpool: Command,
     guid: Option<&str>,
     limit: Duration,
-) -> Result<bool, String> {
+) -> Result<bool, NotOurs> {
     let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
     let (dirs, noted) = (attach_dirs(config), is_noted(config, None, guid));
     zpool.args(["list", "-v", "-H", "-P", name]);
@@ -162,12 +191,16 @@ async fn pool_there_within(
         Err(NotRan::Late(_)) if noted => return Ok(true),
         Err(NotRan::Late(why)) => {
             // Not that there is one: every question of ZFS's waits while any pool of the host is being imported.
-            return Err(format!(
+            return Err(NotOurs::Foreign(format!(
                 "pool {name}: found no answer to whether it is here, and none of that name was imported by this agent: {why} (another import of this host that goes on, a standby's copy too, or the export of \
                  a suspended pool keeps ZFS from answering: the processes named zpool show which)"
-            ));
+            )));
         }
-        Err(NotRan::Unable(why)) => return Err(format!("pool {name}: could not look for it: {why}")),
+        Err(NotRan::Unable(why)) => {
+            let why = format!("pool {name}: could not look for it: {why}");
+            // Without a note this agent has imported none.
+            return Err(if noted { NotOurs::Unlooked(why) } else { NotOurs::Foreign(why) });
+        }
     };
     let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
     // The export of a copy's pool hangs, with all imports behind it, once the copy has ended.
@@ -178,12 +211,12 @@ async fn pool_there_within(
     };
     match foreign {
         None => Ok(true),
-        Some(device) => Err(format!(
+        Some(device) => Err(NotOurs::Foreign(format!(
             "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: {advice}",
             device.display(),
             behind(device),
             dirs[0].display()
-        )),
+        ))),
     }
 }
 
@@ -237,10 +270,22 @@ mod tests {
             zpool.args(["-c", "exec sleep 600"]);
             pool_there_within(&config, zpool, None, Duration::from_millis(50))
         };
-        let why = silent().await.unwrap_err();
+        let why = silent().await.unwrap_err().to_string();
         assert!(why.contains("no answer to whether it is here") && why.contains("a standby's copy too"), "{why}");
         note(&config);
         assert_eq!(silent().await, Ok(true));
+    }
+
+    /// The device must not be taken away from under a pool for want of a look at it.
+    #[tokio::test]
+    async fn a_pool_that_was_noted_and_cannot_be_looked_for_is_not_somebody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let asked = || pool_there(&config, Command::new(dir.path().join("no-zpool")), None);
+        assert!(matches!(asked().await, Err(NotOurs::Foreign(why)) if why.contains("could not look")));
+        note(&config);
+        assert!(matches!(asked().await, Err(NotOurs::Unlooked(why)) if why.contains("could not look")));
     }
 
     #[tokio::test]
@@ -249,7 +294,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
         config.pool.mount = "/".into();
-        let why = there(&config).await.unwrap_err();
+        let why = there(&config).await.unwrap_err().to_string();
         assert!(why.contains("/: found ") && why.contains("expected nothing, or a device of the attach in"), "{why}");
         // The very mount that was noted.
         note(&config);

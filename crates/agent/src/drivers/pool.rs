@@ -7,6 +7,7 @@ use super::attach::Volume;
 use super::zfs::Zfs;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
+use crate::mounts::{Mounted, mount_at};
 use crate::process::{ran, run, system};
 use std::path::Path;
 use std::time::Duration;
@@ -23,32 +24,9 @@ const HOST_ID_LIMIT: Duration = Duration::from_secs(1);
 /// e2fsck's exit codes below this one mean a clean file system, afterwards at least.
 const E2FSCK_BAD: i32 = 4;
 
-/// A line of the kernel's table of mounts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    /// Its number, while it is there, and its device's.
-    pub id: String,
-    /// What is mounted.
-    pub source: String,
-}
-
-/// What is mounted at `at`, as the kernel's table says it; never touches the device.
-pub fn mount_at(at: &Path) -> Option<Mounted> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    entry_of(&table, at)
-}
-
-fn mounted_at(at: &Path) -> Option<String> {
-    mount_at(at).map(|mounted| mounted.source)
-}
-
-fn entry_of(table: &str, at: &Path) -> Option<Mounted> {
-    let lines = table.lines().rev();
-    let mut found = lines.filter(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == at));
-    let (first, rest) = found.next()?.split_once(" - ")?;
-    let mut numbers = first.split(' ');
-    let (id, device) = (numbers.next()?, numbers.nth(1)?);
-    Some(Mounted { id: format!("{id} {device}"), source: rest.split(' ').nth(1)?.to_string() })
+/// Whether something may be mounted, by what was found out. Not being able to look does not say that nothing is: its device would be taken away from under it.
+fn may_be_mounted(found: &Result<Option<Mounted>, String>) -> bool {
+    !matches!(found, Ok(None))
 }
 
 fn zpool(name: &str, args: &[&str]) -> tokio::process::Command {
@@ -57,11 +35,11 @@ fn zpool(name: &str, args: &[&str]) -> tokio::process::Command {
     command
 }
 
-/// Whether the pool is mounted or imported.
+/// Whether the pool is mounted or imported, or may be.
 pub async fn is_there(config: &AgentConfig) -> bool {
     let pool = &config.pool;
     match (pool.kind, &pool.name) {
-        (PoolKind::Ext4 | PoolKind::Xfs, _) => mounted_at(&pool.mount).is_some(),
+        (PoolKind::Ext4 | PoolKind::Xfs, _) => may_be_mounted(&mount_at(&pool.mount)),
         (PoolKind::Zfs, Some(name)) => {
             let listed = ran(zpool(name, &["list", "-H", "-o", "name"]), ASK_LIMIT).await;
             // No answer: a suspended pool is there.
@@ -152,13 +130,15 @@ pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether it is mounted already; from another device is an error.
+/// Whether it is mounted already; from another device is an error, and so is not being able to look.
 fn already(config: &AgentConfig, device: &str) -> Result<bool, String> {
     let at = config.pool.mount.as_path();
-    match mounted_at(at) {
+    match mount_at(at)? {
         None => Ok(false),
-        Some(source) if source == device => Ok(true),
-        Some(source) => Err(format!("{}: found {source} mounted there, expected {device}", at.display())),
+        Some(Mounted { source, .. }) if source == device => Ok(true),
+        Some(Mounted { source, .. }) => {
+            Err(format!("{}: found {source} mounted there, expected {device}", at.display()))
+        }
     }
 }
 
@@ -197,7 +177,7 @@ pub async fn export(config: &AgentConfig, hard: bool) -> Result<(), String> {
             match run(command, limit).await {
                 Ok(_) => Ok(()),
                 Err(why) if !hard => Err(why),
-                Err(why) if mounted_at(&config.pool.mount).is_none() => {
+                Err(why) if !may_be_mounted(&mount_at(&config.pool.mount)) => {
                     tracing::debug!(why, "unmounted after all");
                     Ok(())
                 }
@@ -223,14 +203,12 @@ pub async fn export(config: &AgentConfig, hard: bool) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    /// Where the table of mounts cannot be read, what may be mounted is unmounted before its device goes.
     #[test]
-    fn the_last_mount_of_a_path_counts() {
-        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-                     40 22 7:0 / /srv/pg rw,noatime shared:1 - ext4 /dev/loop0 rw\n\
-                     41 22 7:1 / /srv/pg rw,noatime - ext4 /dev/loop1 rw\n";
-        let last = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
-        assert_eq!(entry_of(table, Path::new("/srv/pg")), Some(last));
-        assert_eq!(entry_of(table, Path::new("/srv")), None);
+    fn what_cannot_be_looked_at_may_be_mounted() {
+        let mounted = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
+        assert!(may_be_mounted(&Ok(Some(mounted))) && may_be_mounted(&Err("too many open files".into())));
+        assert!(!may_be_mounted(&Ok(None)));
     }
 
     /// Of what lies there only the path without links says where it is mounted, and who works there.

@@ -7,8 +7,8 @@
 //! U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
 
 use crate::drivers::attach::backing_file;
-use crate::drivers::pool::{Mounted, mount_at};
 use crate::drivers::zfs::rules::led;
+use crate::mounts::{Mounted, mount_at};
 use std::fs::{DirEntry, read_dir, read_link, read_to_string, remove_file};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,9 @@ fn noted(mounted: &Mounted) -> String {
 /// Notes what is mounted at `mount` as this slot's own.
 ///
 /// # Errors
-/// Nothing is there, or it cannot be written.
+/// Nothing is there, it cannot be looked, or it cannot be written.
 pub fn note(run_dir: &Path, mount: &Path) -> Result<(), String> {
-    let mounted = mount_at(mount).ok_or_else(|| format!("{}: found nothing mounted", mount.display()))?;
+    let mounted = mount_at(mount)?.ok_or_else(|| format!("{}: found nothing mounted", mount.display()))?;
     let path = run_dir.join(NOTE);
     std::fs::write(&path, noted(&mounted)).map_err(|error| format!("{}: {error}", path.display()))
 }

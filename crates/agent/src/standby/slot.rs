@@ -9,12 +9,13 @@ use crate::config::{AgentConfig, PoolKind, StandbyConfig, StandbySlot};
 use crate::drivers::attach::{Attach, may_run, running};
 use crate::drivers::database::Database;
 use crate::drivers::ours;
-use crate::drivers::pool::{self, Mounted};
+use crate::drivers::pool;
 use crate::drivers::zfs::rules::{Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
 use crate::drivers::zfs::{IMPORT_LOCK, Zfs};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use crate::process::{of_postgres, run, signal, system, tail, unlooked};
+use crate::mounts::{Mounted, mount_at};
+use crate::process::{look_for_postgres, run, signal, system, tail, unlooked};
 use crate::watchdog::is_locked;
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -67,7 +68,7 @@ pub struct Slot {
     /// The same data directory, out of everyone's reach: it recovers there.
     private: Database,
     /// What is mounted where (the kernel's table; another one in tests).
-    mounted: fn(&Path) -> Option<Mounted>,
+    mounted: fn(&Path) -> Result<Option<Mounted>, String>,
     zfs: Zfs,
     /// Guid of the ZFS pool that the last copy was made of.
     pool: Mutex<Option<String>>,
@@ -85,7 +86,7 @@ impl Slot {
             attach: Mutex::new(Arc::new(attach)),
             database: Database::new(&config),
             private: Database::new(&standby.slot(which, true)),
-            mounted: pool::mount_at,
+            mounted: mount_at,
             zfs: Zfs::of_system(),
             pool: Mutex::default(),
             config,
@@ -108,7 +109,7 @@ impl Slot {
             return self.own(&found).await;
         }
         let mount = &self.config.pool.mount;
-        guard::there((self.mounted)(mount).as_ref(), mount, &self.config.run_dir, self.attach().dir())
+        guard::there((self.mounted)(mount)?.as_ref(), mount, &self.config.run_dir, self.attach().dir())
     }
 
     /// What has the name of its pool, whosever it is.
@@ -124,7 +125,7 @@ impl Slot {
 
     /// Whether that is its own pool, by its devices, or by the guid that it noted (U5).
     async fn own(&self, found: &Imported) -> Result<bool, String> {
-        ours::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await
+        Ok(ours::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
     }
 
     /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
@@ -217,7 +218,7 @@ impl Slot {
         let found = self.imported().await?.ok_or_else(|| format!("pool {name}: not there after its import"))?;
         ours::note_copy(&self.config, &found.guid);
         for dataset in &mounted {
-            let found = (self.mounted)(&dataset.at).map(|mounted| mounted.source);
+            let found = (self.mounted)(&dataset.at)?.map(|mounted| mounted.source);
             if found.as_deref() != Some(dataset.name.as_str()) {
                 let at = dataset.at.display();
                 return Err(format!("{at}: found {found:?} mounted there, expected {}", dataset.name));
@@ -368,9 +369,10 @@ impl Slot {
 
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
     async fn force_down(&self) -> Result<(), String> {
-        // By number: below a file system that was let go of they cannot be found by where they work.
-        let servers = of_postgres(&self.config.database.data).map_err(|error| unlooked(&error))?;
-        let servers: Vec<(i32, String)> = servers.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
+        // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (U2).
+        let looked = look_for_postgres(&self.config.database.data);
+        let servers: Vec<(i32, String)> = looked.found.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
+        let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
         let same = |(pid, since): &&(i32, String)| begun(*pid).as_ref() == Some(since);
@@ -386,14 +388,15 @@ impl Slot {
             }
             tokio::time::sleep(LOOK_PAUSE).await;
         };
-        let left: Vec<String> = [exported, detached, gone].into_iter().filter_map(Result::err).collect();
+        let left: Vec<String> = [seen, exported, detached, gone].into_iter().filter_map(Result::err).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
     }
 }
 
 /// When a process that is not a zombie began, in the kernel's own unit.
 fn begun(pid: i32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
     // The second field is the program's name in brackets and may hold blanks: count from behind it.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -428,6 +431,7 @@ impl Place for Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::of_postgres;
     use std::process::{Child, Command};
 
     struct Server(Child);
@@ -463,13 +467,16 @@ mod tests {
         config.pool.mount = place.join("copies");
         let mut slot = Slot::new(&config, StandbySlot::A);
         let mut theirs = server(&slot.config.database.data);
-        slot.mounted = |_| Some(Mounted { id: "41 8:1".into(), source: "/dev/sda1".into() });
+        slot.mounted = |_| Ok(Some(Mounted { id: "41 8:1".into(), source: "/dev/sda1".into() }));
         for done in [slot.down().await, slot.quiet().await] {
             let why = done.unwrap_err();
             assert!(why.contains("/dev/sda1") && why.contains("nothing is touched"), "{why}");
         }
+        // Anything may be mounted.
+        slot.mounted = |_| Err("/proc/self/mountinfo: no".into());
+        assert!(slot.down().await.is_err() && slot.quiet().await.is_err());
         // Nothing is mounted: what works there works on the disk below, and is not ours either.
-        slot.mounted = |_| None;
+        slot.mounted = |_| Ok(None);
         slot.down().await.unwrap();
         assert!(theirs.0.try_wait().unwrap().is_none(), "the other one's PostgreSQL was ended");
     }

@@ -283,7 +283,8 @@ impl Machine {
 
     fn carries(&self) -> bool {
         let phase = matches!(self.phase, Phase::Serving | Phase::Detaching);
-        phase && !self.releasing && self.lost_at.is_none() && self.missing.is_empty()
+        // Taken up from an earlier process it has no grant yet, also where it is to end already.
+        phase && self.grant.is_some() && !self.releasing && self.lost_at.is_none() && self.missing.is_empty()
     }
 
     fn send(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {

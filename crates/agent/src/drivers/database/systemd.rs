@@ -149,7 +149,7 @@ impl Systemd {
     }
 
     fn processes(&self) -> Result<bool, String> {
-        process::of_postgres(&self.data).map(|found| !found.is_empty()).map_err(|error| unlooked(&error))
+        process::postgres_runs(&self.data).map_err(|error| unlooked(&error))
     }
 
     /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at most.

@@ -20,6 +20,7 @@ fn a_full_server_is_a_well_one() {
         ("FATAL:  the database system is not yet accepting connections", waits),
         ("No such file or directory\n\tIs the server running locally and accepting connections on that socket?", waits),
         ("Connection refused", waits),
+        ("timeout expired", (DatabaseView::Silent, false)),
         ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
         ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),
         ("FATAL:  no pg_hba.conf entry for host \"[local]\"", (DatabaseView::Ready, true)),
@@ -28,6 +29,30 @@ fn a_full_server_is_a_well_one() {
     ] {
         assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
     }
+}
+
+/// A server that hangs is restarted, one that takes no connection is waited for: of the former psql says nothing before the agent ends it.
+#[test]
+fn psql_gives_up_long_after_the_agent() {
+    for limit in [PROBE_LIMIT, WRITE_LIMIT, Duration::from_secs(3600)] {
+        assert!(Duration::from_secs(connect_timeout_s(limit)) >= limit + Duration::from_secs(30), "{limit:?}");
+    }
+}
+
+/// The agent's unit has OOMScoreAdjust=-900, which is not for backends.
+#[tokio::test]
+async fn backends_are_not_kept_from_the_oom_killer() {
+    let mut config = AgentConfig::default();
+    config.database.user = "root".into();
+    let command = Database::new(&config).server_command("15\n").await.unwrap();
+    let given = |name: &str| command.as_std().get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
+    for (name, value) in OOM {
+        let inherited = std::env::var_os(name).is_some();
+        assert_eq!(given(name).is_some_and(|given| given == value), !inherited, "{name}");
+    }
+    let unset = |set: &[&str]| oom(|name| set.contains(&name)).map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(unset(&[]), ["PG_OOM_ADJUST_FILE", "PG_OOM_ADJUST_VALUE"]);
+    assert_eq!(unset(&["PG_OOM_ADJUST_FILE"]), ["PG_OOM_ADJUST_VALUE"], "what a person has set stays");
 }
 
 /// Settings in `dir` with an empty data directory, and what to run for a server that stays in the shell it began as.
@@ -117,7 +142,7 @@ async fn a_command_that_starts_nothing_is_no_start() {
     assert_eq!(database.runs(), Ok(false));
     let mark = database.marked().clone().unwrap();
     database.stop(Stop::Kill).await.unwrap();
-    assert!(of_mark(MARK, &mark).unwrap().is_empty());
+    assert!(of_mark(MARK, &mark).whole().unwrap().is_empty());
 }
 
 fn script(path: &Path, text: &str) {
@@ -203,10 +228,10 @@ async fn a_stop_ends_what_is_on_its_way() {
     let mark = database.marked().clone().unwrap();
     starting.abort();
     let _ = starting.await;
-    assert!(!of_mark(MARK, &mark).unwrap().is_empty());
+    assert!(!of_mark(MARK, &mark).whole().unwrap().is_empty());
     database.stop(Stop::Kill).await.unwrap();
     let begun = Instant::now();
-    while !of_mark(MARK, &mark).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+    while !of_mark(MARK, &mark).whole().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!came.exists(), "it was ended before it came as far");

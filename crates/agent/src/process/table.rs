@@ -1,0 +1,259 @@
+//! What the kernel shows of processes. Names are bytes: it cuts them in the middle of a character. Whoever cannot be looked at keeps nobody else from being found, for
+//! any user of the host may start such a one.
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the kernel shows processes.
+pub(super) const PROC: &str = "/proc";
+
+/// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
+const BECOMING_LOOKS_MAX: u32 = 50;
+const BECOMING_PAUSE: Duration = Duration::from_millis(1);
+
+/// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
+/// on being found by where it works until it has let go of its files): neither has arguments.
+const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
+
+/// What was found among all processes of the host.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// Those.
+    pub found: BTreeSet<i32>,
+    /// Why the first of those that could not be looked at could not: there may be more than were found.
+    pub missed: Option<io::Error>,
+}
+
+impl Looked {
+    /// All that there are.
+    ///
+    /// # Errors
+    /// Not all could be looked at.
+    pub fn whole(self) -> io::Result<BTreeSet<i32>> {
+        match self.missed {
+            None => Ok(self.found),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Whether there is any.
+    ///
+    /// # Errors
+    /// None was found, and not all could be looked at.
+    pub fn any(self) -> io::Result<bool> {
+        if self.found.is_empty() { self.whole().map(|_| false) } else { Ok(true) }
+    }
+
+    pub(super) fn misses(&mut self, pid: i32, error: &io::Error) {
+        self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}")));
+    }
+
+    /// How often the next process is looked at at most: many of which nothing is to be known must not make a look, and with it a SIGKILL, late.
+    pub(super) fn looks(&self) -> u32 {
+        if self.missed.is_none() { BECOMING_LOOKS_MAX } else { 1 }
+    }
+}
+
+/// What a process shows, `None` for one that has ended meanwhile.
+fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        // The second: of a process that has ended and was not reaped yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        // Of another user, seen by one who is not root: none of ours.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn pids(proc: &Path, missed: &mut Option<io::Error>) -> Vec<i32> {
+    let mut found = Vec::new();
+    match std::fs::read_dir(proc) {
+        Ok(entries) => {
+            for entry in entries {
+                match entry {
+                    Ok(entry) => found.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok())),
+                    Err(error) => *missed = Some(error),
+                }
+            }
+        }
+        Err(error) => *missed = Some(error),
+    }
+    found
+}
+
+/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags.
+fn stat_field(proc: &Path, pid: i32, field: usize) -> Option<String> {
+    let text = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+    // The second field is the program's name in brackets and may hold blanks.
+    String::from_utf8_lossy(&text).rsplit_once(')')?.1.split_whitespace().nth(field).map(str::to_string)
+}
+
+pub(super) fn parent(proc: &Path, pid: i32) -> Option<i32> {
+    stat_field(proc, pid, 1)?.parse().ok()
+}
+
+/// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
+fn has_memory(proc: &Path, pid: i32) -> bool {
+    let lives = stat_field(proc, pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
+    let flags = stat_field(proc, pid, 6).and_then(|flags| flags.parse::<u64>().ok());
+    lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0)
+}
+
+/// The name of a process; `None` of one that has ended.
+pub(super) fn name_of(proc: &Path, pid: i32) -> io::Result<Option<Vec<u8>>> {
+    let name = of_living(std::fs::read(proc.join(pid.to_string()).join("comm")))?;
+    Ok(name.map(|name| name.trim_ascii_end().to_vec()))
+}
+
+/// Where a process works; `None` of one that has ended, and where that path is longer than the kernel shows, which nothing is that settings name.
+pub(super) fn place_of(proc: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
+    match std::fs::read_link(proc.join(pid.to_string()).join("cwd")) {
+        Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Ok(None),
+        place => of_living(place),
+    }
+}
+
+/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` of one that has ended. In the middle of an exec, where a process has its new memory
+/// and nothing is written there yet, it shows neither: then those that it has after it. Looks `looks` times at most.
+pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Result<Option<Vec<u8>>> {
+    let read = |what: &str| of_living(std::fs::read(proc.join(pid.to_string()).join(what)));
+    for left in (0..looks).rev() {
+        let before = read("cmdline")?;
+        let words = read(what)?;
+        // An environment can be empty where no exec is under way; arguments never are.
+        let settled =
+            || Ok::<_, io::Error>(before.as_ref().is_some_and(|args| !args.is_empty()) && before == read("cmdline")?);
+        if words.as_ref().is_none_or(|words| !words.is_empty())
+            || !has_memory(proc, pid)
+            || what != "cmdline" && settled()?
+        {
+            return Ok(words);
+        }
+        if left > 0 {
+            std::thread::sleep(BECOMING_PAUSE);
+        }
+    }
+    Err(io::Error::other("shows no arguments: neither running a program nor ended"))
+}
+
+/// Processes with `name=value` in their environment: what a program started, and what that started, until one of them changes it.
+pub fn of_mark(name: &str, value: &str) -> Looked {
+    of_mark_in(Path::new(PROC), &format!("{name}={value}"))
+}
+
+fn of_mark_in(proc: &Path, mark: &str) -> Looked {
+    let mut looked = Looked::default();
+    for pid in pids(proc, &mut looked.missed) {
+        match words_of(proc, pid, "environ", looked.looks()) {
+            Ok(Some(words)) if words.split(|byte| *byte == 0).any(|word| word == mark.as_bytes()) => {
+                looked.found.insert(pid);
+            }
+            Ok(_) => {}
+            Err(error) => looked.misses(pid, &error),
+        }
+    }
+    looked
+}
+
+/// Processes with `word` at the beginning of one of their arguments, and this name.
+pub fn of_name(name: &str, word: &str) -> Vec<i32> {
+    let proc = Path::new(PROC);
+    let fits = |pid: &i32| {
+        let args = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+        name_of(proc, *pid).is_ok_and(|found| found.as_deref() == Some(name.as_bytes()))
+            && args.split(|byte| *byte == 0).any(|arg| arg.starts_with(word.as_bytes()))
+    };
+    pids(proc, &mut None).into_iter().filter(fits).collect()
+}
+
+/// Sends a signal. A process that is gone is no error.
+pub fn signal(pid: i32, what: Signal) {
+    if let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 1) {
+        let _ = kill_process(pid, what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+    use std::time::Instant;
+    use tokio::process::Command;
+
+    #[test]
+    fn what_was_found_is_there_whatever_could_not_be_looked_at() {
+        let missed = || Some(io::Error::other("no"));
+        assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.any().unwrap());
+        assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.whole().is_err());
+        assert!(Looked { found: BTreeSet::new(), missed: missed() }.any().is_err(), "it may be there");
+        assert!(!Looked::default().any().unwrap());
+    }
+
+    /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
+    #[tokio::test]
+    async fn arguments_are_seen_through_an_exec() {
+        for exec in 0..200 {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec \"$0\" \"$@\"", "sh", "-c", "read _"]).stdin(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let (pid, begun) = (child.id().unwrap().cast_signed(), Instant::now());
+            loop {
+                let words = words_of(Path::new(PROC), pid, "cmdline", BECOMING_LOOKS_MAX).unwrap().unwrap();
+                assert!(!words.is_empty(), "exec {exec}");
+                if words == b"sh\0-c\0read _\0" {
+                    break;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "exec {exec}: {}", String::from_utf8_lossy(&words));
+            }
+            drop(child.stdin.take());
+            child.wait().await.unwrap();
+        }
+    }
+
+    /// What a start left on its way is ended though something else of the host shows nothing of itself, and "none is left" is not said.
+    #[test]
+    fn a_mark_is_found_beside_what_cannot_be_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, name) in [("7", &b"sh"[..]), ("8", b"sh"), ("9", b"aaaaaaaaaaaaaa\xc3")] {
+            let of = dir.path().join(pid);
+            std::fs::create_dir(&of).unwrap();
+            std::fs::write(of.join("cmdline"), b"").unwrap();
+            std::fs::write(of.join("environ"), b"").unwrap();
+            let stat = [pid.as_bytes(), b" (", name, b") R 1 7 7 0 -1 4194304 0"].concat();
+            std::fs::write(of.join("stat"), stat).unwrap();
+        }
+        std::fs::write(dir.path().join("8/environ"), b"HOME=/\0START=1 2\0").unwrap();
+        let looked = of_mark_in(dir.path(), "START=1 2");
+        assert_eq!(looked.found, BTreeSet::from([8]));
+        let why = looked.whole().unwrap_err().to_string();
+        assert!(why.contains("shows no arguments"), "{why}");
+        // By a name that is no text nothing else is told either.
+        std::fs::remove_dir_all(dir.path().join("7")).unwrap();
+        let why = of_mark_in(dir.path(), "START=1 2").whole().unwrap_err().to_string();
+        assert!(why.starts_with("process 9: shows no arguments"), "{why}");
+        std::fs::remove_dir_all(dir.path().join("9")).unwrap();
+        assert_eq!(of_mark_in(dir.path(), "START=1 2").whole().unwrap(), BTreeSet::from([8]));
+    }
+
+    #[test]
+    fn many_that_show_nothing_do_not_make_a_look_late() {
+        let dir = tempfile::tempdir().unwrap();
+        for pid in 100..300 {
+            let of = dir.path().join(pid.to_string());
+            std::fs::create_dir(&of).unwrap();
+            for (file, text) in [("cmdline", ""), ("environ", ""), ("stat", "7 (sh) R 1 7 7 0 -1 4194304 0")] {
+                std::fs::write(of.join(file), text).unwrap();
+            }
+        }
+        let begun = Instant::now();
+        assert!(of_mark_in(dir.path(), "START=1").missed.is_some());
+        // Each to its end would take more than ten seconds.
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    }
+}
