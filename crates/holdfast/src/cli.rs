@@ -158,7 +158,7 @@ pub enum Command {
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Look at the keys that everything is sealed under, and change them
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = with_codes(keys::KEY))]
     Key(KeyCommand),
     /// Look at leases, take them, give them back
     #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
@@ -331,7 +331,7 @@ pub struct GatewayRunArgs {
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
     /// Create a set and its volumes; does only what is missing
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores (to be tried, not for data that matters yet). Wherever a store is asked for, all of them, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the keys of that profile in each gateway's store.credentials_file\n"))]
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores, two of which must have an object. Wherever a store is asked for, all of them, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the keys of that profile in each gateway's store.credentials_file\n"))]
     Create {
         /// Name of the set
         name: Name,
@@ -346,9 +346,10 @@ pub enum SetCommand {
         volumes: Vec<VolumeArg>,
     },
     /// List the sets
+    #[command(after_long_help = with_codes(crate::command::set::LIST))]
     List,
-    /// Show one set: who serves it, who holds it, its volumes
-    #[command(after_long_help = with_codes("Example:\n  holdfast set show demo\n"))]
+    /// Show one set: who serves it, who holds it, its volumes, and what it takes up in its store
+    #[command(after_long_help = with_codes(crate::command::set::SHOW))]
     Show {
         /// The set
         set: Name,
@@ -369,7 +370,7 @@ pub enum SetCommand {
         set: Name,
     },
     /// Read all objects of a set slowly in the background and name what is damaged; shows how far it is
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set scrub demo --start\n  holdfast set scrub demo\n\nIt begins by itself every [scrub] interval_ms. `holdfast verify` reads a set at once, and asks no gateway.\n"))]
+    #[command(after_long_help = with_codes(crate::command::scrub::SCRUB))]
     Scrub {
         /// The set
         set: Name,

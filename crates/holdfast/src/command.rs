@@ -17,7 +17,7 @@ mod members;
 mod moves;
 mod pair;
 mod recover;
-mod scrub;
+pub mod scrub;
 pub mod set;
 mod snapshot;
 mod standby;

@@ -4,6 +4,21 @@ use super::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
 
+/// The end of the help of all of them.
+pub const KEY: &str = "\
+The cluster key wraps the data keys of the sets; all that a set has in its store is sealed under those. They are forgotten, for good:
+  all keys of a set     with the set, by `holdfast set delete`: nothing of it opens any more
+  an older data key     after `holdfast key rotate-data`, once nothing that can be read needs it
+  an older cluster key  after `holdfast key rotate-cluster`, by you: destroy its file or passphrase
+
+Copies that others made of a set's head (in a bucket with versions) or of a data directory (a backup) have the wrapped data keys of their time, and open
+with the cluster key of that time. To forget a set there too delete those copies, or change the cluster key and destroy the older one.
+
+Examples:
+  holdfast key list
+  holdfast set delete demo
+";
+
 /// `holdfast key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {

@@ -67,9 +67,11 @@ Examples:
   holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key --i-know-the-old-cluster-is-gone
 
 The plan lists new gateways with empty data directories, which run and have the same cluster key. Each set comes back as of its last
-checkpoint, which is printed: every write up to it, none after. Its snapshots and its snapshot schedule come back with it; one of which
-something is gone from the store is left out, and named with what is missing. The old gateways are fenced in the store. As long as a majority
-of the old gateways' disks is left, do not use this: start them, nothing is lost then.
+checkpoint, which is printed: every write up to it, none after. Segments that were uploaded since are not used: those of a checkpoint that did
+not end are sorted by place, not by the order of writes, so no part of them is known to be all that was written up to some moment.
+Its snapshots and its snapshot schedule come back with it; one of which something is gone from the store is left out, and named with what is
+missing. The old gateways are fenced in the store. As long as a majority of the old gateways' disks is left, do not use this: start them,
+nothing is lost then.
 Run it again after a failure: what is done already is left alone.
 
 A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either

@@ -8,6 +8,22 @@ use crate::output;
 use holdfast_api::v1;
 use holdfast_types::Name;
 
+pub const SCRUB: &str = "\
+Examples:
+  holdfast set scrub demo --start
+  holdfast set scrub demo
+
+The set's leader reads, at most [scrub] bytes_per_second of its settings (1MiB unless told otherwise; 0B: never, and --start is refused). It waits
+while the store is in trouble or the journal fills, and nearly stops while the set is busy. It begins by itself, [scrub] interval_ms after the end of
+the last one (30 days).
+
+Exit code 8, with --start too, says that damage is known: each place is shown with volume, sectors of 512 bytes and object, the first 100 of them.
+It stays known until a complete round has not found it again. It is known to the gateway that found it, and to no other: after a takeover the next
+leader begins with what it found itself, `no complete one known here` at first.
+
+`holdfast verify` reads a set at once, and asks no gateway.
+";
+
 /// Starts it, or shows how far it is. Damage is exit code 8, as `verify` has it.
 pub async fn run(common: &Common, set: &Name, start: bool) -> Result<(), CliError> {
     let request = v1::ScrubSetRequest { set: set.to_string(), start };

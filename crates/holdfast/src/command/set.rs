@@ -18,6 +18,61 @@ Writers go on meanwhile. What was acknowledged before the call is in the store w
 that back even if every gateway is lost in the next moment.
 ";
 
+pub const LIST: &str = "\
+One line for each set:
+  SET       its name
+  GROUP     its number: of its Raft group, and in its store below PREFIX/sets/
+  STORE     where it lies; of several stores all of them, behind how many must have an object (w=2);
+            c=N of a set whose stores were changed. `set stores show` says what a recovery is told
+  CLONE OF  the set and the snapshot that it began with; there is no such column without a clone
+
+Below them a line for each set whose stores are being changed: how far that is. Then what is being deleted, as long as a gateway is waited for:
+  STAGE         its group is being ended; its key is destroyed, its objects go; its name is free
+  NOT ENDED AT  gateways that have not ended its group; one that is down does it when it is back
+  TROUBLE       why it does not go on
+
+Examples:
+  holdfast set list
+  holdfast set list --output json | jq -r '.sets[] | \"\\(.id) \\(.name)\"'
+";
+
+pub const SHOW: &str = "\
+As its leader says it; with --any-view as any one gateway knows it, and without what the set takes up.
+  served by             the gateway that leads the set, and its region
+  owner                 who holds the lease, at which gateway, how much of its time to live is left
+  epoch                 of the last grant of the lease; each later grant has a higher one
+  log                   Raft term; index of the last entry that is applied, and of the last one
+  checkpoint            everything up to this index is in the store; 0 before the first one, and
+                        after a recovery until the next
+  not in the store yet  bytes that only the gateways' journals have
+  store answers         ok, or what is wrong, since when, and whether somebody must act
+  scrub                 the reading in the background: see `holdfast set scrub`
+  members               voters of its group
+  has a clone           each clone, the snapshot that it began with, and that one's index
+  store N               of several stores: what it lacks, and how it answers
+  to be deleted         objects that nothing needs any more, and that are in the store still
+
+What it takes up, in bytes, as of the last checkpoint:
+  provisioned   sum of the volumes' sizes
+  written       what volumes show, before compression; and what is in the journal since. Of a clone
+                without what it shows of its origin
+  in the store  segments and map pages of that checkpoint, compressed; then the same with those of
+                all snapshots and of what clones show, each object once
+  live          compressed, the part of that checkpoint's segments that volumes show, of all of them
+  garbage       the other part: nothing shows it any more. Beside it objects that wait for their
+                deletion, and former checkpoints of which it is not known yet what only they name
+
+Snapshots (PROVISIONED, WRITTEN: the same, of the volumes as they were):
+  ONLY ITS OWN  bytes in the store that nothing else names: what its deletion gives back, before
+                collection; 0B while a clone shows it
+
+Volumes: see `holdfast volume list`.
+
+Examples:
+  holdfast set show demo
+  holdfast set show demo --output json | jq .space
+";
+
 /// Runs one of `holdfast set`'s commands.
 pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
     match command {

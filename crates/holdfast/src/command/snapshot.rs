@@ -13,11 +13,30 @@ use std::str::FromStr;
 
 const CREATE: &str = "\
 A snapshot shows all volumes of a set at one moment, which lies between the call and its answer. What was answered before the call is in it.
-It costs what changes afterwards, whatever the volumes' size. Connect to it read-only, at any gateway, as SET/VOLUME@NAME.
+It costs what changes afterwards, whatever the volumes' size. A set has 128 snapshots at most, those of its schedule and pending ones among them.
+
+SET/VOLUME@NAME is its export over NBD, at any gateway: read-only, without a lease and without a token. Whoever reaches a gateway's NBD door can read it.
 
 Examples:
   holdfast snapshot create demo@monday
   nbdcopy nbd://gateway-1:10809/demo/vol1@monday monday.img
+";
+
+const LIST: &str = "\
+One line for each snapshot, as the set's leader has it:
+  SNAPSHOT   its name
+  STATE      pending: it waits for its checkpoint, and nothing can be read of it yet; ready;
+             scheduled: ready, and taken by the set's schedule, which lets it go again
+  UP TO      tTERM/INDEX: the last entry of the set's log that it shows; every write up to it, none
+             after. t0/0 of one that came back with a recovery: it is of another log
+  ASKED FOR  how long ago: from the gateway's clock of then to this machine's of now
+  VOLUMES    the set's volumes as they were, by the names of then; none while it is pending
+
+What each takes up: `holdfast set show`, as ONLY ITS OWN.
+
+Examples:
+  holdfast snapshot list demo
+  holdfast snapshot list demo --output json | jq -r '.snapshots[] | select(.pending) | .name'
 ";
 
 const DELETE: &str = "\
@@ -79,6 +98,7 @@ pub enum SnapshotCommand {
         snapshot: SnapshotArg,
     },
     /// List the snapshots of a set, oldest first
+    #[command(after_long_help = with_codes(LIST))]
     List {
         /// The set
         set: Name,

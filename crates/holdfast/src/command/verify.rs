@@ -50,10 +50,17 @@ Examples:
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
 
-Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet; and of the snapshots that the head lists
-what they show besides (heads of before feature level 8 list none). Gateways may run or not; where they replace objects meanwhile, run it again. Each damaged
-range is named with volume, sectors of 512 bytes, object and bytes in it; `VOLUME@SNAPSHOT` where only snapshots show it, by the newest of them.
-A table has the first 100 of a set, --output json as many as --list-max says, and `damaged_total`: how many there are.
+Read is what the last checkpoint of each set shows: head, root with its leaves, pages of the map, and every sealed extent that a read of the set can meet; of
+a clone also what it shows of its origin; and of the snapshots that the head lists what they show besides (heads of before feature level 8 list none). With
+--sample only that share of the pages, and the extents that those name.
+Not read is what none of these shows: objects that nothing names (orphans, what waits for its deletion, former checkpoints), extents of which all was
+overwritten or trimmed, and what is in the gateways' journals only. Damage there is not found, and no read from the store meets it.
+
+Gateways may run or not; where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes
+in it; `VOLUME@SNAPSHOT` where only snapshots show it, by the newest of them. Of a page that does not open all of its 32 MiB are named, and of a `leaf` of a
+large map all 4 GiB of the volume that it stands for, whether anything was written there or not: what a leaf lists nobody else knows. A leaf without a
+volume makes nothing unreadable, but no checkpoint can be made over it.
+A table has the first 100 damaged places of a set, --output json as many as --list-max says; `damaged_total` there is how many there are.
 With --each-store, what one of several stores lacks or has damaged is named with that store; the repair copies it from another. A store that does
 not answer is named at the end, and the others are read. Of a set in several stores the head may have to be written before it can be read: where one
 store lags behind, with credentials that may only read this ends with what the store said.

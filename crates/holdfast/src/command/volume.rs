@@ -29,6 +29,35 @@ Example:
   holdfast volume create demo/vol3 --size 100GiB
 ";
 
+const LIST: &str = "\
+One line for each volume, as the set's leader has it:
+  VOLUME                its name
+  ID                    its number in the set: the same under another name, and no later volume's
+  SIZE                  what clients see; it is thin, so this much is not taken
+  IN THE STORE AT MOST  bytes of it that the last checkpoint can have, before compression: counted
+                        in pages of its map, 32MiB each. Of a clone without what it shows of its
+                        origin
+  CONNECTIONS           clients at the gateway that leads the set; those of snapshots do not count
+
+What the set takes up, compressed, garbage and snapshots included: `holdfast set show`.
+
+Examples:
+  holdfast volume list demo
+  holdfast volume list demo --output json | jq -r '.volumes[] | \"\\(.volume.name) \\(.mapped_bytes)\"'
+";
+
+const SHOW: &str = "\
+As the set's leader has it:
+  id            its number in the set: the same under another name, and no later volume's
+  size          what clients see; it is thin, so this much is not taken
+  in the store  bytes of it that the last checkpoint can have, before compression: counted in pages
+                of its map, 32MiB each. Of a clone without what it shows of its origin
+  connections   clients at the gateway that leads the set; those of snapshots do not count
+
+Example:
+  holdfast volume show demo/vol1
+";
+
 const GROW: &str = "\
 At once, also while it is used. The kernel devices of a running `holdfast attach` follow within seconds. NBD has no message for it: every other client
 sees the new size when it connects anew (an nbdfuse device: detach and attach). Then grow what is on it: `zpool online -e POOL DEVICE`, `resize2fs`, `xfs_growfs`.
@@ -76,11 +105,13 @@ pub enum VolumeCommand {
         size: ByteSize,
     },
     /// List the volumes of a set, with what they take up
+    #[command(after_long_help = with_codes(LIST))]
     List {
         /// The set
         set: Name,
     },
     /// Show one volume
+    #[command(after_long_help = with_codes(SHOW))]
     Show {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
@@ -306,7 +337,15 @@ pub(super) async fn space(door: &mut Door, set: &str) -> Result<v1::GetSpaceRepl
 
 async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
     let reply = space(&mut door(common), set.as_str()).await?;
-    output::show(common.output, &reply, || describe(&reply))
+    output::show(common.output, &reply, || match reply.not_known.as_str() {
+        "" => describe(&reply),
+        why => format!("{}\nWhat is in the store is not known now: {why}", describe(&reply)),
+    })
+}
+
+/// A figure of the last checkpoint's map. Without the map there are none, which is not the same as nothing.
+fn mapped(reply: &v1::GetSpaceReply, figure: u64) -> String {
+    if reply.not_known.is_empty() { output::bytes(figure) } else { "not known".to_string() }
 }
 
 async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
@@ -322,7 +361,7 @@ async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
             "volume        {volume} (id {})\nsize          {}\nin the store  at most {}\nconnections   {}",
             facts.id,
             output::bytes(facts.size_bytes),
-            output::bytes(found.mapped_bytes),
+            mapped(&reply, found.mapped_bytes),
             found.connections
         )
     })
@@ -331,7 +370,7 @@ async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
 fn describe(reply: &v1::GetSpaceReply) -> String {
     let rows = reply.volumes.iter().filter_map(|found| {
         let volume = found.volume.as_ref()?;
-        let (size, mapped) = (output::bytes(volume.size_bytes), output::bytes(found.mapped_bytes));
+        let (size, mapped) = (output::bytes(volume.size_bytes), mapped(reply, found.mapped_bytes));
         Some([volume.name.clone(), volume.id.to_string(), size, mapped, found.connections.to_string()])
     });
     output::table(["VOLUME", "ID", "SIZE", "IN THE STORE AT MOST", "CONNECTIONS"], rows)
@@ -341,12 +380,13 @@ fn describe(reply: &v1::GetSpaceReply) -> String {
 pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
     let fact = |name: &str, value: String| format!("{name:<22}{value}\n");
     let bytes = output::bytes;
+    let mapped = |figure| mapped(reply, figure);
     let mut text = fact("provisioned", bytes(reply.provisioned_bytes))
         + &fact(
             "written",
             format!(
                 "{} as of the checkpoint, {} in the journal since",
-                bytes(reply.written_bytes),
+                mapped(reply.written_bytes),
                 bytes(reply.journal_bytes)
             ),
         )
@@ -354,23 +394,23 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
             "in the store",
             format!(
                 "{}, {} with snapshots and what clones show",
-                bytes(reply.current_stored_bytes),
-                bytes(reply.kept_stored_bytes)
+                mapped(reply.current_stored_bytes),
+                mapped(reply.kept_stored_bytes)
             ),
         )
         + &fact(
             "live",
             format!(
                 "{} of {} in segments",
-                bytes(reply.live_stored_bytes),
-                bytes(reply.live_stored_bytes.saturating_add(reply.garbage_bytes))
+                mapped(reply.live_stored_bytes),
+                mapped(reply.live_stored_bytes.saturating_add(reply.garbage_bytes))
             ),
         )
         + &fact(
             "garbage",
             format!(
                 "{} in segments in use, {} objects wait for deletion, {} checkpoints to look through",
-                bytes(reply.garbage_bytes),
+                mapped(reply.garbage_bytes),
                 reply.retired_objects,
                 reply.dropped_roots
             ),
@@ -392,6 +432,19 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Not "0 B in the store", which a person would take for a loss.
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let volume = v1::Volume { name: "vol1".into(), id: 1, size_bytes: 1 << 30, ..v1::Volume::default() };
+        let space = v1::VolumeSpace { volume: Some(volume), ..v1::VolumeSpace::default() };
+        let mut reply = v1::GetSpaceReply { volumes: vec![space], ..v1::GetSpaceReply::default() };
+        assert!(!describe_space(&reply).contains("not known"));
+        reply.not_known = "the store does not answer".into();
+        let text = describe_space(&reply);
+        assert!(text.matches("not known").count() > 5 && text.contains("the store does not answer"), "{text}");
+        assert!(describe(&reply).contains("not known"));
+    }
 
     #[test]
     fn paths() {

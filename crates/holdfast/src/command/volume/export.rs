@@ -63,7 +63,10 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     };
     let copied = tokio::select! {
         copied = copied => copied,
-        () = link.keep() => Err(CliError::failed("the lease is renewed no more")),
+        () = link.keep() => Err(CliError::failed("the lease is renewed no more").next(format!(
+            "`holdfast set show {}` says who holds the set; begin anew once it is free, or export a snapshot, which needs no lease",
+            volume.set
+        ))),
     };
     link.close().await;
     let (hash, data_bytes, resumed) = copied?;

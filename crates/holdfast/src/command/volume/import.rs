@@ -62,7 +62,10 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
     let link = Link::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
     let done = tokio::select! {
         done = fill(common, args, &link, source, &ends, earlier.as_ref()) => done,
-        () = link.keep() => Err(CliError::failed("the lease is renewed no more")),
+        () = link.keep() => Err(CliError::failed("the lease is renewed no more").next(format!(
+            "`holdfast set show {}` says who holds the set; the same command begins anew, with --state it goes on where it was if nobody else has held the set since",
+            args.volume.set
+        ))),
     };
     link.close().await;
     let Whole { bytes: whole, data_bytes, sha256 } = done?;

@@ -144,6 +144,14 @@ impl Link {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held { token: grant.token.clone(), epoch });
     }
 
+    /// For good: what was copied so far may be written over by now.
+    fn fenced(&self, why: &str) -> CliError {
+        let set = &self.volume.set;
+        CliError::fenced(format!("another owner took set {set}{why}")).next(format!(
+            "`holdfast set show {set}` says who holds it; once it is free begin anew, without a state file of before"
+        ))
+    }
+
     /// L3.
     fn check(&self, grant: &v1::GrantReply) -> Result<(), CliError> {
         let Some((id, size)) = self.volume_as else { return Ok(()) };
@@ -209,7 +217,11 @@ impl Link {
         let arg = SnapshotArg { set: self.volume.set.clone(), name: snapshot.clone() };
         let found = find_snapshot(door, &arg).await?;
         if found.is_none_or(|found| found.id != *id) {
-            return Err(CliError::refused(format!("snapshot {arg} was deleted while it was read")));
+            let next = format!(
+                "export another one, from the beginning: `holdfast snapshot list {}` shows them; a state file of this one is of no use any more",
+                self.volume.set
+            );
+            return Err(CliError::refused(format!("snapshot {arg} was deleted while it was read")).next(next));
         }
         self.connect_snapshot(door).await
     }
@@ -236,10 +248,7 @@ impl Link {
                     return Ok((number, requests));
                 }
                 Err(error) if matches!(error.code, "stale-token" | "not-continuable" | "held") => {
-                    return Err(CliError::fenced(format!(
-                        "another owner took set {}: {}",
-                        self.volume.set, error.message
-                    )));
+                    return Err(self.fenced(&format!(": {}", error.message)));
                 }
                 Err(error) if error.exit == Exit::Refused || Instant::now() >= deadline => return Err(error),
                 Err(error) => {
@@ -260,11 +269,15 @@ impl Link {
             match ask(&requests).await {
                 Ok(answer) => return Ok(answer),
                 Err(RequestError::Refused(Errno::Io)) => {
-                    return Err(CliError::fenced(format!("another owner took set {}", self.volume.set)));
+                    return Err(self.fenced(""));
                 }
                 Err(RequestError::Refused(errno)) => {
                     let text = format!("{} answered {errno:?}: it may have been shrunk or deleted", self.volume);
-                    return Err(CliError::failed(text));
+                    let next = format!(
+                        "`holdfast volume list {}` shows what there is; begin anew with the volume as it is now",
+                        self.volume.set
+                    );
+                    return Err(CliError::failed(text).next(next));
                 }
                 Err(RequestError::Lost(why)) => {
                     tracing::info!(volume = %self.volume, why, "connection lost; looking for the gateway that serves now");
