@@ -1,17 +1,41 @@
-//! Distance between gateways: TCP connections handed on, each byte later than it came, in order.
+//! Distance and width: TCP connections handed on, each byte later than it came, in order, or no faster than a link would carry it.
 
 use anyhow::Result;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of one piece.
 const PIECE: usize = 64 << 10;
 /// Pieces that one direction of a connection holds back; more than that stay with the sender.
 const PIECES_MAX: usize = 256;
+
+/// How a link hands a piece on.
+#[derive(Clone, Debug)]
+enum Way {
+    /// So much later.
+    Later(Duration),
+    /// All pieces of all connections one after the other, at so many bytes a second; the moment at which the link is free again.
+    Narrow(u64, Arc<Mutex<Instant>>),
+}
+
+impl Way {
+    /// When a piece of so many bytes that came now is at the other end.
+    fn due(&self, bytes: usize) -> Instant {
+        let now = Instant::now();
+        match self {
+            Self::Later(delay) => now + *delay,
+            Self::Narrow(rate, free) => {
+                let mut free = free.lock().unwrap_or_else(PoisonError::into_inner);
+                *free = now.max(*free) + Duration::from_secs_f64(bytes as f64 / *rate as f64);
+                *free
+            }
+        }
+    }
+}
 
 /// A far end that looks near. It stays until this process ends.
 #[derive(Debug)]
@@ -27,6 +51,19 @@ impl Relay {
     /// # Errors
     /// When there is no port for it.
     pub fn to(far: String, delay: Duration) -> Result<Self> {
+        Self::by(far, || Way::Later(delay))
+    }
+
+    /// To the port behind `far`, over a link that carries `rate` bytes a second each way, of all its connections together.
+    ///
+    /// # Errors
+    /// When there is no port for it.
+    pub fn over_link(far: String, rate: u64) -> Result<Self> {
+        Self::by(far, || Way::Narrow(rate.max(1), Arc::new(Mutex::new(Instant::now()))))
+    }
+
+    fn by(far: String, way: impl Fn() -> Way) -> Result<Self> {
+        let ways = [way(), way()];
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?.to_string();
         let pieces = Arc::new(AtomicU64::new(0));
@@ -35,7 +72,7 @@ impl Relay {
             for near in listener.incoming().flatten() {
                 // A far end that is gone closes the connection.
                 let Ok(far) = TcpStream::connect(&far) else { continue };
-                hand_on(near, far, delay, &count);
+                hand_on(near, far, &ways, &count);
             }
         });
         Ok(Self { addr, pieces })
@@ -47,23 +84,23 @@ impl Relay {
     }
 }
 
-fn hand_on(near: TcpStream, far: TcpStream, delay: Duration, count: &Arc<AtomicU64>) {
+fn hand_on(near: TcpStream, far: TcpStream, ways: &[Way; 2], count: &Arc<AtomicU64>) {
     let (Ok(near_again), Ok(far_again)) = (near.try_clone(), far.try_clone()) else { return };
-    for (from, to) in [(near, far), (far_again, near_again)] {
+    for ((from, to), way) in [(near, far), (far_again, near_again)].into_iter().zip(ways.clone()) {
         let _ = to.set_nodelay(true);
         let Ok(from_again) = from.try_clone() else { return };
         let (tell, told) = sync_channel(PIECES_MAX);
         let count = count.clone();
-        std::thread::spawn(move || take(from, &tell, delay, &count));
+        std::thread::spawn(move || take(from, &tell, &way, &count));
         std::thread::spawn(move || give(&from_again, to, &told));
     }
 }
 
-fn take(mut from: TcpStream, tell: &SyncSender<(Instant, Vec<u8>)>, delay: Duration, count: &AtomicU64) {
+fn take(mut from: TcpStream, tell: &SyncSender<(Instant, Vec<u8>)>, way: &Way, count: &AtomicU64) {
     let mut piece = vec![0; PIECE];
     while let Ok(len @ 1..) = from.read(&mut piece) {
         count.fetch_add(1, Ordering::Relaxed);
-        if tell.send((Instant::now() + delay, piece[..len].to_vec())).is_err() {
+        if tell.send((way.due(len), piece[..len].to_vec())).is_err() {
             return;
         }
     }
@@ -109,5 +146,32 @@ mod tests {
         assert_eq!(&writer.join().unwrap(), b"yes");
         assert!(begun.elapsed() >= 2 * delay && relay.pieces() > 1);
         assert_eq!(far.read(&mut found).unwrap(), 0, "what one end closed is closed at the other");
+    }
+
+    /// Two connections share it, and a direction has it for itself.
+    #[test]
+    fn a_link_carries_so_much_and_no_more() {
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Relay::over_link(far.local_addr().unwrap().to_string(), 2 << 20).unwrap();
+        let mut pairs = Vec::new();
+        for _ in 0..2 {
+            let near = TcpStream::connect(&relay.addr).unwrap();
+            pairs.push((near, far.accept().unwrap().0));
+        }
+        let begun = Instant::now();
+        let sent = vec![7; 256 << 10];
+        for (near, far) in &mut pairs {
+            near.write_all(&sent).unwrap();
+            far.write_all(&sent).unwrap();
+        }
+        for (near, far) in &mut pairs {
+            let mut found = vec![0; sent.len()];
+            far.read_exact(&mut found).unwrap();
+            assert!(found == sent);
+            near.read_exact(&mut found).unwrap();
+            assert!(found == sent);
+        }
+        // 512 KiB each way.
+        assert!(begun.elapsed() >= Duration::from_millis(245), "{:?}", begun.elapsed());
     }
 }

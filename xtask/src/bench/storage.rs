@@ -37,6 +37,7 @@ const CONNECTIONS: u32 = 4;
   pgbench      PostgreSQL on ext4 on the volume, TPC-B, 10 minutes: the same
   latency      p99 of a calm 8 KiB write, on a cluster that collects and on one that hardly does
   upload       MiB/s of a checkpoint beside a bare aws-sdk-s3 loop, turn by turn (goal: 0.9 of it)
+  upload-link  the same, with the server behind a link of 100 MiB/s: where the processors are not the bound
   idle         requests an hour of a set that nobody uses (goal: below 60)
   cold-read    GETs of a read of 128 KiB that no cache has (goal: 1)
 
@@ -215,16 +216,17 @@ struct Row {
 
 type Run = fn(&Plan) -> Result<Row>;
 
-const ROWS: [(&str, Run); 7] = [
+const ROWS: [(&str, Run); 8] = [
     ("sequential", writes::sequential),
     ("random", writes::random),
     ("pgbench", writes::pgbench),
     ("latency", writes::latency),
     ("upload", upload::upload),
+    ("upload-link", upload::over_link),
     ("idle", requests::idle),
     ("cold-read", requests::cold_read),
 ];
-const KEYS: [&str; 7] = ["sequential", "random", "pgbench", "latency", "upload", "idle", "cold-read"];
+const KEYS: [&str; 8] = ["sequential", "random", "pgbench", "latency", "upload", "upload-link", "idle", "cold-read"];
 
 /// The rows that are named, in the order of the table; all of them where none is.
 fn chosen(names: &[String]) -> Vec<(&'static str, Run)> {
@@ -246,7 +248,7 @@ fn settings(plan: &Plan, args: &Args) -> Vec<(&'static str, String)> {
         ("writes", format!("{} MiB, {} MiB a second at most, {} s", plan.size_mib, plan.rate_mib, plan.seconds.unwrap_or(s.write_s))),
         ("data", "incompressible (fio); what PostgreSQL writes (pgbench)".into()),
         ("pgbench", format!("scale {}, {}, {} s, {}", s.pg_scale, writes::CLIENTS.join(" "), plan.seconds.unwrap_or(s.pg_s), writes::POSTGRES.trim())),
-        ("upload", format!("{} rounds of {} MiB, objects of 16 MiB, 4 in flight", s.upload_rounds, s.upload_mib)),
+        ("upload", format!("{} rounds of {} MiB, objects of 16 MiB, 4 in flight; link of upload-link: {} MiB/s", s.upload_rounds, s.upload_mib, upload::LINK >> 20)),
     ]
 }
 
@@ -270,7 +272,9 @@ pub fn bench(args: &Args) -> Result<()> {
     let bin = args.build.binary(PROFILE)?;
     let bare = match &args.bare {
         Some(bare) => Some(bare.canonicalize()?),
-        None if has("upload") => Some(args.build.program("holdfast-store", "bare_put", PROFILE)?),
+        None if has("upload") || has("upload-link") => {
+            Some(args.build.program("holdfast-store", "bare_put", PROFILE)?)
+        }
         None => None,
     };
     let (public, _guard) = public_dir("bench-storage")?;

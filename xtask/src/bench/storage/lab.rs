@@ -6,6 +6,7 @@ use super::figures::{self, Fio, MIB, metric, ratio};
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::{Cmd, cmd};
 use crate::process::wait_until;
+use crate::relay::Relay;
 use crate::s3::S3;
 use crate::say::note;
 use crate::web::page;
@@ -30,6 +31,8 @@ pub struct Lab {
     pub cluster: Cluster,
     pub s3: S3,
     pub dir: PathBuf,
+    /// What everybody reaches the server by.
+    link: Option<Relay>,
     door: Door,
 }
 
@@ -66,17 +69,38 @@ impl Lab {
     ///
     /// # Errors
     /// When something does not start.
-    pub fn start(plan: &Plan, name: &str, size_mib: u64, mut settings: Vec<String>) -> Result<Self> {
+    pub fn start(plan: &Plan, name: &str, size_mib: u64, settings: Vec<String>) -> Result<Self> {
+        Self::start_behind(plan, name, size_mib, settings, None)
+    }
+
+    /// The same, with the server behind a link that carries so many bytes a second each way.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub fn start_behind(
+        plan: &Plan,
+        name: &str,
+        size_mib: u64,
+        mut settings: Vec<String>,
+        link: Option<u64>,
+    ) -> Result<Self> {
         settings.push(CALM.into());
         settings.extend(plan.settings.iter().cloned());
         let dir = plan.dir.join(name);
         std::fs::create_dir_all(&dir)?;
         let log = dir.join("access.log");
         let s3 = S3::start_noting(&dir, &log)?;
-        let (bin, store, size) = (plan.bin.clone(), Some(s3.url()), format!("{size_mib}MiB"));
+        let link = link.map(|rate| Relay::over_link(s3.address(), rate)).transpose()?;
+        let url = link.as_ref().map_or_else(|| s3.url(), |link| s3.url_by(&link.addr));
+        let (bin, store, size) = (plan.bin.clone(), Some(url), format!("{size_mib}MiB"));
         let options = Options { bin, dir: dir.join("cluster"), gateways: 3, store, size, settings, env: s3.env() };
         let cluster = Cluster::start(options)?;
-        Ok(Self { cluster, s3, dir, door: Door::new(&log) })
+        Ok(Self { cluster, s3, dir, link, door: Door::new(&log) })
+    }
+
+    /// HOST:PORT at which the server is reached.
+    pub fn server(&self) -> String {
+        self.link.as_ref().map_or_else(|| self.s3.address(), |link| link.addr.clone())
     }
 
     /// Ends it and gives its room back, but for the logs.

@@ -36,12 +36,25 @@ struct Bare {
     processor_seconds: Option<f64>,
 }
 
+/// Bytes a second of the link of [`over_link`]: what gigabit Ethernet carries, and less than the processors of this bench's machine do.
+pub const LINK: u64 = 100 * MIB;
+
+/// On this machine, server included.
 pub fn upload(plan: &Plan) -> Result<Row> {
+    measured(plan, "upload", None)
+}
+
+/// The same, where the way to the server is the bound and not the processors.
+pub fn over_link(plan: &Plan) -> Result<Row> {
+    measured(plan, "upload-link", Some(LINK))
+}
+
+fn measured(plan: &Plan, title: &'static str, link: Option<u64>) -> Result<Row> {
     let (rounds, mib) = (plan.scale.upload_rounds, plan.scale.upload_mib);
     let bare = plan.bare.as_ref().context("the bare loop was not built")?;
     // Nothing is uploaded before it is asked for: then all at once, and nothing is written meanwhile.
     let settings = ["upload.interval_ms=3600000", "upload.bytes=\"1GiB\""].map(String::from).into();
-    let mut lab = Lab::start(plan, "upload", mib * u64::from(rounds), settings)?;
+    let mut lab = Lab::start_behind(plan, title, mib * u64::from(rounds), settings, link)?;
     let mut turns = Vec::new();
     for round in 0..rounds {
         let (size, offset) = (format!("--size={mib}m"), format!("--offset={}m", mib * u64::from(round)));
@@ -60,7 +73,6 @@ pub fn upload(plan: &Plan) -> Result<Row> {
     lab.stop()?;
     let of =
         |pick: fn(&(Turn, Turn)) -> Option<f64>| stats::median(&turns.iter().filter_map(pick).collect::<Vec<f64>>());
-    let title = "upload";
     let figures = vec![
         Figure::new(title, "a checkpoint, MiB/s", of(|t| Some(t.0.mib_per_second)), 0),
         Figure::new(title, "bare aws-sdk-s3 loop, MiB/s", of(|t| Some(t.1.mib_per_second)), 0),
@@ -72,7 +84,7 @@ pub fn upload(plan: &Plan) -> Result<Row> {
     ];
     let turn = |t: &(Turn, Turn)| json!({ "ours": t.0, "bare": t.1 });
     let details = json!({ "rounds": turns.iter().map(turn).collect::<Vec<_>>(), "in_flight": IN_FLIGHT });
-    Ok(Row { key: "upload", figures, details })
+    Ok(Row { key: title, figures, details })
 }
 
 fn server_seconds(lab: &Lab) -> Option<f64> {
@@ -107,7 +119,7 @@ fn ours(lab: &Lab) -> Result<Turn> {
 
 fn theirs(lab: &Lab, bare: &std::path::Path, round: u32, objects: u64) -> Result<Turn> {
     let server = server_seconds(lab);
-    let endpoint = format!("http://{}", lab.s3.address());
+    let endpoint = format!("http://{}", lab.server());
     let mut command = cmd(bare).args([endpoint.as_str(), BUCKET, &format!("bare/{round}")]);
     command = command.args([IN_FLIGHT, OBJECT_BYTES, objects].map(|n| n.to_string()));
     for (key, value) in lab.s3.env() {

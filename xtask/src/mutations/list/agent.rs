@@ -8,6 +8,7 @@ const DRIVERS: &str = "crates/agent/src/drivers.rs";
 
 const STORIES: Test = lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"]);
 const LOOKS: Test = lib(Layer::Unit, "holdfast-agent", &["drivers::tests::"]);
+const PROCESSES: Test = lib(Layer::Unit, "holdfast-agent", &["process::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -68,6 +69,54 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::database::tests::a_start_that_waits"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "devices-of-a-killed-attach-left",
+        bug: "a primary whose attach was killed leaves its devices in the kernel: who waits on them waits on, and the host cannot take over again",
+        rule: "A2",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "            _ => self.fence(now, reason, out),",
+            new: "            _ => {\n                self.attached = false;\n                self.fence(now, reason, out);\n            }",
+        }],
+        tests: &[STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-process-hides-all",
+        bug: "where one process of the host cannot be looked at, PostgreSQL's are sent no SIGKILL",
+        rule: "A3",
+        edits: &[Edit {
+            file: "crates/agent/src/process/postgres.rs",
+            old: "        let Looked { found, missed } = look_in(proc, data);",
+            new: "        let Looked { mut found, missed } = look_in(proc, data);\n        if missed.is_some() {\n            found.clear();\n        }",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "container-taken-for-ours",
+        bug: "the PostgreSQL of a container, whose data directory has the same path, is killed",
+        rule: "A1",
+        edits: &[Edit {
+            file: "crates/agent/src/process/postgres.rs",
+            old: "Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {",
+            new: "Ok(Seen::Server) => {",
+        }],
+        tests: &[PROCESSES],
+        smoke: false,
+    },
+    Mutation {
+        name: "mount-with-a-blank-not-seen",
+        bug: "what is mounted at a path with a blank counts as not mounted: the device is taken away under it",
+        rule: "A2",
+        edits: &[Edit {
+            file: "crates/agent/src/mounts.rs",
+            old: "        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),",
+            new: "        at: PathBuf::from(OsString::from_vec(fields.get(4)?.to_vec())),",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["mounts::"])],
         smoke: false,
     },
 ];

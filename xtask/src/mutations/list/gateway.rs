@@ -378,4 +378,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[AGENT],
         smoke: false,
     },
+    Mutation {
+        name: "replies-nobody-paid-for",
+        bug: "replies of requests that cost nothing are kept without a bound while nobody takes them",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/gateway/src/front/budget.rs",
+            old: "self.unpaid(sent, queued) < self.unpaid_max",
+            new: "self.unpaid(sent, queued) < u64::MAX",
+        }],
+        tests: &[OF_SLOTS],
+        smoke: false,
+    },
 ];

@@ -18,6 +18,8 @@ const CALLED_BACK: Test =
 const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "sim_disk"], &["a_failed_"]);
 const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "real_disk"], &[]);
 
+const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "sim_disk"], &["on_a_full_disk"]);
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "vote-not-persisted",
@@ -205,6 +207,90 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "if let Some(addr) = peers.get(&self.member()).filter(|_| false)\n",
         }],
         tests: &[COPIED],
+        smoke: false,
+    },
+    Mutation {
+        name: "longer-than-promised",
+        bug: "a leader counts its own lease on the answer of a follower whose settings promise less",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/network.rs",
+            old: "self.net.acks.note(self.target, term, counted);",
+            new: "self.net.acks.note(self.target, term, sent.max(counted));",
+        }],
+        tests: &[PRE_VOTE],
+        smoke: false,
+    },
+    Mutation {
+        name: "promise-forgotten",
+        bug: "a restart with a shorter lease forgets what was promised under the longer one",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/gateway/src/promised.rs",
+            old: "let longest = before.max(rtt_ms(own));",
+            new: "let longest = rtt_ms(own);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["promised::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "purge-behind-what-has-no-room",
+        bug: "on a full disk the purge that would free it waits behind what has no room",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "if self.purge_ahead() {",
+            new: "if false {",
+        }],
+        tests: &[FULL],
+        smoke: false,
+    },
+    Mutation {
+        name: "overtaken-purge-takes-back",
+        bug: "a purge that another has overtaken brings back what is gone",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/journal/src/index.rs",
+            old: "if self.purged.is_some_and(|(purged, _)| purged.index > upto.index) {",
+            new: "if false {",
+        }],
+        tests: &[FULL],
+        smoke: false,
+    },
+    Mutation {
+        name: "empty-journal-passes",
+        bug: "the files of a journal are gone and its lock is not: the member votes again as if it never had",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/quarantine.rs",
+            old: "None if state.last.max(snapshot).is_some_and",
+            new: "None if state.last.is_some_and",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "state-no-longer-than-an-append",
+        bug: "a group's state that is longer than an append reaches nobody",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/network.rs",
+            old: "self.peer(true)?.max_encoding_message_size(PEER_SNAPSHOT_BYTES_MAX)",
+            new: "self.peer(true)?.max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "covered-and-not-purged",
+        bug: "what a snapshot covers is not purged before openraft looks, where a crash prevented it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/node.rs",
+            old: "log.purge_later(covered).map_err(io)?;",
+            new: "tracing::debug!(%covered);",
+        }],
+        tests: &[GROUPS],
         smoke: false,
     },
 ];
