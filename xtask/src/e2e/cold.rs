@@ -1,6 +1,7 @@
 //! Reads of what is only in the store: a reader in order, or in equal steps, is read ahead of, so that it does not wait for one answer after the other; a
 //! scattered one costs no request more; and NBD's CACHE brings in what it names. What was uploaded is read without the store, at the gateway that uploaded it,
-//! and, where followers bring it in too, at the one that takes over. The requests are counted at the store's door.
+//! and, where followers bring it in too, at the one that takes over. What is read again and again stays through a backup of several times the cache. The
+//! requests are counted at the store's door.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
@@ -12,6 +13,7 @@ use crate::s3::S3;
 use crate::say::note;
 use crate::web::page;
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,11 @@ const BESIDE: u64 = 24;
 const SCATTERED: u64 = 48;
 /// From one read to the next in equal steps: too far for a reader in order.
 const STRIDE: u64 = 12;
+
+/// A volume of three times the smallest disk cache, and what of it is read again and again: scattered, each far from the next.
+const BACKED_UP_MIB: u64 = 192;
+const HOT: u64 = 96;
+const HOT_STEP: u64 = 7;
 
 /// A machine that is too busy for heartbeats moves leadership, and with it the cache that is looked at.
 const ROUNDS_MAX: u32 = 4;
@@ -43,6 +50,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         }
     }
     whole(lab, "kept", |dir| Ok(kept(lab, dir)?.then_some(())))?;
+    whole(lab, "scanned", |dir| Ok(scanned(lab, dir)?.then_some(())))?;
     let cold = whole(lab, "cold", |dir| taken_over(lab, dir, "0B"))?;
     anyhow::ensure!(cold >= EXTENTS, "{cold} requests for {EXTENTS} extents that nobody had brought in");
     let warm = whole(lab, "warm", |dir| taken_over(lab, dir, "64MiB"))?;
@@ -209,6 +217,73 @@ fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
         asked.max(later) <= BESIDE,
         "{asked} and {later} requests, expected {BESIDE} at most: nothing is kept"
     );
+    Ok(true)
+}
+
+/// A backup reads everything once, three times what the disk cache has room for; what was hot before is hot after. `false`: the disk was so slow that some of it was left out.
+fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
+    let s3 = S3::start(dir)?;
+    let proxy = Proxy::start(&s3.address(), 0)?;
+    let settings = [
+        "upload.interval_ms=3600000",
+        "upload.bytes=64MiB",
+        "cache.memory=32MiB",
+        "cache.disk=64MiB",
+        // Else it is full of what was uploaded last, whether that is read or not.
+        "cache.keep_uploaded=false",
+        "scrub.bytes_per_second=0B",
+        "rtt_ms=20",
+    ];
+    let options = Options {
+        bin: lab.bin.clone(),
+        dir: dir.join("cluster"),
+        gateways: 1,
+        store: Some(s3.url_by(proxy.address())),
+        size: format!("{BACKED_UP_MIB}MiB"),
+        settings: settings.map(String::from).into(),
+        env: s3.env(),
+    };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let extents = BACKED_UP_MIB * MIB / READ;
+    for number in 0..extents {
+        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let metrics = cluster.metrics_address(0)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    // No step is like the one before: a reader in equal steps would be one that reads ahead.
+    let hot: Vec<u64> =
+        (0..HOT).map(|n| (n * n * HOT_STEP + n) % extents).collect::<BTreeSet<_>>().into_iter().collect();
+    let all = |client: &mut Client| hot.iter().rev().try_for_each(|number| read(client, *number));
+    all(&mut client)?;
+    let admitted = || counted(&metrics, "holdfast_cache_admitted_bytes_total{kind=\"extents\"}");
+    let bytes = hot.len() as u64 * READ / 2;
+    if !wait_until(Duration::from_secs(30), || admitted().is_ok_and(|admitted| admitted >= bytes)) {
+        note(format!("{} of {bytes} bytes and more are on the disk: it is behind", admitted()?));
+        cluster.stop()?;
+        return Ok(false);
+    }
+    let before = proxy.asked();
+    for number in 0..extents {
+        read(&mut client, number)?;
+    }
+    let backup = proxy.asked() - before;
+    let before = proxy.asked();
+    all(&mut client)?;
+    let after = proxy.asked() - before;
+    client.disconnect();
+    cluster.stop()?;
+    note(format!(
+        "{} extents that are read again and again: {after} requests for them after a backup of {BACKED_UP_MIB} MiB ({backup} requests) past 64 MiB of disk and 32 of memory",
+        hot.len()
+    ));
+    anyhow::ensure!(backup >= extents / 2, "{backup} requests for {extents} extents: what was backed up was not cold");
+    anyhow::ensure!(after <= BESIDE, "{after} requests, expected {BESIDE} at most: the backup pushed it out");
     Ok(true)
 }
 
