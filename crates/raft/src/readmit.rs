@@ -113,6 +113,8 @@ impl RaftNode {
             .await
             .map_err(|_| format!("no answer within {ASK_LIMIT:?}"))?
             .map_err(|status| status.message().to_string())?;
+        // What follows from its word is that a log and a snapshot are dropped: not from that of an older or a cloned life (C3).
+        self.channels().lives.check(peer, reply.metadata())?;
         match reply.into_inner().result {
             Some(Outcome::Out(since)) => Ok(LogId::new(since.term, since.index)),
             Some(Outcome::Leader(0)) => Err("does not lead, and knows of no leader".to_string()),

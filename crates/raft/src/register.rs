@@ -64,6 +64,10 @@ impl RaftNode {
         match tokio::time::timeout(limit, client.register(request)).await {
             Err(_) => Registered::NotNow(format!("no answer within {limit:?}")),
             Ok(Err(status)) => Registered::NotNow(status.message().to_string()),
+            // Another process of this very member says by its answer that it is another (C3): that is what is asked there.
+            Ok(Ok(reply)) if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() => {
+                Registered::NotNow("an older or a cloned life answers there".to_string())
+            }
             Ok(Ok(reply)) => match reply.into_inner().result {
                 Some(Outcome::Boot(_)) => Registered::Done,
                 Some(Outcome::Refused(why)) => Registered::Refused(why),

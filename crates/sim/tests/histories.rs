@@ -1,5 +1,6 @@
 //! Histories of one set on a log in place of Raft's (docs/proof/histories.md): ten thousand, each from its seed.
 
+use std::io::Write;
 use std::process::{Command, Output};
 
 /// `HOLDFAST_HISTORIES` says otherwise; `HOLDFAST_HISTORIES_JOBS`: processes at once.
@@ -14,6 +15,12 @@ fn histories(args: &[&str]) -> Output {
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Which seeds they were, and what they did: shown of a run that held, too. The harness keeps what the macros print.
+fn tell(text: &str) {
+    let last = text.lines().last().unwrap_or_default();
+    let _ = writeln!(std::io::stderr(), "histories: {last}");
 }
 
 /// First of all: what two runs of a seed do not share, no seed repeats.
@@ -36,6 +43,7 @@ fn volumes_read_as_written_and_the_store_holds_what_is_named() {
     let text = text(&run);
     // Kept by the test harness, shown with a failure: which seeds, and how each is repeated.
     println!("{text}");
+    tell(&text);
     assert!(run.status.success(), "a history failed; the lines above say how to repeat it");
     let counts = text.lines().last().and_then(|line| line.split(';').next()).unwrap_or_default();
     // An entry of an ended epoch is never committed here: whoever is cut off commits nothing.
@@ -52,5 +60,6 @@ fn in_several_stores_too() {
     let count = std::env::var("HOLDFAST_HISTORIES_SEVERAL").unwrap_or_else(|_| "2000".to_string());
     let run = histories(&["--several", "--count", &count, "--jobs", &jobs]);
     println!("{}", text(&run));
+    tell(&text(&run));
     assert!(run.status.success(), "a history failed; the lines above say how to repeat it, with --several");
 }

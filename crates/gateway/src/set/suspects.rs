@@ -253,13 +253,16 @@ impl Inspector {
             return wait;
         }
         let bad = bad.filter(|_| self.server.group.may_do_without_me());
+        let mut others_lead = true;
         let lately = self.handed_over.is_some_and(|(at, again)| at.elapsed() < again);
         if !lately && let Some(heir) = self.heir() {
             let again = self.handed_over.map_or(HAND_OVER_AGAIN, |(_, again)| (again * 2).min(HAND_OVER_AGAIN_MAX));
             self.handed_over = Some((Instant::now(), again));
-            self.hand_over(heir).await;
+            others_lead = self.hand_over(heir).await;
         }
-        if let Some(record) = bad {
+        // Where nobody took over, one that would have been needed may have failed meanwhile: this may be the only copy that is up to date then.
+        let still = || self.server.group.leading_term().is_some() && self.server.group.may_do_without_me();
+        if let Some(record) = bad.filter(|_| others_lead || still()) {
             self.raft.rotten(&self.server.group, record);
         }
         LOOK_AGAIN
@@ -283,19 +286,22 @@ impl Inspector {
         fit.max_by_key(|m| m.matched).map(|m| m.member)
     }
 
-    async fn hand_over(&self, heir: MemberId) {
+    /// True once another one leads.
+    async fn hand_over(&self, heir: MemberId) -> bool {
         let group = &self.server.group;
         tracing::warn!(set = %self.server.name, to = %heir, "leadership is handed over: its copy of the journal is another one");
         self.server.stop_serving_for_transfer();
         if let Err(error) = group.transfer_leader(heir).await {
             tracing::warn!(set = %self.server.name, %error, "leadership not handed over");
-            return;
+            return false;
         }
-        let mut leadership = group.leadership();
-        let taken = leadership.wait_for(|l| l.leader == Some(heir) || l.stopped);
-        if tokio::time::timeout(self.patience * HAND_OVER_ELECTIONS, taken).await.is_err() {
+        let (mut leadership, me) = (group.leadership(), self.server.me());
+        let taken = leadership.wait_for(|l| l.leader.is_some_and(|leader| leader != me) || l.stopped);
+        let taken = tokio::time::timeout(self.patience * HAND_OVER_ELECTIONS, taken).await.is_ok();
+        if !taken {
             tracing::warn!(set = %self.server.name, to = %heir, "leadership not taken over in time");
         }
+        taken
     }
 }
 

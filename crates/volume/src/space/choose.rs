@@ -35,6 +35,14 @@ impl Amplification {
     }
 }
 
+/// What to empty segments down to where `percent` is to hold when the checkpoint at hand ends: it stores `coming_bytes` beside, in the place of as many that go out of
+/// use. At most half of what `percent` lets lie unused is given for that. A small set, of which each checkpoint rewrites much, would have all of it moved each time:
+/// there the rest comes on top.
+pub fn percent_before(sums: Amplification, percent: u32, coming_bytes: u64) -> u32 {
+    let coming = (u128::from(coming_bytes) * 100).div_ceil(u128::from(sums.live_bytes.max(1)));
+    percent - u32::try_from(coming).unwrap_or(u32::MAX).min(percent.saturating_sub(100) / 2)
+}
+
 /// `bytes` × `part` / `whole`.
 fn share(bytes: u64, part: Sectors, whole: Sectors) -> u64 {
     (u128::from(bytes) * u128::from(part.0) / u128::from(whole.0.max(1))) as u64

@@ -75,6 +75,25 @@ fn the_emptiest_segments_go_first_until_the_target_is_met() {
     assert_eq!(segments_to_collect(&Root::new(LogId::new(1, 1)), 101, u64::MAX, &none), []);
 }
 
+/// What the checkpoint itself writes over is garbage at its end: room is made for it before.
+#[test]
+fn the_target_holds_when_the_checkpoint_ends() {
+    let root = root_of(&[(1, 100, 90), (2, 100, 80), (3, 100, 75), (4, 100, 55)]);
+    let sums = Amplification::of(&root);
+    // 400 sectors' bytes to 300: above 1.3, and one of them suffices. 24 more, 8 hundredths of what is in use, come on top of 355.
+    let bytes = |sectors: u64| sectors * sums.live_bytes / 300;
+    assert_eq!(percent_before(sums, 130, 0), 130);
+    assert_eq!(percent_before(sums, 130, bytes(24)), 122);
+    assert_eq!(percent_before(sums, 130, bytes(24) + 1), 121, "rounded to what holds");
+    assert_eq!(percent_before(sums, 130, bytes(600)), 115, "half of what may lie unused, and no more");
+    assert_eq!(percent_before(sums, 100, bytes(24)), 100);
+    assert_eq!(percent_before(Amplification::default(), 130, 1), 115, "nothing in use");
+    let chosen = |percent| segments_to_collect(&root, percent, u64::MAX, &Spared::default());
+    assert_eq!(chosen(130), [object(4)]);
+    assert_eq!(chosen(percent_before(sums, 130, bytes(24))), [object(4)]);
+    assert_eq!(chosen(percent_before(sums, 130, bytes(45))), [object(4), object(3)]);
+}
+
 /// Nothing came out of the emptiest: it is neither asked again each time, nor are the others emptied in its place.
 #[test]
 fn a_victim_that_gives_nothing_starves_no_other() {

@@ -14,8 +14,8 @@ use holdfast_volume::index::Generation;
 use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
-    Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of, pieces_to_move, runs,
-    segments_to_collect, segments_to_reseal,
+    Amplification, Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of,
+    percent_before, pieces_to_move, runs, segments_to_collect, segments_to_reseal,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -95,12 +95,13 @@ fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut lef
 }
 
 impl Uploader {
-    /// Copies what is still in use of the segments that `base` says are the emptiest.
+    /// Copies what is still in use of the segments that `base` says are the emptiest. `coming_bytes`: of the segments that this checkpoint has written already.
     pub(super) async fn collect(
         &self,
         term: Term,
         base: &PartialRoot,
         generation: &Generation,
+        coming_bytes: u64,
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
         // After a rollback nothing is retired before a checkpoint has ended: it comes first, and needs no room beyond its own.
@@ -138,7 +139,8 @@ impl Uploader {
         let victims = {
             let mut spared = self.spared();
             spared.begin(term, base);
-            let mut victims = segments_to_collect(base, self.settings.target_percent, budget, &spared);
+            let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
+            let mut victims = segments_to_collect(base, percent, budget, &spared);
             // What garbage does not empty, an older data key does (ADR 0023).
             victims.extend(segments_to_reseal(base, key_id, budget, &victims, &spared));
             victims
