@@ -551,6 +551,7 @@ impl Keeper {
                 unanswered: machine.unanswered(),
                 lease_renewed_at: renewed,
                 lease_renewed_boot_ns: view.renewed.map(|at| self.shared.boot_ns(at)),
+                lease_ttl_ms: machine.grant().and_then(|grant| u64::try_from(grant.ttl.as_millis()).ok()),
                 fenced_by: view.fenced_by,
             }
         })

@@ -42,6 +42,9 @@ pub struct Status {
     /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which goes on while it is suspended: for what decides by it.
     #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
+    /// How long the lease lasts from there, milliseconds; none before the first grant.
+    #[serde(default)]
+    pub lease_ttl_ms: Option<u64>,
     /// Who took the set, or what else ended it, once it is fenced.
     pub fenced_by: Option<String>,
 }

@@ -59,6 +59,9 @@ pub struct Status {
     /// The same in nanoseconds of CLOCK_BOOTTIME.
     #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
+    /// How long the lease lasts from there: of an attach of today.
+    #[serde(default)]
+    pub lease_ttl_ms: Option<u64>,
     /// Who fenced it.
     #[serde(default)]
     pub fenced_by: Option<String>,
@@ -93,7 +96,8 @@ impl Status {
     pub fn view(&self, renewed: Option<MonoTime>) -> AttachView {
         let fenced_by = self.fenced_by.clone().unwrap_or_default();
         let lost = self.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
-        AttachView { phase: self.phase(), epoch: self.epoch, renewed, fenced_by, lost }
+        let ttl = self.lease_ttl_ms.filter(|ttl| *ttl > 0).map(Duration::from_millis);
+        AttachView { phase: self.phase(), epoch: self.epoch, renewed, ttl, fenced_by, lost }
     }
 
     fn phase(&self) -> AttachPhase {
@@ -261,6 +265,7 @@ impl Attach {
                 phase: AttachPhase::Acquiring,
                 epoch: 0,
                 renewed: None,
+                ttl: None,
                 fenced_by: String::new(),
                 lost: Vec::new(),
             })),

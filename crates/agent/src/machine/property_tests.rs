@@ -212,6 +212,7 @@ fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseErro
                     phase,
                     epoch,
                     renewed: Some(world.renewed),
+                    ttl: None,
                     fenced_by: String::new(),
                     lost: Vec::new(),
                 })
@@ -262,6 +263,7 @@ fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseErro
                 phase,
                 epoch,
                 renewed: Some(now),
+                ttl: None,
                 fenced_by: String::new(),
                 lost: Vec::new(),
             }));

@@ -5,7 +5,7 @@
 //!   settings KEY=VALUE ...        before the first input
 //!   found nothing|all|attach|mounted|pool    pool: all but PostgreSQL
 //!   lease free | unreachable | OWNER EPOCH REMAINING_MS [TTL_MS]
-//!   attach PHASE EPOCH [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
+//!   attach PHASE EPOCH [ttl=MS] [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
 //!   attach-ended refused|fenced|failed TEXT
 //!   db ready|standby|busy|ending|silent|gone
 //!   ok | fail TEXT                 the newest job
@@ -153,6 +153,10 @@ impl Teller {
                     phase,
                     epoch: words[2].parse().unwrap(),
                     renewed: Some(self.renewed),
+                    ttl: words
+                        .iter()
+                        .find_map(|word| word.strip_prefix("ttl="))
+                        .map(|ms| Duration::from_millis(ms.parse().unwrap())),
                     fenced_by: by.into(),
                     lost: words.iter().filter_map(|word| word.strip_prefix("lost=")).map(is_gone).collect(),
                 }));

@@ -108,6 +108,8 @@ pub struct AttachView {
     pub epoch: u64,
     /// When it *sent* its last successful renewal, by this host's clock.
     pub renewed: Option<MonoTime>,
+    /// How long its lease lasts from there, once it was granted.
+    pub ttl: Option<Duration>,
     /// Who or what fenced it, for people.
     pub fenced_by: String,
     /// Volumes whose devices fail for good while the others go on, and why, for people.

@@ -174,6 +174,10 @@ impl Machine {
         if view.epoch != 0 {
             self.granted = view.epoch;
         }
+        // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (A3).
+        if let Some(ttl) = view.ttl.filter(|_| self.attached) {
+            self.ttl = ttl;
+        }
         let before = self.attach.take().map(|before| before.lost).unwrap_or_default();
         self.attach = self.attached.then_some(view);
         if let Some(lost) = self.lost_volumes().filter(|_| self.attach.as_ref().is_some_and(|now| now.lost != before)) {

@@ -66,6 +66,7 @@ impl Host for Fake {
                 phase: AttachPhase::Serving,
                 epoch,
                 renewed,
+                ttl: None,
                 fenced_by: String::new(),
                 lost: Vec::new(),
             });

@@ -182,6 +182,7 @@ impl Host for Driver {
                 phase: AttachPhase::Acquiring,
                 epoch: 0,
                 renewed: None,
+                ttl: None,
                 fenced_by: String::new(),
                 lost: Vec::new(),
             })),
