@@ -72,8 +72,9 @@ pub fn idle(plan: &Plan) -> Result<Row> {
 /// GETs for reads of 128 KiB that nothing is cached of.
 pub fn cold_read(plan: &Plan) -> Result<Row> {
     let (mib, reads) = (plan.scale.cold_mib, plan.scale.cold_reads);
-    // What is read for damage would be counted too.
-    let settings = ["cache.disk=\"0B\"", "scrub.bytes_per_second=\"0B\""].map(String::from).into();
+    // What is read for damage would be counted too; and a reader in equal steps, as this one is, would be read ahead of: four GETs at every fourth read.
+    let settings = ["cache.disk=\"0B\"", "cache.read_ahead=\"0B\"", "scrub.bytes_per_second=\"0B\""];
+    let settings = settings.map(String::from).into();
     let mut lab = Lab::start(plan, "cold-read", mib, settings)?;
     let half = (mib * MIB / 2 / PAGE).max(1) * PAGE;
     let size = format!("--size={half}");
