@@ -344,3 +344,33 @@ impl GroupIndex {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between them.
+    #[test]
+    fn an_overtaken_purge_takes_nothing_back() {
+        let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());
+        let at = |offset| Place { file: 1, offset };
+        for n in 0..20 {
+            let entry = Change::Entry { id: LogId::new(1, n), len: 10 };
+            index.apply(group, &entry, at(n as u32), &mut ledger).expect("continues");
+        }
+        let mut purged = |upto, offset| {
+            let purge = Change::Purge { upto: LogId::new(1, upto) };
+            index.apply(group, &purge, at(offset), &mut ledger).expect("applies");
+            (index.purged_place(), index.first())
+        };
+        let nine = Some((LogId::new(1, 9), at(100)));
+        assert_eq!(purged(9, 100), (nine, 10));
+        assert_eq!(purged(5, 101), (nine, 10), "overtaken");
+        assert_eq!(
+            purged(9, 102),
+            (Some((LogId::new(1, 9), at(102))), 10),
+            "carried, or its own turn: its record is the later one"
+        );
+        assert_eq!(purged(12, 103).1, 13);
+    }
+}

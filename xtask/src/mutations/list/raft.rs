@@ -254,7 +254,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "if self.purged.is_some_and(|(purged, _)| purged.index > upto.index) {",
             new: "if false {",
         }],
-        tests: &[FULL],
+        tests: &[lib(Layer::Unit, "holdfast-journal", &["index::"])],
         smoke: false,
     },
     Mutation {
