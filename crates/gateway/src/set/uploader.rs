@@ -380,8 +380,7 @@ impl Uploader {
             .host
             .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
             .ok_or(UploadError::Superseded)?;
-        let coming_bytes = changes.segments.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
-        let collected = self.collect(term, &base, generation, coming_bytes).await?;
+        let collected = self.collect(term, &base, generation, &changes.segments).await?;
         let mut moved = !collected.moves.is_empty();
         let mut root = base;
         root.begin(upto, self.sealing().key_id);

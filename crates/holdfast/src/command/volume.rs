@@ -436,7 +436,7 @@ mod tests {
     /// Not "0 B in the store", which a person would take for a loss.
     #[test]
     fn what_is_not_known_is_no_zero() {
-        let volume = v1::Volume { name: "vol1".into(), id: 1, size_bytes: 1 << 30, ..v1::Volume::default() };
+        let volume = v1::Volume { name: "vol1".into(), id: 1, size_bytes: 1 << 30 };
         let space = v1::VolumeSpace { volume: Some(volume), ..v1::VolumeSpace::default() };
         let mut reply = v1::GetSpaceReply { volumes: vec![space], ..v1::GetSpaceReply::default() };
         assert!(!describe_space(&reply).contains("not known"));

@@ -95,13 +95,13 @@ fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut lef
 }
 
 impl Uploader {
-    /// Copies what is still in use of the segments that `base` says are the emptiest. `coming_bytes`: of the segments that this checkpoint has written already.
+    /// Copies what is still in use of the segments that `base` says are the emptiest. `coming`: the segments that this checkpoint has written already.
     pub(super) async fn collect(
         &self,
         term: Term,
         base: &PartialRoot,
         generation: &Generation,
-        coming_bytes: u64,
+        coming: &[(ObjectId, u64, Sectors)],
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
         // After a rollback nothing is retired before a checkpoint has ended: it comes first, and needs no room beyond its own.
@@ -139,6 +139,7 @@ impl Uploader {
         let victims = {
             let mut spared = self.spared();
             spared.begin(term, base);
+            let coming_bytes = coming.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
             let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
             let mut victims = segments_to_collect(base, percent, budget, &spared);
             // What garbage does not empty, an older data key does (ADR 0023).

@@ -98,7 +98,7 @@ async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {
     uploader.server.command("a begin", &SetCommand::CheckpointBegin { term: TERM }).await.unwrap();
     world.slow(SLOW);
     let begun = Instant::now();
-    let collected = uploader.collect(TERM, &base, &Generation::new(), 0).await.unwrap();
+    let collected = uploader.collect(TERM, &base, &Generation::new(), &[]).await.unwrap();
     let took = begun.elapsed();
     assert_eq!(collected.moves.len(), PAGES as usize, "in {took:?}");
     assert!(took < SLOW * PAGES / 2, "{took:?}: not even two pages were read at once");
