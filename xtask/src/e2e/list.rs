@@ -24,7 +24,6 @@ pub(super) const IN_COMPANY: &[&str] = &[
     "recover",
     "keys",
     "data-keys",
-    "etcd",
     "scrub",
     "tls",
     "unreadable",
