@@ -228,9 +228,10 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::JournalGone`], or [`IdentityError::Io`].
     pub fn check_journal(&self, journal: &Path) -> Result<(), IdentityError> {
-        let of_a_journal = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.starts_with("journal-"));
+        // What lies beside a journal's files: its lock, and files for the next ones.
+        let beside = |name: &str| name == "lock" || ["ready-", "fill-", "begin-"].iter().any(|of| name.starts_with(of));
         let none = std::fs::read_dir(journal)
-            .map_or(true, |entries| !entries.flatten().any(|entry| of_a_journal(&entry.file_name())));
+            .map_or(true, |entries| !entries.flatten().any(|entry| !beside(&entry.file_name().to_string_lossy())));
         if self.journal && none {
             return Err(IdentityError::JournalGone { path: journal.to_path_buf(), member: self.member });
         }
