@@ -27,6 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BLOCKING_THREADS_MAX: usize = 32;
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let args = match cli::Cli::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -70,6 +71,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(output, &error),
     }
+}
+
+/// R11: a panic is a broken invariant and ends the process in every build, whichever thread or task it happens in. The release profile does the same by
+/// `panic = "abort"`; without this, a development build would lose one task and go on, and a test would see nothing.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// Whether the arguments ask for JSON, as far as can be told of some that are wrong.
