@@ -23,6 +23,7 @@ case $what in
 			peer_listen = "0.0.0.0:7401"
 			nbd_listen = "0.0.0.0:10809"
 			plain_exports = true
+			snapshot_exports = "open"
 			plaintext_network = true
 			[advertise]
 			api = "$1:7400"

@@ -307,6 +307,7 @@ api_listen = "{at}:7400"
 peer_listen = "{at}:7401"
 nbd_listen = "{at}:10809"
 plain_exports = true
+snapshot_exports = "open"
 plaintext_network = true
 [key]
 file = "{dir}/cluster.key"

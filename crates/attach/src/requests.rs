@@ -8,7 +8,7 @@ use crate::seams::Halves;
 use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 pub use holdfast_nbd::server::ReadPart;
-pub use holdfast_nbd::{Errno, ExportName, Extent, Session};
+pub use holdfast_nbd::{Errno, ExportName, Extent, Session, SnapshotExport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

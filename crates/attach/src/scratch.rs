@@ -26,10 +26,10 @@ use crate::machine::Phase;
 use crate::status::VolumeStatus;
 use base::{Base, Gateways, Patience};
 use disk::Disk;
-use holdfast_api::v1;
-use holdfast_nbd::ExportName;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_tls::Dialer;
-use holdfast_types::Name;
+use holdfast_types::{Name, Token};
 use identity::{Identity, Seen};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -229,6 +229,8 @@ impl Copy {
         let gateways = Arc::new(Gateways::default());
         let learned = tokio::time::timeout_at(deadline, learn(&doors)).await;
         gateways.set(learned.ok().flatten().ok_or_else(known)?);
+        let token = tokio::time::timeout_at(deadline, token(&doors, options)).await.map_err(|_| known())?;
+        gateways.set_token(Some(token.map_err(ScratchError::Refused)?));
         let identity = Identity::listed(&doors, set, &snapshot, &options.snapshot);
 
         std::fs::create_dir_all(&options.scratch).map_err(at(&options.scratch))?;
@@ -246,7 +248,8 @@ impl Copy {
             // The gateways' own names.
             let Ok(name) = Name::new(volume.name.clone()) else { continue };
             let plain = ExportName::plain(set.clone(), name);
-            let export = ExportName { snapshot: Some(options.snapshot.clone()), ..plain.clone() };
+            let shown = SnapshotExport { name: options.snapshot.clone(), token: None };
+            let export = ExportName { snapshot: Some(shown), ..plain.clone() };
             let base = Base::new(export, volume.size_bytes, copy.gateways.clone(), identity.clone(), Patience::USUAL);
             let disk = Disk::new(plain, base, volume.size_bytes, &options.scratch, options.scratch_max);
             copy.disks.push(Arc::new(disk.map_err(at(&options.scratch))?));
@@ -264,12 +267,16 @@ impl Copy {
             }
             copy.listen(disk)?;
         }
-        let gateways = copy.gateways.clone();
+        let (gateways, options) = (copy.gateways.clone(), options.clone());
         let learning = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LEARN_INTERVAL).await;
                 if let Ok(Some(nbd)) = tokio::time::timeout(LEARN_LIMIT, learn(&doors)).await {
                     gateways.set(nbd);
+                }
+                // After a change of the set's data key it is another one.
+                if let Ok(Ok(token)) = tokio::time::timeout(LEARN_LIMIT, token(&doors, &options)).await {
+                    gateways.set_token(Some(token));
                 }
                 // Also where nothing is read: a copy of what is gone must not look alive.
                 if let Seen::Gone(why) = identity.look().await {
@@ -344,6 +351,17 @@ async fn find(doors: &Doors, options: &ScratchOptions) -> Result<v1::Snapshot, S
         Some(found) if found.pending => Err(ScratchError::Pending { set, snapshot }),
         Some(found) => Ok(found.clone()),
     }
+}
+
+/// The token that opens the snapshot. Asks until a gateway answers: whoever calls bounds it.
+async fn token(doors: &Doors, options: &ScratchOptions) -> Result<Token, Refusal> {
+    let (set, name) = (options.set.to_string(), options.snapshot.to_string());
+    let call = call!(get_snapshot_token, v1::GetSnapshotTokenRequest { set, name });
+    let (_, reply) = doors.ask_all(call, doors::is_final).await;
+    let found = reply?.token;
+    Token::from_text(&found).ok_or_else(|| {
+        Refusal::new(RefusalCode::Unknown, "found a malformed token of the snapshot, expected 32 hex digits")
+    })
 }
 
 /// Where the gateways serve NBD; remembers their admin doors too.

@@ -50,6 +50,17 @@ pub enum Compression {
     Zstd,
 }
 
+/// Who may read an export of a snapshot, `SET/VOLUME@SNAPSHOT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SnapshotExports {
+    /// Whoever names the snapshot's token.
+    #[default]
+    Token,
+    /// Everybody who reaches the NBD port.
+    Open,
+}
+
 /// What a gateway is there for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -106,6 +117,9 @@ settings! {
         /// Allow `SET/VOLUME` without a token: such a connection takes a free lease and holds it while it lasts. For trying out;
         /// a host that lost its lease and returns with old pages in memory is kept out only by tokens.
         plain_exports: bool = false;
+        /// Who may read `SET/VOLUME@SNAPSHOT`: `token`, who names the snapshot's token (`holdfast snapshot token SET@SNAPSHOT` prints it), or `open`,
+        /// everybody who reaches the NBD port: all data of the set at that moment, and names of scheduled snapshots can be guessed.
+        snapshot_exports: SnapshotExports = SnapshotExports::Token;
         /// Allow gateway and admin traffic on addresses other than loopback without `[tls]` (R10).
         /// Only on a network that nobody else can read or write.
         plaintext_network: bool = false;

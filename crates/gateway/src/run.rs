@@ -1,7 +1,7 @@
 //! Runs one gateway: its listeners around its node, until it is told to stop.
 
 use crate::admin::AdminDoor;
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, SnapshotExports};
 use crate::doors::{self, Door};
 use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
@@ -78,7 +78,8 @@ fn front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, Run
 
 fn exports(config: &GatewayConfig, node: &Node) -> Arc<NodeExports> {
     let (cluster, sets) = (node.cluster.clone(), node.sets.clone());
-    Arc::new(NodeExports { cluster, sets, plain_exports: config.plain_exports })
+    let open_snapshots = config.snapshot_exports == SnapshotExports::Open;
+    Arc::new(NodeExports { cluster, sets, plain_exports: config.plain_exports, open_snapshots })
 }
 
 async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {

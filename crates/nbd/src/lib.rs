@@ -20,7 +20,7 @@ mod name;
 pub mod server;
 mod wire;
 
-pub use name::{EXPORT_NAME_BYTES_MAX, ExportName, ExportNameError, SLOTS_PER_VOLUME_MAX, Session};
+pub use name::{EXPORT_NAME_BYTES_MAX, ExportName, ExportNameError, SLOTS_PER_VOLUME_MAX, Session, SnapshotExport};
 pub use wire::{BlockSizes, Errno, Extent, HeaderStyle, STRING_BYTES_MAX, TransmissionFlags};
 
 #[cfg(test)]

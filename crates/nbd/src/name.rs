@@ -1,4 +1,5 @@
-//! Export names: `SET/VOLUME`, `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease, and `SET/VOLUME@SNAPSHOT`, read-only.
+//! Export names: `SET/VOLUME`, `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease, and `SET/VOLUME@SNAPSHOT?token=…`, read-only.
+//! A snapshot may be named without a token; the gateway's settings decide whether that opens it.
 
 use holdfast_types::{Name, NameError, Token};
 use std::fmt;
@@ -17,10 +18,19 @@ pub struct ExportName {
     pub set: Name,
     /// The volume inside the set.
     pub volume: Name,
-    /// Present where it is asked for as it was then. Never together with a session: nothing is written.
-    pub snapshot: Option<Name>,
+    /// Present where a snapshot of the volume is asked for. Never together with a session: nothing is written.
+    pub snapshot: Option<SnapshotExport>,
     /// Present where the client proves that it holds the lease; absent for a plain export.
     pub session: Option<Session>,
+}
+
+/// Which snapshot an export shows, and the proof that the client may read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotExport {
+    /// The snapshot's name.
+    pub name: Name,
+    /// What `holdfast snapshot token` printed.
+    pub token: Option<Token>,
 }
 
 /// A leased device's connection: proof of the lease, and which of the device's connections this is.
@@ -49,6 +59,9 @@ pub enum ExportNameError {
     /// The set's or the volume's name is not of the right form.
     #[error("export name: {0}")]
     Name(#[from] NameError),
+    /// The part after `?` of a snapshot is not `token=…`. The text is not repeated: it may hold a token.
+    #[error("export name of a snapshot: found something else after '?', expected token=(32 hex digits) alone")]
+    SnapshotToken,
     /// The part after `?` is not `token=…&conn=SLOT&gen=N`. The text is not repeated: it may hold a token.
     #[error("export name: found {found} after '?', expected token=(32 hex digits)&conn=SLOT&gen=N, each once")]
     Session {
@@ -73,15 +86,18 @@ impl FromStr for ExportName {
             Some((volume, snapshot)) => (volume, Some(Name::new(snapshot)?)),
             None => (volume, None),
         };
-        if snapshot.is_some() && query.is_some() {
-            return Err(ExportNameError::Session { found: "something, which a snapshot does not take," });
-        }
-        Ok(ExportName {
-            set: Name::new(set)?,
-            volume: Name::new(volume)?,
-            snapshot,
-            session: query.map(Session::from_query).transpose()?,
-        })
+        let (set, volume) = (Name::new(set)?, Name::new(volume)?);
+        let Some(name) = snapshot else {
+            return Ok(ExportName {
+                set,
+                volume,
+                snapshot: None,
+                session: query.map(Session::from_query).transpose()?,
+            });
+        };
+        let token = |query: &str| query.strip_prefix("token=").and_then(Token::from_text);
+        let token = query.map(|query| token(query).ok_or(ExportNameError::SnapshotToken)).transpose()?;
+        Ok(ExportName { set, volume, snapshot: Some(SnapshotExport { name, token }), session: None })
     }
 }
 
@@ -131,12 +147,15 @@ impl ExportName {
     fn path(&self) -> String {
         match &self.snapshot {
             None => format!("{}/{}", self.set, self.volume),
-            Some(snapshot) => format!("{}/{}@{snapshot}", self.set, self.volume),
+            Some(snapshot) => format!("{}/{}@{}", self.set, self.volume, snapshot.name),
         }
     }
 
     /// The name as it goes over the wire. It holds the token: never log it, [`fmt::Display`] is for that.
     pub fn to_wire(&self) -> String {
+        if let Some(token) = self.snapshot.as_ref().and_then(|snapshot| snapshot.token) {
+            return format!("{}?token={}", self.path(), token.to_text());
+        }
         match &self.session {
             None => self.path(),
             Some(session) => format!(
@@ -180,7 +199,13 @@ mod tests {
         let reordered = format!("tank/vol1?gen=17&conn=3&token={}", token.to_text());
         assert_eq!(reordered.parse::<ExportName>(), Ok(leased));
         let snapshot: ExportName = "tank/vol1@monday".parse().unwrap();
-        assert_eq!(snapshot.snapshot.as_ref().map(Name::as_str), Some("monday"));
+        let monday = |token| Some(SnapshotExport { name: Name::new("monday").unwrap(), token });
+        assert_eq!(snapshot.snapshot, monday(None));
+        let text = format!("tank/vol1@monday?token={}", token.to_text());
+        let opened: ExportName = text.parse().unwrap();
+        assert_eq!((&opened.snapshot, opened.session), (&monday(Some(token)), None));
+        assert_eq!(opened.to_wire(), text);
+        assert_eq!(opened.to_string(), "tank/vol1@monday", "a log line must not show the token");
         assert_eq!((snapshot.to_wire().as_str(), snapshot.volume.as_str()), ("tank/vol1@monday", "vol1"));
     }
 
@@ -198,6 +223,10 @@ mod tests {
             "tank/vol@a@b".into(),
             "tank@a/vol".into(),
             format!("tank/vol@a?token={token}&conn=1&gen=1"),
+            "tank/vol@a?".into(),
+            "tank/vol@a?token=".into(),
+            format!("tank/vol@a?{token}"),
+            format!("tank/vol@a?token={token}&token={token}"),
             format!("tank/vol?token={token}"),
             format!("tank/vol?token={token}&conn=1"),
             format!("tank/vol?token={token}&conn=64&gen=1"),

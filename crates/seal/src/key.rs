@@ -15,7 +15,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use hkdf::Hkdf;
-use holdfast_types::SetId;
+use holdfast_types::{RequestId, SetId, Token};
 use sha2::Sha256;
 use std::fmt;
 use zeroize::Zeroizing;
@@ -81,6 +81,16 @@ impl DataKey {
 
     pub(crate) fn bytes(&self) -> &[u8; DATA_KEY_BYTES] {
         &self.0
+    }
+
+    /// The token that opens exports of one snapshot of `set`. Every gateway that has the set's data key derives the same one, so no state holds it.
+    /// `made_by` is the request that made the snapshot: a later snapshot of the same name has another token.
+    pub fn snapshot_token(&self, set: SetId, made_by: RequestId) -> Token {
+        let info = [&set.0.to_be_bytes()[..], &made_by.0.to_be_bytes()].concat();
+        let derived = derive(b"holdfast snapshot token v1", &self.0, &info);
+        let mut token = [0; 16];
+        token.copy_from_slice(&derived[..16]);
+        Token(u128::from_be_bytes(token))
     }
 }
 

@@ -189,8 +189,8 @@ impl Client {
                     None => set.acquire(owner, new, TTL, request, force, false).await,
                 };
                 let lease = granted.map_err(|e| Denied { stale: stale(&e), why: e.to_string() })?;
-                let exports =
-                    NodeExports { cluster: node.cluster.clone(), sets: node.sets.clone(), plain_exports: false };
+                let (cluster, sets) = (node.cluster.clone(), node.sets.clone());
+                let exports = NodeExports { cluster, sets, plain_exports: false, open_snapshots: false };
                 let (mut devices, mut closed) = (Vec::new(), Vec::new());
                 for volume in VOLUME_NAMES {
                     let session = Some(Session { token: lease.token, slot: 0, generation: attempt });

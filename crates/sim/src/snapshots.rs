@@ -15,8 +15,8 @@ use holdfast_control::set::taken;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::front::device::{ConnInfo, Device, Exports, Peer};
 use holdfast_gateway::set::device::NodeExports;
-use holdfast_nbd::ExportName;
 use holdfast_nbd::server::ReadPart;
+use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_types::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -204,7 +204,8 @@ impl Keeper {
         let (attempt, heard) = (self.attempts, self.heard.clone());
         let other = self.kept.keys().next().filter(|_| world.broken == Some(Broken::OtherSnapshot)).cloned();
         process.spawn(async move {
-            let exports = NodeExports { cluster: node.cluster.clone(), sets: node.sets.clone(), plain_exports: false };
+            let (cluster, sets) = (node.cluster.clone(), node.sets.clone());
+            let exports = NodeExports { cluster, sets, plain_exports: false, open_snapshots: true };
             let mut data = Some(Vec::new());
             for volume in VOLUME_NAMES {
                 let read = read(&exports, attempt, volume, other.as_ref().unwrap_or(&name)).await;
@@ -221,7 +222,8 @@ impl Keeper {
 /// All blocks of a volume of a snapshot, where this gateway knows it and the store answers.
 async fn read(exports: &NodeExports, id: u64, volume: &str, snapshot: &str) -> Option<Vec<u8>> {
     let (set, volume) = (Name::new(SET).ok()?, Name::new(volume).ok()?);
-    let name = ExportName { set, volume, snapshot: Some(Name::new(snapshot).ok()?), session: None };
+    let snapshot = Some(SnapshotExport { name: Name::new(snapshot).ok()?, token: None });
+    let name = ExportName { set, volume, snapshot, session: None };
     let device: Arc<dyn Device> = exports.open(&name, ConnInfo { id, peer: Peer::Unix }).await.ok()?.device;
     let parts = device.read(0, (BLOCKS * BLOCK_BYTES) as u32).await.ok()?;
     let mut bytes = Vec::with_capacity(BLOCKS * BLOCK_BYTES);

@@ -57,7 +57,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         gateways: 3,
         store: None,
         size: format!("{}MiB", VOLUME / MIB),
-        settings: vec![],
+        settings: vec!["snapshot_exports=token".into()],
         env: vec![],
     })?;
     let image = lab.dir.join("image");
@@ -189,11 +189,35 @@ fn qcow2(lab: &Lab, cluster: &Cluster, seed: u64) -> Result<()> {
     anyhow::ensure!(said.trim_end().ends_with(&digest), "the import of a qcow2 image: {said}, expected {digest}");
     cluster.holdfast(&["snapshot", "create", "demo@monday", "--timeout", "120s"])?;
     documented(cluster, &folder, "holdfast volume export demo/vol1@monday monday.img && ")?;
+    by_token(cluster, &folder)?;
     let whole = sha256(&folder.join("monday.img"))?;
     anyhow::ensure!(whole == digest, "the export of it: found {whole}, expected {digest}");
     image(&["compare", "-f", "qcow2", "-F", "qcow2", "disk.qcow2", "monday.qcow2"])?;
     std::fs::remove_dir_all(&folder).context("the qcow2 images go")?;
     note("a qcow2 image through a pipe, and another one of the same content from the export, as documented");
+    Ok(())
+}
+
+/// A client of another make reads the snapshot by the name that `holdfast snapshot token` prints, at every gateway, and by no other (R10).
+fn by_token(cluster: &Cluster, folder: &Path) -> Result<()> {
+    let said = cluster.holdfast(&["snapshot", "token", "demo@monday"])?;
+    let token = said["token"].as_str().context("no token")?;
+    let export = |token: &str| format!("demo/vol1@monday%3Ftoken={token}");
+    anyhow::ensure!(said["exports"][0].as_str().is_some_and(|uri| uri.ends_with(&export(token))), "{said}");
+    let wrong = export(&"0".repeat(32));
+    for gateway in &cluster.gateways {
+        let uri = |name: &str| gateway.nbd.with_export(name);
+        let copied = || cmd("nbdcopy").args([&uri(&export(token)).to_string(), "token.img"]).dir(folder).run();
+        // A follower applies the snapshot a moment after the leader has answered.
+        anyhow::ensure!(wait_until(LIMIT, || copied().is_ok()), "not read with its token: {:?}", copied());
+        anyhow::ensure!(sha256(&folder.join("token.img"))? == sha256(&folder.join("monday.img"))?, "another content");
+        for closed in ["demo/vol1@monday", &wrong, "demo/vol1@tuesday", "none/vol1@monday"] {
+            let refused =
+                cmd("nbdinfo").arg(uri(closed).to_string()).run().err().context("opened without its token")?;
+            anyhow::ensure!(format!("{refused:#}").contains("no snapshot is open"), "{closed}: {refused:#}");
+        }
+    }
+    note("a snapshot is read with its token at every gateway, and not without");
     Ok(())
 }
 

@@ -7,7 +7,8 @@
 use super::identity::{Identity, Seen};
 use super::status::Source;
 use crate::requests::{ReadPart, RequestError, Requests};
-use holdfast_nbd::{Errno, ExportName};
+use holdfast_nbd::{Errno, ExportName, SnapshotExport};
+use holdfast_types::Token;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -45,6 +46,8 @@ pub(crate) struct Gateways {
 struct Inner {
     /// HOST:PORT each.
     nbd: Vec<String>,
+    /// What opens the exports of the snapshot.
+    token: Option<Token>,
     source: Source,
     /// How it was seen that the snapshot is not there any more (W5).
     gone: Option<String>,
@@ -60,6 +63,19 @@ impl Gateways {
         if !nbd.is_empty() {
             self.lock().nbd = nbd;
         }
+    }
+
+    /// The token that opens the snapshot now; none changes nothing.
+    pub(crate) fn set_token(&self, token: Option<Token>) {
+        let mut inner = self.lock();
+        inner.token = token.or(inner.token);
+    }
+
+    /// `name` as it is asked for: with the token.
+    fn open(&self, name: &ExportName) -> ExportName {
+        let token = self.lock().token;
+        let snapshot = name.snapshot.as_ref().map(|snapshot| SnapshotExport { name: snapshot.name.clone(), token });
+        ExportName { snapshot, ..name.clone() }
     }
 
     fn list(&self) -> Vec<String> {
@@ -165,13 +181,13 @@ impl Base {
 
     /// A new connection, to the first gateway behind this one that takes it.
     async fn dial(&self, behind: &str) -> Result<(String, Arc<Requests>), String> {
-        let mut list = self.gateways.list();
+        let (mut list, name) = (self.gateways.list(), self.gateways.open(&self.name));
         if let Some(at) = list.iter().position(|nbd| nbd == behind) {
             list.rotate_left(at + 1);
         }
         let mut why = "no gateway serves NBD over TCP".to_string();
         for nbd in list {
-            let refused = match Requests::connect(&nbd, &self.name).await {
+            let refused = match Requests::connect(&nbd, &name).await {
                 Ok(requests) if requests.size() == self.size => {
                     self.look().await?;
                     let mut inner = self.gateways.lock();

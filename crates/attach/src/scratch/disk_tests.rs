@@ -6,6 +6,7 @@ use super::super::serve::serve;
 use super::*;
 use crate::requests::Requests;
 use bytes::BytesMut;
+use holdfast_nbd::SnapshotExport;
 use holdfast_nbd::server::{Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step};
 use std::io::IoSlice;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -25,7 +26,8 @@ fn byte(offset: u64) -> u8 {
 
 fn name() -> ExportName {
     let name = |text: &str| Name::new(text).unwrap();
-    ExportName { snapshot: Some(name("monday")), ..ExportName::plain(name("demo"), name("vol1")) }
+    let snapshot = Some(SnapshotExport { name: name("monday"), token: None });
+    ExportName { snapshot, ..ExportName::plain(name("demo"), name("vol1")) }
 }
 
 /// How a gateway is, and what it sees.

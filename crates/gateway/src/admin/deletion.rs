@@ -165,20 +165,22 @@ impl AdminDoor {
             }
         };
         let accepted = reply.is_ok();
-        let mut changes = self.node.cluster.changes();
-        let heard =
-            async { while self.node.cluster.state().sets.contains_key(&id) && changes.changed().await.is_ok() {} };
-        let mut heard = std::pin::pin!(heard);
         if accepted {
-            let _ = tokio::time::timeout(HEARD_LIMIT, &mut heard).await;
+            let _ = tokio::time::timeout(HEARD_LIMIT, self.heard(id)).await;
         }
         let _ = tell.send(reply);
         if accepted {
             tokio::select! {
-                () = heard => {}
+                () = self.heard(id) => {}
                 () = self.node.stop.cancelled() => {}
             }
         }
+    }
+
+    /// Until this gateway has applied that the set is deleted. It asks the state, so a second call after the first has ended is right too.
+    async fn heard(&self, id: SetId) {
+        let mut changes = self.node.cluster.changes();
+        while self.node.cluster.state().sets.contains_key(&id) && changes.changed().await.is_ok() {}
     }
 
     /// At the leader of group 0.

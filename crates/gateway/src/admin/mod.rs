@@ -275,6 +275,7 @@ calls! {
     get_space: GetSpaceRequest -> GetSpaceReply;
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
+    get_snapshot_token: GetSnapshotTokenRequest -> GetSnapshotTokenReply;
     delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;
     rollback_snapshot: RollbackSnapshotRequest -> RollbackSnapshotReply;
     set_schedule: SetScheduleRequest -> SetScheduleReply;

@@ -183,6 +183,23 @@ impl AdminDoor {
         Ok(v1::ListSnapshotsReply { snapshots })
     }
 
+    pub(super) async fn get_snapshot_token(
+        &self,
+        request: v1::GetSnapshotTokenRequest,
+    ) -> Result<v1::GetSnapshotTokenReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        self.confirm(&set).await?;
+        let name = holdfast_api::name("name", &request.name)?;
+        let found = set.host.with(|m| m.state().snapshots.get(&name).cloned());
+        let Some(found) = found else {
+            let text =
+                format!("there is no finished snapshot {}@{name}: list the snapshots to see which there are", set.name);
+            return Err(Refusal::new(RefusalCode::NotFound, text));
+        };
+        let token = set.reader.mapping().key.snapshot_token(found.request);
+        Ok(v1::GetSnapshotTokenReply { token: token.to_text(), volumes: volumes(found.volumes.iter()) })
+    }
+
     pub(super) async fn delete_snapshot(
         &self,
         request: v1::DeleteSnapshotRequest,

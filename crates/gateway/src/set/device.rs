@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::Durability;
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::SetRefusal;
-use holdfast_nbd::ExportName;
+use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
 use holdfast_types::{Epoch, Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
@@ -317,6 +317,7 @@ impl Device for VolumeDevice {
 }
 
 /// Every export of this node.
+#[derive(Clone)]
 pub struct NodeExports {
     /// Who else there is, for refusals that say where to go.
     pub cluster: Arc<Cluster>,
@@ -324,6 +325,8 @@ pub struct NodeExports {
     pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
     /// Whether a connection without a token may take a free lease.
     pub plain_exports: bool,
+    /// Whether a snapshot is read without its token.
+    pub open_snapshots: bool,
 }
 
 impl NodeExports {
@@ -331,7 +334,18 @@ impl NodeExports {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
+    /// Refuses a plain export before anything of the set is looked up: the answer must not tell which sets there are.
+    fn admit(&self, name: &ExportName) -> Result<(), Refusal> {
+        if self.plain_exports || name.session.is_some() {
+            return Ok(());
+        }
+        let message =
+            format!("{name}: this gateway serves no plain exports; acquire a lease and connect with its token");
+        Err(Refusal { kind: RefusalKind::NotPermitted, message })
+    }
+
     fn find(&self, name: &ExportName) -> Result<(Arc<SetServer>, VolumeId, Sectors), Refusal> {
+        self.admit(name)?;
         let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
         let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
         let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
@@ -343,12 +357,28 @@ impl NodeExports {
         }
     }
 
-    /// A volume of a snapshot, which any gateway shows that knows it.
-    fn find_snapshot(&self, name: &ExportName) -> Result<(Arc<SetServer>, SnapshotDevice), Refusal> {
+    /// A volume of a snapshot. Any gateway that has applied the snapshot serves it.
+    fn find_snapshot(
+        &self,
+        name: &ExportName,
+        snapshot: &SnapshotExport,
+    ) -> Result<(Arc<SetServer>, SnapshotDevice), Refusal> {
+        let set = self.set(&name.set);
+        let found = set.as_ref().and_then(|set| SnapshotDevice::find(set, &snapshot.name, &name.volume));
+        if !self.open_snapshots {
+            let opened = set.zip(found.filter(|device| snapshot.token.is_some_and(|token| device.opens(token))));
+            // One answer for all: who has no token must not learn which sets and snapshots there are.
+            return opened.ok_or_else(|| Refusal {
+                kind: RefusalKind::NotPermitted,
+                message: format!(
+                    "{name}: no snapshot is open under this name and token at this gateway; `holdfast snapshot token {}@{}` prints both; if you have them from there, try again, or another gateway",
+                    name.set, snapshot.name
+                ),
+            });
+        }
         let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
-        let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
-        let snapshot = name.snapshot.as_ref().and_then(|snapshot| SnapshotDevice::find(&set, snapshot, &name.volume));
-        match snapshot {
+        let set = set.ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        match found {
             Some(device) => Ok((set, device)),
             None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
             None => Err(unknown(format!("there is no {name}: no such snapshot, or no such volume in it"))),
@@ -403,8 +433,8 @@ impl Exports for NodeExports {
     }
 
     fn describe(&self, name: &ExportName, _conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>> {
-        if name.snapshot.is_some() {
-            let found = self.find_snapshot(name).map(|(set, device)| ExportInfo {
+        if let Some(snapshot) = &name.snapshot {
+            let found = self.find_snapshot(name, snapshot).map(|(set, device)| ExportInfo {
                 size: device.size(),
                 description: format!("snapshot of set {}", set.name),
                 read_only: true,
@@ -423,11 +453,10 @@ impl Exports for NodeExports {
     }
 
     fn open(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<OpenedExport, Refusal>> {
-        let this =
-            NodeExports { cluster: self.cluster.clone(), sets: self.sets.clone(), plain_exports: self.plain_exports };
+        let this = self.clone();
         let name = name.clone();
-        if name.snapshot.is_some() {
-            let opened = self.find_snapshot(&name).map(|(set, device)| OpenedExport {
+        if let Some(snapshot) = &name.snapshot {
+            let opened = self.find_snapshot(&name, snapshot).map(|(set, device)| OpenedExport {
                 device: Arc::new(device),
                 closed: set.stopping(),
                 draining: CancellationToken::new(),
@@ -444,15 +473,10 @@ impl Exports for NodeExports {
             let used = set.use_volume(volume, &name.volume).map_err(|e| this.refusal(&set, &e))?;
             let connection = match &name.session {
                 Some(session) => set.open_session(session.token).map_err(|e| this.refusal(&set, &e))?,
-                None if this.plain_exports => {
+                None => {
+                    this.admit(&name)?;
                     let owner = plain_owner(&set, &conn.peer)?;
                     set.open_plain(owner).await.map_err(|e| this.refusal(&set, &e))?
-                }
-                None => {
-                    let message = format!(
-                        "{name}: this gateway serves no plain exports; acquire a lease and connect with its token"
-                    );
-                    return Err(Refusal { kind: RefusalKind::NotPermitted, message });
                 }
             };
             let (closed, draining) = (connection.serving.closed.clone(), connection.serving.draining.clone());

@@ -7,7 +7,7 @@
 
 use holdfast_control::keys::data::{Needs, Ring};
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
-use holdfast_types::{ObjectId, SetId};
+use holdfast_types::{ObjectId, RequestId, SetId, Token};
 use holdfast_volume::map::KeyUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -174,6 +174,16 @@ impl SetKey {
         self.sealing().sealer(object)
     }
 
+    /// The token that opens exports of the snapshot that request `made_by` made.
+    pub fn snapshot_token(&self, made_by: RequestId) -> Token {
+        self.sealing().key.snapshot_token(self.set, made_by)
+    }
+
+    /// Whether `token` opens exports of that snapshot. A token of any data key that the set still has does: a change of the key ends no reader.
+    pub fn opens_snapshot(&self, made_by: RequestId, token: Token) -> bool {
+        self.held(|held| held.keys.values().any(|key| key.snapshot_token(self.set, made_by) == token))
+    }
+
     /// What this gateway, as the set's leader, found of the keys; `None` where it does not lead, or has not looked.
     pub fn report(&self) -> Option<KeyReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -237,6 +247,19 @@ mod tests {
         key.replace(keys(&[1, 2]), 1);
         assert_eq!(key.sealing().key_id, 2, "Z2");
         assert!(SetKey::of_ring(GroupId(3), keys(&[1]), 2).is_none());
+    }
+
+    #[test]
+    fn a_snapshot_token_outlives_a_change_of_the_data_key_and_not_the_key() {
+        let key = SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone());
+        let (monday, tuesday) = (RequestId(1), RequestId(2));
+        let before = key.snapshot_token(monday);
+        assert!(key.opens_snapshot(monday, before) && !key.opens_snapshot(tuesday, before));
+        key.replace(keys(&[1, 2]), 2);
+        let after = key.snapshot_token(monday);
+        assert!(before != after && key.opens_snapshot(monday, before) && key.opens_snapshot(monday, after));
+        key.replace(keys(&[2]), 2);
+        assert!(!key.opens_snapshot(monday, before) && key.opens_snapshot(monday, after));
     }
 
     #[tokio::test]

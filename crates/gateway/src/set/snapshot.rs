@@ -1,7 +1,8 @@
 //! Snapshots as read-only exports: `SET/VOLUME@SNAPSHOT`, at any gateway that has applied the snapshot.
 //!
-//! No lease is needed and none is asked: what a kept root shows never changes (R7), so an answer that comes late is as right as one
-//! that comes early. Where the snapshot was deleted meanwhile, its objects may be gone: the connection is closed.
+//! It needs no lease: what a kept root shows never changes (R7), so a late answer is as right as an early one. It needs the snapshot's token
+//! ([`SetKey::snapshot_token`](crate::set::set_key::SetKey::snapshot_token)), unless `snapshot_exports = "open"`. When the snapshot is deleted while it is read,
+//! its objects may be gone: the connection is closed.
 
 use crate::cache::Demand;
 use crate::front::device::{Device, DeviceError, Extent, ReadPart};
@@ -11,7 +12,7 @@ use crate::set::server::SetServer;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::RootRef;
-use holdfast_types::{Lba, Name, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, Name, RequestId, SECTOR_BYTES, Sectors, Token, VolumeId};
 use std::sync::Arc;
 
 /// Bytes that are fetched at once at most.
@@ -21,6 +22,7 @@ const STEP_BYTES: u64 = 4 << 20;
 pub struct SnapshotDevice {
     server: Arc<SetServer>,
     snapshot: Name,
+    made_by: RequestId,
     root: RootRef,
     volume: VolumeId,
     size: Sectors,
@@ -30,13 +32,18 @@ pub struct SnapshotDevice {
 impl SnapshotDevice {
     /// The volume as the snapshot has it; `None` where there is no such snapshot, or no such volume in it, as far as applied here.
     pub fn find(server: &Arc<SetServer>, snapshot: &Name, volume: &Name) -> Option<Self> {
-        let (root, id, size) = server.host.with(|m| {
+        let (root, made_by, id, size) = server.host.with(|m| {
             let found = m.state().snapshots.get(snapshot)?;
             let (id, volume) = found.volumes.iter().find(|(_, v)| v.name == *volume)?;
-            Some((found.root, *id, volume.size))
+            Some((found.root, found.request, *id, volume.size))
         })?;
         let ahead = server.reader.ahead_of_root();
-        Some(Self { server: server.clone(), snapshot: snapshot.clone(), root, volume: id, size, ahead })
+        Some(Self { server: server.clone(), snapshot: snapshot.clone(), made_by, root, volume: id, size, ahead })
+    }
+
+    /// Whether `token` opens it.
+    pub fn opens(&self, token: Token) -> bool {
+        self.server.reader.mapping().key.opens_snapshot(self.made_by, token)
     }
 
     /// Whether it is there still.

@@ -15,11 +15,11 @@ const CREATE: &str = "\
 A snapshot shows all volumes of a set at one moment, which lies between the call and its answer. What was answered before the call is in it.
 It costs what changes afterwards, whatever the volumes' size. A set has 128 snapshots at most, those of its schedule and pending ones among them.
 
-SET/VOLUME@NAME is its export over NBD, at any gateway: read-only, without a lease and without a token. Whoever reaches a gateway's NBD door can read it.
+Any gateway exports it over NBD, read-only and without a lease: `holdfast snapshot token` prints where and with which token.
 
 Examples:
   holdfast snapshot create demo@monday
-  nbdcopy nbd://gateway-1:10809/demo/vol1@monday monday.img
+  holdfast volume export demo/vol1@monday monday.img
 ";
 
 const LIST: &str = "\
@@ -37,6 +37,17 @@ What each takes up: `holdfast set show`, as ONLY ITS OWN.
 Examples:
   holdfast snapshot list demo
   holdfast snapshot list demo --output json | jq -r '.snapshots[] | select(.pending) | .name'
+";
+
+const TOKEN: &str = "\
+Prints the NBD address of each volume as the snapshot has it, with the token that opens it. Any gateway serves it, read-only and without a lease; the address
+names the one that leads the set.
+Whoever knows the token can read the whole snapshot: keep it as you keep the data. It is valid until the snapshot is deleted; after a change of the set's
+data key ask for a new one. `holdfast volume export` and `holdfast standby` get it by themselves.
+
+Examples:
+  holdfast snapshot token demo@monday
+  nbdcopy \"$(holdfast snapshot token demo@monday --output json | jq -r '.exports[0]')\" monday.img
 ";
 
 const DELETE: &str = "\
@@ -103,6 +114,13 @@ pub enum SnapshotCommand {
         /// The set
         set: Name,
     },
+    /// Print where to read a snapshot over NBD: addresses with the token that opens them
+    #[command(after_long_help = with_codes(TOKEN))]
+    Token {
+        /// The set and the snapshot's name
+        #[arg(value_name = "SET@NAME")]
+        snapshot: SnapshotArg,
+    },
     /// Make a set what one of its snapshots shows; takes a snapshot of it as it is first
     #[command(after_long_help = with_codes(ROLLBACK))]
     Rollback {
@@ -168,6 +186,7 @@ pub async fn run(common: &Common, command: SnapshotCommand) -> Result<(), CliErr
     match command {
         SnapshotCommand::Create { snapshot } => create(common, &snapshot).await,
         SnapshotCommand::List { set } => list(common, &set).await,
+        SnapshotCommand::Token { snapshot } => show_token(common, &snapshot).await,
         SnapshotCommand::Rollback { snapshot, force, yes } => rollback(common, &snapshot, force, yes).await,
         SnapshotCommand::Diff { set, earlier, later } => super::diff::run(common, &set, &earlier, &later).await,
         SnapshotCommand::Delete { snapshot, yes } => delete(common, &snapshot, yes).await,
@@ -251,6 +270,26 @@ async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: boo
         ),
         None => format!("set {} was rolled back to {snapshot} by this request before", snapshot.set),
     })
+}
+
+/// The token, and the NBD address of each volume at the gateway that leads (`?` belongs to the export's name: it is escaped).
+async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError> {
+    let mut door = door(common);
+    let found = token(&mut door, snapshot).await?;
+    let leader = super::set::status(&mut door, snapshot.set.as_str(), false).await?.leader;
+    let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
+    let (SnapshotArg { set, name }, token) = (snapshot, &found.token);
+    let export = |volume: &v1::Volume| format!("nbd://{nbd}/{set}/{}@{name}%3Ftoken={token}", volume.name);
+    let exports: Vec<String> = found.volumes.iter().map(export).collect();
+    output::show(common.output, &serde_json::json!({ "token": token, "exports": exports }), || exports.join("\n"))
+}
+
+/// What opens exports of a snapshot.
+pub(super) async fn token(door: &mut Door, snapshot: &SnapshotArg) -> Result<v1::GetSnapshotTokenReply, CliError> {
+    let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
+    let request = v1::GetSnapshotTokenRequest { set, name };
+    let call = async |mut client: Client| client.get_snapshot_token(request.clone()).await;
+    door.call(&format!("get the token of snapshot {snapshot}"), Effect::Reads, call).await
 }
 
 /// The snapshot as its set's leader lists it.

@@ -5,7 +5,7 @@ use crate::cli::{Common, DevArgs};
 use crate::command::bootstrap::{Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
-use holdfast_gateway::config::{GatewayConfig, KeyConfig, TlsConfig};
+use holdfast_gateway::config::{GatewayConfig, KeyConfig, SnapshotExports, TlsConfig};
 use holdfast_tls::Role;
 use holdfast_tls::make::{self, Wanted};
 use holdfast_types::{ByteSize, Name};
@@ -245,6 +245,7 @@ fn gateway(
             peer_listen: ports.draw()?,
             http_listen: Some(ports.draw()?),
             plain_exports: true,
+            snapshot_exports: SnapshotExports::Open,
             key: KeyConfig { file: Some(key.to_path_buf()), ..KeyConfig::default() },
             name,
             ..GatewayConfig::default()

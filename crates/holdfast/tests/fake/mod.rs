@@ -373,6 +373,13 @@ impl Admin for Door {
         self.enter("list_snapshots").await?;
         node::list_snapshots(&self.world.lock().unwrap(), &request.into_inner().set).map(Response::new)
     }
+    async fn get_snapshot_token(
+        &self,
+        request: Request<v1::GetSnapshotTokenRequest>,
+    ) -> Answer<v1::GetSnapshotTokenReply> {
+        self.enter("get_snapshot_token").await?;
+        node::get_snapshot_token(&self.world.lock().unwrap(), &request.into_inner()).map(Response::new)
+    }
     async fn delete_snapshot(&self, request: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
         self.enter("delete_snapshot").await?;
         node::delete_snapshot(&mut self.world.lock().unwrap(), &request.into_inner()).map(Response::new)

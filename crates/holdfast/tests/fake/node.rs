@@ -129,6 +129,17 @@ pub fn list_snapshots(world: &World, set: &str) -> Result<v1::ListSnapshotsReply
     Ok(v1::ListSnapshotsReply { snapshots: find(world, set)?.snapshots.clone() })
 }
 
+/// Always the same token.
+pub fn get_snapshot_token(
+    world: &World,
+    request: &v1::GetSnapshotTokenRequest,
+) -> Result<v1::GetSnapshotTokenReply, Status> {
+    let Some(found) = find(world, &request.set)?.snapshots.iter().find(|snapshot| snapshot.name == request.name) else {
+        return refuse(RefusalCode::NotFound, "there is no such snapshot");
+    };
+    Ok(v1::GetSnapshotTokenReply { token: "0123456789abcdef".repeat(2), volumes: found.volumes.clone() })
+}
+
 /// Of every volume the same ranges, in two parts, the first of which ends within a range.
 pub fn diff_snapshots(world: &World, request: &v1::DiffSnapshotsRequest) -> Result<v1::DiffSnapshotsReply, Status> {
     let snapshots = &find(world, &request.set)?.snapshots;

@@ -2,11 +2,13 @@
 //! in the module's documentation.
 
 use super::*;
-use holdfast_types::GroupId;
+use holdfast_types::{GroupId, RequestId};
 use proptest::prelude::*;
 
 const SET: SetId = GroupId(5);
 const KEY_ID: u32 = 7;
+/// HKDF-SHA256, salt "holdfast snapshot token v1", key 32 bytes of 1, info set 5 and request 9, big-endian; the first 16 bytes.
+const SNAPSHOT_TOKEN: &str = "951427d79aab2a0669747094b1325021";
 const WRAPPED: &str = "4846575241504b59010000006c000000070000000500000000000000584e9ecc664da961\
     6465666768696a6b6c6d6e6f707172737475767778797a7b\
     d45134a22ff7dfbb6c48a31e8b34fa5b7d7ae9f89b8554433fd5131e6b411de54e1797a0366b1deaf810576795bca3e7";
@@ -30,6 +32,18 @@ fn wrapped_key_is_pinned() {
     let wrapped = cluster.wrap(&DataKey::from_bytes(bytes(0)), SET, KEY_ID, bytes(100));
     assert_eq!(hex(&wrapped), WRAPPED);
     assert_eq!(cluster.unwrap(&wrapped, SET, KEY_ID).unwrap().bytes(), &bytes::<32>(0));
+}
+
+#[test]
+fn a_snapshot_token_is_of_one_key_one_set_and_one_snapshot() {
+    let token = |key: u8, set: u64, made_by: u128| {
+        DataKey::from_bytes([key; 32]).snapshot_token(GroupId(set), RequestId(made_by))
+    };
+    // All gateways of a cluster must derive the same, also while they run different builds.
+    assert_eq!(token(1, 5, 9).to_text(), SNAPSHOT_TOKEN);
+    for other in [token(2, 5, 9), token(1, 6, 9), token(1, 5, 10)] {
+        assert!(other != token(1, 5, 9));
+    }
 }
 
 #[test]

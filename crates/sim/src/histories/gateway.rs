@@ -23,7 +23,7 @@ use holdfast_gateway::set::server::{SetParts, SetServer};
 use holdfast_gateway::set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_gateway::set::uploader::{UploadSettings, Uploader};
 use holdfast_log::NodeLog;
-use holdfast_nbd::ExportName;
+use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::Group;
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
@@ -320,6 +320,7 @@ impl Gateway {
             cluster: Arc::new(Cluster::default()),
             sets: Arc::new(RwLock::new(sets)),
             plain_exports: true,
+            open_snapshots: true,
         };
         Self { seat, server, key, exports, stop, tasks }
     }
@@ -330,7 +331,8 @@ impl Gateway {
     /// Why not now.
     pub async fn open(&self, volume: &Name, snapshot: Option<&Name>) -> Result<OpenedExport, Refusal> {
         let set = self.server.name.clone();
-        let export = ExportName { set, volume: volume.clone(), snapshot: snapshot.cloned(), session: None };
+        let snapshot = snapshot.map(|name| SnapshotExport { name: name.clone(), token: None });
+        let export = ExportName { set, volume: volume.clone(), snapshot, session: None };
         self.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await
     }
 }

@@ -74,6 +74,7 @@
          "peer_listen = \"0.0.0.0:" peer-port "\"\n"
          "nbd_listen = \"0.0.0.0:" nbd-port "\"\n"
          "plain_exports = true\n"
+         "snapshot_exports = \"open\"\n"
          "plaintext_network = true\n"
          "[advertise]\n"
          "api = \"" (at api-port) "\"\n"

@@ -273,8 +273,8 @@ impl World {
         state.members.insert(OTHER, other());
         cluster.adopt(state);
         let sets = BTreeMap::from([(entry.name, server.clone())]);
-        let exports =
-            NodeExports { cluster: Arc::new(cluster), sets: Arc::new(RwLock::new(sets)), plain_exports: true };
+        let (cluster, sets) = (Arc::new(cluster), Arc::new(RwLock::new(sets)));
+        let exports = NodeExports { cluster, sets, plain_exports: true, open_snapshots: true };
         Self { seat, server, exports: Arc::new(exports), stop, _dir: dir }
     }
 
@@ -404,5 +404,35 @@ async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
     for aim in &aims {
         let expected = "set demo has no leader at the moment; try again, or another gateway";
         assert_eq!(refusal(aim).await, expected, "{aim:?}");
+    }
+}
+
+/// A snapshot is all data of a set at one moment: without its token it is read by nobody, and a refusal does not tell which sets and snapshots there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_exports_answer_alike_whatever_is_there() {
+    let world = World::new(true).await;
+    let exports = Arc::new(NodeExports { plain_exports: false, open_snapshots: false, ..(*world.exports).clone() });
+    let refused = async |export: &str| {
+        let name: ExportName = export.parse().unwrap();
+        let said = exports.describe(&name, ConnInfo { id: 1, peer: Peer::Unix }).await.expect_err(export);
+        let opened = exports.open(&name, ConnInfo { id: 1, peer: Peer::Unix }).await;
+        let opened = opened.err().unwrap_or_else(|| panic!("{export} was opened"));
+        assert_eq!((said.kind, &said.message), (opened.kind, &opened.message), "{export}");
+        assert_eq!(said.kind, RefusalKind::NotPermitted, "{export}");
+        let (set, snapshot) = (name.set.as_str(), name.snapshot.as_ref().map_or("-", |found| found.name.as_str()));
+        let said = said.message.replace(&name.to_string(), "NAME").replace(&format!("{set}@{snapshot}"), "SNAPSHOT");
+        assert!(!said.contains(set) && !said.contains("00000007"), "{said}");
+        said
+    };
+    let token = format!("?token={:032x}", 7);
+    // The set is there and has the volume vol1; all else is not there.
+    for all in [["demo/vol1", "demo/vol9", "none/vol1"], ["demo/vol1@monday", "demo/vol9@monday", "none/vol1@monday"]] {
+        let said = refused(all[0]).await;
+        for other in &all[1..] {
+            assert_eq!(refused(other).await, said, "{other}");
+        }
+        if all[0].contains('@') {
+            assert_eq!(refused(&format!("{}{token}", all[0])).await, said, "with a wrong token");
+        }
     }
 }

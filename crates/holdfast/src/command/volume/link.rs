@@ -6,14 +6,14 @@
 //! L3  Every grant must name the volume with the id and the size of the beginning: under the same name there may be another one since.
 
 use super::super::set::status;
-use super::super::snapshot::{SnapshotArg, find as find_snapshot};
+use super::super::snapshot::{SnapshotArg, find as find_snapshot, token as snapshot_token};
 use super::VolumePath;
 use crate::cli::Common;
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::{CliError, Exit};
 use bytes::Bytes;
 use holdfast_api::v1;
-use holdfast_attach::requests::{Errno, ExportName, Extent, ReadPart, RequestError, Requests, Session};
+use holdfast_attach::requests::{Errno, ExportName, Extent, ReadPart, RequestError, Requests, Session, SnapshotExport};
 use holdfast_types::{Name, Owner, Token};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -169,10 +169,15 @@ impl Link {
         let token = self.held().and_then(|held| Token::from_text(&held.token));
         let Some(token) = token else { return Err(CliError::failed("the grant has no token")) };
         let session = Some(Session { token, slot: 0, generation });
-        self.open(nbd, session).await
+        self.open(nbd, None, session).await
     }
 
-    async fn open(&self, nbd: &str, session: Option<Session>) -> Result<Requests, CliError> {
+    async fn open(
+        &self,
+        nbd: &str,
+        snapshot: Option<SnapshotExport>,
+        session: Option<Session>,
+    ) -> Result<Requests, CliError> {
         if nbd.is_empty() {
             return Err(CliError::failed(format!(
                 "the gateway that serves {} has no TCP listener for NBD",
@@ -180,12 +185,7 @@ impl Link {
             ))
             .next("set nbd.listen in its settings"));
         }
-        let name = ExportName {
-            set: self.volume.set.clone(),
-            volume: self.volume.name.clone(),
-            snapshot: self.snapshot.as_ref().map(|(name, _)| name.clone()),
-            session,
-        };
+        let name = ExportName { set: self.volume.set.clone(), volume: self.volume.name.clone(), snapshot, session };
         Requests::connect(nbd, &name)
             .await
             .map_err(|error| CliError::unreachable(format!("{}", self.volume)).because(&error))
@@ -194,7 +194,10 @@ impl Link {
     async fn connect_snapshot(&self, door: &mut Door) -> Result<Requests, CliError> {
         let leader = status(door, self.volume.set.as_str(), false).await?.leader;
         let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
-        self.open(&nbd, None).await
+        let Some((name, _)) = &self.snapshot else { return Err(CliError::failed("this is no export of a snapshot")) };
+        let arg = SnapshotArg { set: self.volume.set.clone(), name: name.clone() };
+        let token = Token::from_text(&snapshot_token(door, &arg).await?.token);
+        self.open(&nbd, Some(SnapshotExport { name: name.clone(), token }), None).await
     }
 
     /// L2. One more connection, for whoever is left without.
