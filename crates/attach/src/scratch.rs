@@ -229,8 +229,8 @@ impl Copy {
         let gateways = Arc::new(Gateways::default());
         let learned = tokio::time::timeout_at(deadline, learn(&doors)).await;
         gateways.set(learned.ok().flatten().ok_or_else(known)?);
-        let token = tokio::time::timeout_at(deadline, token(&doors, options)).await.map_err(|_| known())?;
-        gateways.set_token(Some(token.map_err(ScratchError::Refused)?));
+        let opens = tokio::time::timeout_at(deadline, token(&doors, options)).await.map_err(|_| known())?;
+        gateways.set_token(Some(opens.map_err(ScratchError::Refused)?));
         let identity = Identity::listed(&doors, set, &snapshot, &options.snapshot);
 
         std::fs::create_dir_all(&options.scratch).map_err(at(&options.scratch))?;
