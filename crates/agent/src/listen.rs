@@ -131,8 +131,8 @@ pub struct Guest {
     socket: Box<dyn Wire>,
     id: u64,
     places: Arc<Mutex<Places>>,
-    /// Ready once a newer one takes the place.
-    evicted: oneshot::Receiver<()>,
+    /// Ready once a newer one takes the place. `None` after that: a receiver that has ended must not be polled again.
+    evicted: Option<oneshot::Receiver<()>>,
     idle: Duration,
     alarm: Pin<Box<Sleep>>,
 }
@@ -150,12 +150,18 @@ impl Guest {
         let id = inner.next;
         inner.taken.insert(id, evict);
         drop(inner);
+        let evicted = Some(evicted);
         Self { socket, id, places: places.clone(), evicted, idle, alarm: Box::pin(tokio::time::sleep(idle)) }
     }
 
     /// L1, L2: whether it may go on. `cx` is woken when it may not.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if Pin::new(&mut self.evicted).poll(cx).is_ready() {
+        if let Some(evicted) = &mut self.evicted
+            && Pin::new(evicted).poll(cx).is_ready()
+        {
+            self.evicted = None;
+        }
+        if self.evicted.is_none() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "a newer connection took its place"));
         }
         if self.alarm.as_mut().poll(cx).is_ready() {
@@ -208,7 +214,7 @@ impl AsyncWrite for Guest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
     #[tokio::test]
@@ -223,5 +229,22 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(guest);
         assert!(lock(&bounded.places).taken.is_empty(), "its place is free");
+    }
+
+    /// A server that failed to read answers all the same: it was a panic, and anybody who could connect could cause it.
+    #[tokio::test]
+    async fn a_connection_that_lost_its_place_may_be_asked_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded::new(listener);
+        let (mut clients, mut guests) = (Vec::new(), Vec::new());
+        for _ in 0..=CONNECTIONS_MAX {
+            clients.push(TcpStream::connect(address).await.unwrap());
+            guests.push(bounded.accept().await.0);
+        }
+        let oldest = &mut guests[0];
+        let read = oldest.read(&mut [0; 16]).await.unwrap_err();
+        let write = oldest.write(b"HTTP/1.1 400").await.unwrap_err();
+        assert_eq!((read.kind(), write.kind()), (io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionAborted));
     }
 }

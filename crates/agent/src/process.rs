@@ -10,8 +10,9 @@ pub use table::{of_mark, of_name, signal};
 use said::Said;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
@@ -23,8 +24,50 @@ pub const SAID_BYTES_MAX: usize = 16 << 10;
 /// read in any case.
 const AFTERWORDS: Duration = Duration::from_millis(100);
 
-/// Programs that were killed and are still there, by their whole command line: they stand in the kernel, for as long as a device does not answer.
+/// Programs that were killed and are still there, by their whole command line, and when they were killed: they stand in the kernel, for as long as a device does
+/// not answer.
 static LEFT: Mutex<BTreeMap<String, (Child, Instant)>> = Mutex::new(BTreeMap::new());
+
+/// A program that runs. However its run ends, also when the task that waits for it is aborted, it is killed, and noted in [`LEFT`] until it is gone.
+struct Running {
+    name: String,
+    child: Option<Child>,
+    killed: Option<Instant>,
+}
+
+impl Running {
+    fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.start_kill();
+            self.killed.get_or_insert_with(Instant::now);
+        }
+    }
+
+    async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let Some(child) = &mut self.child else { return Err(io::ErrorKind::NotFound.into()) };
+        let status = child.wait().await;
+        self.child = None;
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+        let Some(mut child) = self.child.take() else { return };
+        if matches!(child.try_wait(), Ok(None)) {
+            let killed = self.killed.unwrap_or_else(Instant::now);
+            let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+            left.insert(std::mem::take(&mut self.name), (child, killed));
+        }
+    }
+}
+
+/// Of those in [`LEFT`] the ones that hang. A healthy program is still there for a moment after it was killed: it is no sign of anything.
+fn left_since_long(left: &mut BTreeMap<String, (Child, Instant)>) -> impl Iterator<Item = (&String, Instant)> {
+    left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
+    left.iter().filter(|(_, (_, since))| since.elapsed() >= AFTERWORDS).map(|(name, (_, since))| (name, *since))
+}
 
 /// Why there is no [`Ran`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +114,13 @@ fn shown(command: &Command) -> String {
 /// An earlier one of the same command line that was killed and is still there; since when.
 fn left_since(name: &str) -> Option<Instant> {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
-    left.get(name).map(|(_, since)| *since)
+    left_since_long(&mut left).find(|(of, _)| *of == name).map(|(_, since)| since)
 }
 
 /// The command lines of those for which `is` holds, of the programs that were killed and hang in the kernel. Waits for nothing.
 pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
-    left.keys().filter(|name| is(name)).cloned().collect()
+    left_since_long(&mut left).map(|(name, _)| name).filter(|name| is(name)).cloned().collect()
 }
 
 /// Runs `command` for at most `limit`, then kills it; whatever its exit code is. While an earlier one of the same command line hangs in the kernel, no further one
@@ -98,19 +139,17 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| NotRan::Unable(format!("{name}: {error}")))?;
     let (out, err) = (Said::of(child.stdout.take()), Said::of(child.stderr.take()));
-    let waited = tokio::time::timeout(limit, child.wait()).await;
+    let mut running = Running { name: name.clone(), child: Some(child), killed: None };
+    let waited = tokio::time::timeout(limit, running.wait()).await;
     let (out, err) = tokio::join!(out.whole(), err.whole());
     match waited {
         Ok(Ok(status)) => Ok(Ran { code: status.code(), out, err }),
         Ok(Err(error)) => Err(NotRan::Unable(format!("{name}: {error}"))),
         Err(_) => {
             let late = NotRan::Late(format!("{name}: not within {} ms; {err}", limit.as_millis()));
-            let _ = child.start_kill();
+            running.kill();
             // Hardly waited for: a process in an uninterruptible wait on a dead device ends when the device is let go of.
-            if tokio::time::timeout(AFTERWORDS, child.wait()).await.is_err() {
-                let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-                left.insert(name, (child, Instant::now()));
-            }
+            let _ = tokio::time::timeout(AFTERWORDS, running.wait()).await;
             Err(late)
         }
     }
@@ -203,6 +242,30 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
 
+    /// The agent aborts the job of a step that it gives up. A program of that job which hangs in the kernel must still be known. Healthy ones are noted as well,
+    /// for as long as their end takes; a few end before that.
+    #[tokio::test]
+    async fn a_program_whose_job_was_aborted_is_noted() {
+        let noted = async |at: u32| {
+            let command = || sh(&format!("exec sleep 62.{at:03}"));
+            let job = tokio::spawn(ran(command(), Duration::from_secs(60)));
+            let (seconds, begun) = (format!("62.{at:03}"), Instant::now());
+            while of_name("sleep", &seconds).is_empty() && begun.elapsed() < Duration::from_secs(20) {
+                tokio::time::sleep(LOOK_PAUSE).await;
+            }
+            job.abort();
+            assert!(job.await.unwrap_err().is_cancelled());
+            let noted = LEFT.lock().unwrap().contains_key(&shown(&command()));
+            assert!(!hanging(|_| true).contains(&shown(&command())), "it was killed a moment ago");
+            noted
+        };
+        let mut found = false;
+        for at in 0..20 {
+            found = found || noted(at).await;
+        }
+        assert!(found, "none of 20 aborted programs was noted");
+    }
+
     /// One that hangs in the kernel is imitated by one that was not killed: it is kept as if it had been, and does not end.
     #[tokio::test]
     async fn what_hangs_in_the_kernel_is_not_started_again_and_again() {
@@ -216,7 +279,7 @@ mod tests {
         while of_name("sleep", "61.125").is_empty() && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
-        LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now()));
+        LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now() - AFTERWORDS));
         for _ in 0..10 {
             let why = run(command(), Duration::from_millis(1)).await.unwrap_err();
             assert!(why.contains("an earlier one hangs"), "{why}");

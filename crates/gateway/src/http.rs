@@ -62,8 +62,11 @@ async fn gathering(gather: impl Fn() + Clone + Send + 'static) -> Infallible {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // One that panics is told by the runtime; the next second has its turn all the same.
-        let _ = holdfast_log::spawn_blocking(gather.clone()).await;
+        if let Err(ended) = holdfast_log::spawn_blocking(gather.clone()).await
+            && let Ok(panic) = ended.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 

@@ -65,7 +65,11 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     // Ends of this process's own refreshes, also of those that the state could not keep.
     let (mut refreshed, mut failure) = (None::<Instant>, None::<Instant>);
     let ended = loop {
-        let state = standby.state()?;
+        let state = match standby.state() {
+            Ok(state) => state,
+            // What runs is taken down all the same.
+            Err(why) => break Err(why),
+        };
         let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
         let now = clock::unix_ms();
         let since = |at: Option<Instant>| at.map(|at| at.elapsed());

@@ -111,8 +111,16 @@ enum UploadError {
     Stopping,
     #[error("the store does not answer in time")]
     Late,
-    #[error("sealing: {0}")]
-    Task(#[from] tokio::task::JoinError),
+}
+
+impl From<tokio::task::JoinError> for UploadError {
+    /// A panic goes on: a checkpoint that breaks an invariant must not be begun again for ever as if the store were slow.
+    fn from(ended: tokio::task::JoinError) -> Self {
+        match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Self::Stopping,
+        }
+    }
 }
 
 /// How a root that is written now is to be divided; `None` where it is written whole, because of a gateway whose build reads no other.
