@@ -6,9 +6,10 @@
 //! And what a clone begins with: a root of its own that says nothing itself.
 
 use crate::cluster::Cluster;
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::server::{SetError, SetServer};
 use holdfast_control::set::{Pin, PinStanding, SetCommand, Snapshot, SnapshotId};
-use holdfast_types::{LogId, RequestId, SetId};
+use holdfast_types::{LogId, RequestId, SetId, Term};
 use holdfast_volume::map::{Base, Root};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +22,21 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs until told to stop.
 pub async fn run(server: Arc<SetServer>, cluster: Arc<Cluster>, stop: CancellationToken) {
-    let mut pause = TURN;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-        pause = TURN;
-        if server.leading_ready().is_none() || server.head.fenced().is_some() {
-            continue;
-        }
-        if let Err(e) = turn(&server, &cluster).await {
-            tracing::warn!(set = %server.name, error = %e, "pins of clones could not be looked after; trying again");
-            pause = PAUSE;
-        }
+    let pins = Pins { server: server.clone(), cluster };
+    leader_task::run(server, pins, Pauses::fixed(TURN, PAUSE), stop).await;
+}
+
+struct Pins {
+    server: Arc<SetServer>,
+    cluster: Arc<Cluster>,
+}
+
+impl LeaderTask for Pins {
+    async fn turn(&mut self, _: Term) -> Result<(), Failed> {
+        turn(&self.server, &self.cluster).await.map_err(|e| {
+            tracing::warn!(set = %self.server.name, error = %e, "pins of clones were not compared with the clones; tried again");
+            Failed
+        })
     }
 }
 

@@ -18,6 +18,7 @@ pub mod gate;
 pub mod head;
 pub mod host;
 pub mod kept;
+mod leader_task;
 pub mod mapping;
 pub mod mover;
 pub mod pace;

@@ -14,6 +14,7 @@
 //!
 //! All of it may be done again, by this leader or the next one.
 
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::mapping::Mapping;
 use crate::set::server::{SetServer, unix_ms};
 use holdfast_control::set::RootRef;
@@ -109,7 +110,20 @@ pub struct Mover {
     switch: Arc<Switch>,
     /// The stores that are left may take so long to let go of the head.
     lets_go_within: Duration,
+    /// What this leader has done for the placement that there is now.
+    work: Option<Work>,
     stop: CancellationToken,
+}
+
+impl LeaderTask for Mover {
+    async fn turn(&mut self, term: Term) -> Result<(), Failed> {
+        self.step(term).await
+    }
+
+    async fn idle(&mut self) {
+        self.work = None;
+        self.server.placing.say(None);
+    }
 }
 
 impl Mover {
@@ -121,68 +135,56 @@ impl Mover {
         lets_go_within: Duration,
         stop: CancellationToken,
     ) -> Self {
-        Self { server, mapping, switch, lets_go_within, stop }
+        Self { server, mapping, switch, lets_go_within, work: None, stop }
     }
 
     /// Runs until told to stop.
     pub async fn run(self) {
-        let (mut work, mut pause): (Option<Work>, Duration) = (None, TURN);
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+        let (server, stop) = (self.server.clone(), self.stop.clone());
+        leader_task::run(server, self, Pauses::fixed(TURN, PAUSE), stop).await;
+    }
+
+    async fn step(&mut self, term: Term) -> Result<(), Failed> {
+        let text = self.switch.text();
+        let placement = Placement::parse(&text);
+        let Some((phase, to)) = &placement.next else {
+            self.idle().await;
+            return Ok(());
+        };
+        // A change that is seen as it was: the text and what is in place belong together, or the next turn has it.
+        let Some(several) = self.switch.several() else { return Ok(()) };
+        let mut mine = self.work.take().filter(|work| work.term == term && work.text == text).unwrap_or_else(|| Work {
+            term,
+            text: text.clone(),
+            before: None,
+            hold: HOLD,
+            again_at: None,
+            ended_at: None,
+            warned: false,
+        });
+        let (turn, next) = match phase {
+            PlacementPhase::Filling => {
+                let next = Placement { next: Some((PlacementPhase::Ending, to.clone())), ..placement.clone() };
+                (Ok(self.fill(&several)), next)
             }
-            pause = TURN;
-            let text = self.switch.text();
-            let placement = Placement::parse(&text);
-            let leads = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none());
-            let (Some(term), Some((phase, to))) = (leads, &placement.next) else {
-                work = None;
-                self.server.placing.say(None);
-                continue;
-            };
-            // A change that is seen as it was: the text and what is in place belong together, or the next turn has it.
-            let Some(several) = self.switch.several() else { continue };
-            let new = || Work {
-                term,
-                text: text.clone(),
-                before: None,
-                hold: HOLD,
-                again_at: None,
-                ended_at: None,
-                warned: false,
-            };
-            let mine = work.take().filter(|work| work.term == term && work.text == text).unwrap_or_else(new);
-            let mine = work.insert(mine);
-            let turn = async {
-                match phase {
-                    PlacementPhase::Filling => Ok(self.fill(&several)),
-                    PlacementPhase::Ending => self.end(&several, mine).await,
-                }
-            };
-            let turn = tokio::select! {
-                () = self.stop.cancelled() => return,
-                turn = turn => turn,
-            };
-            let next = match phase {
-                PlacementPhase::Filling => {
-                    Placement { next: Some((PlacementPhase::Ending, to.clone())), ..placement.clone() }
-                }
-                PlacementPhase::Ending => Placement { stores: to.clone(), next: None },
-            };
-            match turn {
-                Ok(Ok(())) => {
-                    let step = Some((text.clone(), next.to_string()));
-                    self.server.placing.say(Some(Placing { step, waits: String::new() }));
-                }
-                Ok(Err(waits)) | Err(EndError::NotYet(waits)) => self.server.placing.waits(waits),
-                Err(EndError::Store(error)) => {
-                    tracing::debug!(set = %self.server.name, %error, "a change of stores does not get on; tried again");
-                    self.server.placing.waits(error.to_string());
-                    pause = PAUSE;
-                }
+            PlacementPhase::Ending => {
+                (self.end(&several, &mut mine).await, Placement { stores: to.clone(), next: None })
+            }
+        };
+        self.work = Some(mine);
+        match turn {
+            Ok(Ok(())) => {
+                let step = Some((text, next.to_string()));
+                self.server.placing.say(Some(Placing { step, waits: String::new() }));
+            }
+            Ok(Err(waits)) | Err(EndError::NotYet(waits)) => self.server.placing.waits(waits),
+            Err(EndError::Store(error)) => {
+                tracing::debug!(set = %self.server.name, %error, "a change of stores does not get on; tried again");
+                self.server.placing.waits(error.to_string());
+                return Err(Failed);
             }
         }
+        Ok(())
     }
 
     fn filled(&self, several: &Quorum) -> Result<(), String> {

@@ -11,6 +11,7 @@
 //! only: the heads, the names and each store's copies have turns of their own. What may be copied a second, where that is limited, the stores share.
 
 use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::server::SetServer;
 use bytes::Bytes;
@@ -92,6 +93,48 @@ pub struct Repairer {
     begun: Instant,
 }
 
+/// One part's turns.
+struct PartOfRepair<'a> {
+    repairer: &'a Repairer,
+    several: &'a Quorum,
+    part: Part,
+    past: Past,
+}
+
+impl LeaderTask for PartOfRepair<'_> {
+    async fn turn(&mut self, term: Term) -> Result<(), Failed> {
+        let Self { repairer, several, part, past } = self;
+        repairer.compare_anew(several, term);
+        let (kept, current) = repairer.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
+        // Before the first checkpoint there is nothing to copy, and perhaps no head.
+        if kept.is_empty() {
+            self.forget().await;
+            return Ok(());
+        }
+        let turn = match part {
+            Part::Heads => repairer.mend_heads(several, current, past).await,
+            Part::Names => repairer.judge(several, &kept, current, past).await,
+            Part::Fill(at) => repairer.fill(several, *at, &kept).await,
+        };
+        turn.map_err(|e| {
+            tracing::debug!(set = %repairer.server.name, ?part, error = %e, "what a store lacks is looked after again later");
+            Failed
+        })
+    }
+
+    async fn idle(&mut self) {
+        *self.repairer.led.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.forget().await;
+    }
+}
+
+impl PartOfRepair<'_> {
+    async fn forget(&mut self) {
+        self.past = Past::default();
+        self.repairer.shelf.lock().await.retain(&[]);
+    }
+}
+
 impl Repairer {
     /// For `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
@@ -134,40 +177,17 @@ impl Repairer {
     }
 
     async fn look_after(&self, several: &Quorum, part: Part) {
-        let (mut pause, mut past) = (TURN, Past::default());
-        loop {
-            tokio::time::sleep(pause).await;
-            // Before the first checkpoint there is nothing to copy, and perhaps no head.
-            let (kept, current) = self.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
-            if !self.leads(several) || kept.is_empty() {
-                (pause, past) = (TURN, Past::default());
-                self.shelf.lock().await.retain(&[]);
-                continue;
-            }
-            let turn = match part {
-                Part::Heads => self.mend_heads(several, current, &mut past).await,
-                Part::Names => self.judge(several, &kept, current, &mut past).await,
-                Part::Fill(at) => self.fill(several, at, &kept).await,
-            };
-            pause = if turn.is_err() { (pause * 2).min(TURN_MAX) } else { TURN };
-            if let Err(e) = turn {
-                tracing::debug!(set = %self.server.name, ?part, error = %e, "what a store lacks is looked after again later");
-            }
-        }
+        let mut work = PartOfRepair { repairer: self, several, part, past: Past::default() };
+        leader_task::turns(&self.server, &mut work, Pauses::doubling(TURN, TURN_MAX)).await;
     }
 
-    /// Whether this gateway leads the set. With each leadership, and every hour, all is compared anew.
-    fn leads(&self, several: &Quorum) -> bool {
+    /// With each leadership, and every hour, all is compared anew.
+    fn compare_anew(&self, several: &Quorum, term: Term) {
         let mut led = self.led.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
-            *led = None;
-            return false;
-        };
         if led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
             several.compare_anew();
             *led = Some((term, Instant::now()));
         }
-        true
     }
 
     /// A look at the head ends with the first answers that agree: a store that lost its own is found here.

@@ -4,9 +4,10 @@
 //! state that a later one has applied. Where an outcome stays unknown, the next turn looks at the state again.
 
 use crate::identity::random_u128;
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::server::{SetError, SetServer, unix_ms};
 use holdfast_control::set::{SetCommand, Taken, name_at, taken};
-use holdfast_types::RequestId;
+use holdfast_types::{RequestId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -20,21 +21,21 @@ const EXPIRED_PER_TURN: usize = 8;
 
 /// Runs until told to stop.
 pub async fn run(server: Arc<SetServer>, stop: CancellationToken) {
-    let mut pause = TURN;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-        pause = TURN;
-        if server.leading_ready().is_none() || server.head.fenced().is_some() {
-            continue;
-        }
-        if let Err(e) = turn(&server, unix_ms()).await {
-            tracing::warn!(set = %server.name, error = %e, "the snapshot schedule could not be followed; trying again");
-            metrics::counter!("holdfast_schedule_failures_total", "set" => server.name.to_string()).increment(1);
-            pause = PAUSE;
-        }
+    leader_task::run(server.clone(), Scheduler { server }, Pauses::fixed(TURN, PAUSE), stop).await;
+}
+
+struct Scheduler {
+    server: Arc<SetServer>,
+}
+
+impl LeaderTask for Scheduler {
+    async fn turn(&mut self, _: Term) -> Result<(), Failed> {
+        turn(&self.server, unix_ms()).await.map_err(|e| {
+            let set = self.server.name.to_string();
+            tracing::warn!(set, error = %e, "the snapshot schedule could not be followed; tried again");
+            metrics::counter!("holdfast_schedule_failures_total", "set" => set).increment(1);
+            Failed
+        })
     }
 }
 

@@ -178,7 +178,7 @@ impl Scrubber {
                 () = tokio::time::sleep(pause) => {}
             }
             pause = TURN;
-            if self.server.leading_ready().is_none() || self.server.head.fenced().is_some() {
+            if self.server.leads().is_none() {
                 self.root = None;
                 continue;
             }

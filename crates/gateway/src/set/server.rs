@@ -556,6 +556,11 @@ impl SetServer {
         self.group.leading_term().filter(|term| self.group.applied().term == *term)
     }
 
+    /// The same, unless the head in the store says that another cluster has the set: the term in which this gateway works for the set.
+    pub fn leads(&self) -> Option<Term> {
+        self.leading_ready().filter(|_| self.head.fenced().is_none())
+    }
+
     /// Waits until a quorum has acknowledged a heartbeat that was sent after the call: this gateway led until then.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 
 use crate::set::host::SetHost;
 use crate::set::kept::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::server::{SetError, SetServer};
 use futures_util::StreamExt;
@@ -121,6 +122,24 @@ pub struct SpaceKeeper {
     undeleted: AtomicBool,
 }
 
+impl LeaderTask for SpaceKeeper {
+    async fn turn(&mut self, term: Term) -> Result<(), Failed> {
+        let done = self.collect(term).await;
+        if let Err(e) = &done {
+            tracing::debug!(set = %self.server.name, error = %e, "garbage collection failed; it is tried again later");
+        }
+        let undeleted = std::mem::take(self.undeleted.get_mut());
+        if done.is_err() || undeleted { Err(Failed) } else { Ok(()) }
+    }
+
+    async fn idle(&mut self) {
+        self.roots.clear();
+        // What was read may have gone from memory by the next time that this gateway leads.
+        (self.swept, self.had) = (None, None);
+        self.mapping.key.tell(None);
+    }
+}
+
 impl SpaceKeeper {
     /// For `server`'s set.
     pub fn new(
@@ -159,34 +178,12 @@ impl SpaceKeeper {
     }
 
     /// Runs until told to stop.
-    pub async fn run(mut self) {
-        let stop = self.stop.clone();
-        let mut pause = TURN;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
-                self.roots.clear();
-                // What was had may have gone from memory by the next time that this gateway leads.
-                (self.swept, self.had) = (None, None);
-                self.mapping.key.tell(None);
-                continue;
-            };
-            let turn = tokio::select! {
-                () = stop.cancelled() => return,
-                turn = self.turn(term) => turn,
-            };
-            let undone = turn.is_err() || std::mem::take(self.undeleted.get_mut());
-            pause = if undone { (pause * 2).min(TURN_MAX) } else { TURN };
-            if let Err(e) = turn {
-                tracing::debug!(set = %self.server.name, error = %e, "garbage is looked after again later");
-            }
-        }
+    pub async fn run(self) {
+        let (server, stop) = (self.server.clone(), self.stop.clone());
+        leader_task::run(server, self, Pauses::doubling(TURN, TURN_MAX), stop).await;
     }
 
-    async fn turn(&mut self, term: Term) -> Result<(), SpaceError> {
+    async fn collect(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
         let keys = self.look_at_keys(term).await;
         // S12: the checkpoint after it is under way, and apply would refuse. What is retired already no head names.

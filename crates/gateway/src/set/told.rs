@@ -4,8 +4,10 @@
 //! Nobody waits for it: it looks at the replicated state, like any other reader, after the fact.
 
 use crate::cluster::Cluster;
+use crate::set::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::set::server::SetServer;
 use holdfast_etcd::{Grant, Held, Mirror, Shown};
+use holdfast_types::Term;
 use holdfast_volume::head::SetLife;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +31,17 @@ pub struct Told {
     failing: Option<Instant>,
 }
 
+impl LeaderTask for Told {
+    async fn turn(&mut self, _: Term) -> Result<(), Failed> {
+        if self.tell().await { Ok(()) } else { Err(Failed) }
+    }
+
+    async fn idle(&mut self) {
+        self.last = None;
+        self.failing = None;
+    }
+}
+
 impl Told {
     /// Of `server`'s set in its life `life`.
     pub fn new(server: Arc<SetServer>, cluster: Arc<Cluster>, life: SetLife, mirror: Mirror) -> Self {
@@ -36,29 +49,13 @@ impl Told {
     }
 
     /// Runs until told to stop.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let (mut pause, mut after_failure) = (TURN, PAUSE_MIN);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            let done = tokio::select! {
-                () = stop.cancelled() => return,
-                done = self.turn() => done,
-            };
-            (pause, after_failure) =
-                if done { (TURN, PAUSE_MIN) } else { (after_failure, (after_failure * 2).min(PAUSE_MAX)) };
-        }
+    pub async fn run(self, stop: CancellationToken) {
+        let pauses = Pauses { usual: TURN, failed: PAUSE_MIN, failed_max: PAUSE_MAX };
+        leader_task::run(self.server.clone(), self, pauses, stop).await;
     }
 
     /// Whether there is nothing left to tell.
-    async fn turn(&mut self) -> bool {
-        if self.server.leading_ready().is_none() || self.server.head.fenced().is_some() {
-            self.last = None;
-            self.failing = None;
-            return true;
-        }
+    async fn tell(&mut self) -> bool {
         let grant = self.grant();
         if self.last.as_ref().is_some_and(|last| last.says_the_same(&grant)) {
             return true;

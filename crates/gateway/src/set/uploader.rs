@@ -214,7 +214,7 @@ impl Uploader {
                 () = self.server.head.asked() => {}
                 () = tokio::time::sleep(pause.min(Duration::from_millis(250))) => {}
             }
-            let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
+            let Some(term) = self.server.leads() else {
                 dirty_since = None;
                 pause = Duration::from_millis(100);
                 self.host.note_unfinished(None);
