@@ -1,7 +1,7 @@
 //! Healing of damaged groups (R9, docs/adr/0011-healing.md): who to ask is kept on disk, since group 0 itself may be what is damaged;
 //! a quarantined group is asked back in until its leader has taken this member out of it. What quarantine means is `raft`'s.
 
-use crate::boots;
+use crate::registration;
 use crate::node::{Node, NodeError};
 use holdfast_raft::RaftNode;
 use holdfast_types::{GroupId, MemberId};

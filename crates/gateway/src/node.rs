@@ -14,18 +14,18 @@ mod placing;
 mod seams;
 mod start_set;
 
-use crate::boots;
-use crate::cache::Cache;
-use crate::cluster::Cluster;
+use crate::registration;
+use holdfast_cache::Cache;
+use holdfast_set::cluster::Cluster;
 use crate::config::GatewayConfig;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::keyring::{ClusterKeys, KeyError};
+use holdfast_set::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
-use crate::promised;
-use crate::room;
-use crate::set::server::SetServer;
-use crate::set::warm::Warmth;
+use crate::vote_embargo;
+use crate::disk_space;
+use holdfast_set::server::SetServer;
+use holdfast_set::warm::Warmth;
 use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
@@ -184,7 +184,7 @@ impl Node {
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         holdfast_folder::make(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
-        let keys = ClusterKeys::load(&config.key, &config.key_previous)?;
+        let keys = ClusterKeys::load(&config.key.source(), &config.key_previous.source())?;
         let tls = config.tls.load(Role::Gateway)?;
         let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;
@@ -194,7 +194,9 @@ impl Node {
         let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
         let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
-        let warmth = Arc::new(Warmth::new(&config));
+        // A witness never serves, so nobody ever reads there.
+        let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
+        let warmth = Arc::new(Warmth::new(warm, config.cache.disk.0));
         let node = Arc::new(Self {
             config,
             timing,

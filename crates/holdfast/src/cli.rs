@@ -13,7 +13,7 @@ use crate::command::{
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_tls::{Dialer, Role, TlsFiles};
 use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
 use std::net::SocketAddr;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use holdfast_api::v1::{self, admin_server::Admin as _};
 use holdfast_control::cluster::PLACEMENT_LEVEL;
 use holdfast_gateway::admin::AdminDoor;
-use holdfast_gateway::set::mapping::SetKey;
+use holdfast_set::mapping::SetKey;
 use holdfast_store::{Stores, keys};
 use holdfast_types::{GroupId, Placement, PlacementPhase};
 

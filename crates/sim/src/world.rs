@@ -21,7 +21,7 @@ use anyhow::{Result, anyhow, bail};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::node::Node;
-use holdfast_gateway::set::server::SetServer;
+use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, MemberId, Name};
 use std::cell::OnceCell;
 use std::future::Future;

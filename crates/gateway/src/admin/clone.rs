@@ -8,11 +8,11 @@
 
 use super::AdminDoor;
 use super::snapshot::snapshot_id;
-use crate::cluster::ClusterError;
-use crate::identity::random_u128;
-use crate::set::clones::first_root;
-use crate::set::mapping::SetKey;
-use crate::set::server::SetServer;
+use holdfast_set::cluster::ClusterError;
+use holdfast_set::random::random_u128;
+use holdfast_set::clones::first_root;
+use holdfast_set::mapping::SetKey;
+use holdfast_set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
 use holdfast_control::set::{

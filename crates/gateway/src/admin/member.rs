@@ -4,9 +4,9 @@ use super::AdminDoor;
 use super::placement::check_profiles;
 use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
-use crate::keyring::store_options;
+use crate::store_options::store_options;
 use crate::node::{Adopted, NodeError};
-use crate::set::head::open;
+use holdfast_set::head::open;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,

@@ -22,9 +22,9 @@ mod volumes;
 
 pub(crate) use keys::data::run as run_data_keys;
 
-use crate::cluster::ClusterError;
+use holdfast_set::cluster::ClusterError;
 use crate::node::{Adopted, Node};
-use crate::set::server::{SetError, SetServer};
+use holdfast_set::server::{SetError, SetServer};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
 use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};

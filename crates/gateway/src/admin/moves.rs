@@ -1,8 +1,8 @@
 //! Moving a set to another gateway: planned (switchover) and forced (failover).
 
 use super::AdminDoor;
-use crate::identity::random_u128;
-use crate::set::server::SetServer;
+use holdfast_set::random::random_u128;
+use holdfast_set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{Member, MemberRole};
 use holdfast_control::set::Lease;

@@ -3,9 +3,9 @@
 use super::AdminDoor;
 use super::placement::check_profiles;
 use super::stores::not_opened;
-use crate::keyring::open_store;
+use crate::store_options::open_store;
 use crate::node::Adopted;
-use crate::recovery::{Found, ReadError, is_in_leaves, read};
+use holdfast_set::recovery::{Found, ReadError, is_in_leaves, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, LEAVES_LEVEL, PLACEMENT_LEVEL, was_changed,

@@ -1,7 +1,7 @@
 //! What a set takes up in its store, from the maps of its last checkpoint and of its snapshots.
 
 use super::AdminDoor;
-use crate::set::server::SetServer;
+use holdfast_set::server::SetServer;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use holdfast_api::{Refusal, v1};

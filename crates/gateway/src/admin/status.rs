@@ -2,7 +2,7 @@
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
-use crate::cache::Answers;
+use holdfast_cache::Answers;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};

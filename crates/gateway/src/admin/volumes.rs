@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::set::server::{SetError, SetServer};
+use holdfast_set::server::{SetError, SetServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, VOLUMES_LEVEL, VolumeChange};
 use holdfast_types::{Epoch, Name, RequestId, Sectors, VolumeId};

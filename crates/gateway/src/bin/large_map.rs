@@ -15,7 +15,7 @@ use bytes::Bytes;
 use holdfast_control::set::{Restored, RootRef};
 use holdfast_gateway::config::KeyConfig;
 use holdfast_gateway::recovery::{self, Found};
-use holdfast_gateway::set::mapping::SetKey;
+use holdfast_set::mapping::SetKey;
 use holdfast_store::{ObjectStore, keys};
 use holdfast_types::limits::SEGMENT_BYTES_TARGET;
 use holdfast_types::{GroupId, Lba, LogId, LogIndex, MemberId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};

@@ -11,11 +11,11 @@
 //! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
 
 use super::{Adopted, Node, lock};
-use crate::cluster::ClusterError;
-use crate::recovery;
-use crate::set::burial::{self, BurialError};
-use crate::set::head::NOTICED_AFTER;
-use crate::set::mapping::SetKey;
+use holdfast_set::cluster::ClusterError;
+use holdfast_set::recovery;
+use holdfast_set::tombstone::{self, BurialError};
+use holdfast_set::head::NOTICED_AFTER;
+use holdfast_set::mapping::SetKey;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, ObjectStore, StoreError};
@@ -233,7 +233,7 @@ impl Removal {
         let none = || SetKey::of(self.id, entry.key_id, DataKey::from_bytes(rand::random()));
         let key = self.node.keys.set_key(self.id, entry).unwrap_or_else(|_| none());
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
-        let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
+        let id = || ObjectId { term, member, boot, random: holdfast_set::random::random_u128() };
         let (url, name) = (entry.store_url.clone(), entry.name.clone());
         match burial::bury(&*store, &key, life, &name, id).await {
             // Another cluster may have taken the set over, and changed its data key since: its head's own keyring opens it.

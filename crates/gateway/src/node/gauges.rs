@@ -1,7 +1,7 @@
 //! What a gateway shows of itself that is looked at, not counted.
 
 use super::Node;
-use crate::cache::Cache;
+use holdfast_cache::Cache;
 use std::sync::PoisonError;
 
 impl Node {

@@ -3,7 +3,7 @@
 
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
-use crate::set::server::SetServer;
+use holdfast_set::server::SetServer;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, Standing};
 use holdfast_control::members::{GroupView, Peer, Step, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};

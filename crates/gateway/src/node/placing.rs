@@ -2,7 +2,8 @@
 //! taken, and proposes it (P1).
 
 use super::{Adopted, Node, lock};
-use crate::set::server::{SetServer, unix_ms};
+use holdfast_set::server::SetServer;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_control::cluster::ClusterCommand;
 use holdfast_raft::Placer;
 use holdfast_store::{Health, ObjectStore, Op, StoreError};

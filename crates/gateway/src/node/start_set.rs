@@ -3,23 +3,23 @@
 use super::ended::{Running, fence_note, scrub_note};
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock};
 use crate::config::Compression;
-use crate::set::bases::KeyOf;
-use crate::set::clones;
-use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts, MayList};
-use crate::set::host::SetHost;
-use crate::set::mapping::Mapping;
-use crate::set::mover::Mover;
-use crate::set::pace::JournalPace;
-use crate::set::reader::Reader;
-use crate::set::repair::Repairer;
-use crate::set::schedule;
-use crate::set::scrub::{ScrubSettings, Scrubber};
-use crate::set::server::{SetParts, SetServer};
-use crate::set::space::{SpaceKeeper, SpaceSettings};
-use crate::set::suspects::Inspector;
-use crate::set::told::Told;
-use crate::set::uploader::{UploadSettings, Uploader};
-use crate::set::warm::Warmer;
+use holdfast_set::bases::KeyOf;
+use holdfast_set::clones;
+use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts, MayList};
+use holdfast_set::host::SetHost;
+use holdfast_set::mapping::Mapping;
+use holdfast_set::store_migration::Mover;
+use holdfast_set::pace::JournalPace;
+use holdfast_set::reader::Reader;
+use holdfast_set::repair::Repairer;
+use holdfast_set::schedule;
+use holdfast_set::scrub::{ScrubSettings, Scrubber};
+use holdfast_set::server::{SetParts, SetServer};
+use holdfast_set::space::{SpaceKeeper, SpaceSettings};
+use holdfast_set::bad_reads::Inspector;
+use holdfast_set::etcd_mirror::Told;
+use holdfast_set::uploader::{UploadSettings, Uploader};
+use holdfast_set::warm::Warmer;
 use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
 use holdfast_control::set::{GIVEN_UP_LEVEL, Links, SNAPSHOTS_LEVEL};
 use holdfast_store::{Health, Switch};
@@ -52,7 +52,7 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
         let node = node.upgrade()?;
         let (header, keyring) = read_keyring(body).ok()?;
         let key = node.keys.open_keyring(&keyring, set, header.key_id).ok()?;
-        crate::set::head::open(&key, body).ok()
+        holdfast_set::head::open(&key, body).ok()
     })
 }
 

@@ -18,11 +18,11 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
-use holdfast_gateway::recovery::snapshots::LeftOut;
-use holdfast_gateway::recovery::{
+use holdfast_set::recovery::snapshots::LeftOut;
+use holdfast_set::recovery::{
     self, Found, LEAVES_LEVEL, Leaves, Obstacle, PROFILE_LEVEL, RecoveryError, SNAPSHOTS_LEVEL, names_profile,
 };
-use holdfast_gateway::set::head::NOTICED_AFTER;
+use holdfast_set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
 use std::collections::BTreeMap;

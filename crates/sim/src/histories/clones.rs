@@ -18,9 +18,9 @@ use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Mem
 use holdfast_control::set::{
     CloneOf, PinStanding, Restored, RootRef, SNAPSHOTS_LEVEL, SetAnswer, SetCommand, Snapshot, SnapshotId,
 };
-use holdfast_gateway::set::clones::first_root;
-use holdfast_gateway::set::head;
-use holdfast_gateway::set::mapping::SetKey;
+use holdfast_set::clones::first_root;
+use holdfast_set::head;
+use holdfast_set::mapping::SetKey;
 use holdfast_seal::ring_ids;
 use holdfast_store::{Health, StoreError, keys};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, SetId, Term};

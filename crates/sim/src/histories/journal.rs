@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
-use holdfast_gateway::set::host::{SetHost, decode_answer};
+use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_raft::{
     GroupStatus, Leadership, MemberStatus, Outcome, ProposeError, Proposed, ReadLogError, ReadPlace, Script,
     StateMachine, boot_now,

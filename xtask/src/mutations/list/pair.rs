@@ -53,7 +53,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an answer leaves although the tenure is over: the head that was looked at seconds ago is still ours",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/gateway/src/set/head/durable.rs",
+            file: "crates/set/src/head/durable.rs",
             old: "pair.may_answer().map_err(|ended| ended.to_string())",
             new: "pair.may_answer().or(Ok::<_, String>(()))",
         }],
@@ -65,7 +65,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a flush of a pair is answered before the store has what it covers, and goes with the gateway",
         rule: "R1",
         edits: &[Edit {
-            file: "crates/gateway/src/set/head/durable.rs",
+            file: "crates/set/src/head/durable.rs",
             old: "        let Some(upto) = unsaved(host) else { return };",
             new: "        let Some(upto) = unsaved(host).filter(|upto| upto.0 == 0) else { return };",
         }],
@@ -125,7 +125,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a takeover lets go of the snapshots that the head lists: the next sweep deletes what only they name",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/gateway/src/pair/takeover.rs",
+            file: "crates/pair/src/takeover.rs",
             old: "        self.await_pair_level(self.needed(&found).await?).await?;\n",
             new: "        self.await_pair_level(self.needed(&found).await?).await?;\n        let mut found = found;\n        found.head.links.snapshots = Default::default();\n",
         }],
@@ -149,7 +149,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a takeover of sets whose roots are in leaves leaves the pair at a level whose builds do not read them",
         rule: "R11",
         edits: &[Edit {
-            file: "crates/gateway/src/pair/takeover.rs",
+            file: "crates/pair/src/takeover.rs",
             old: "(false, true) => LEAVES_LEVEL,",
             new: "(false, true) => FIRST_LEVEL,",
         }],

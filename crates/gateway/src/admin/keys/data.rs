@@ -3,7 +3,7 @@
 
 use super::AdminDoor;
 use crate::node::{Adopted, Node};
-use crate::set::set_key::{KeyReport, SetKey};
+use holdfast_set::set_key::{KeyReport, SetKey};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, DATA_KEYS_LEVEL, SetEntry};
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};

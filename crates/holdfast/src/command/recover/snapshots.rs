@@ -4,8 +4,8 @@ use crate::cli::Common;
 use crate::command::stored::of_recovery;
 use crate::command::tell;
 use crate::exit::CliError;
-use holdfast_gateway::recovery::Found;
-use holdfast_gateway::recovery::snapshots::{LeftOut, Looked, leave_out};
+use holdfast_set::recovery::Found;
+use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};
 
 /// Said where the head is of a version that they read. The raised one is as well; those that the new cluster writes are not, and who cannot read a head takes it for no word
 /// (R8).
@@ -72,7 +72,7 @@ pub(super) fn planned<'a>(sets: impl Iterator<Item = (&'a Found, &'a [LeftOut])>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_gateway::recovery::SNAPSHOTS_LEVEL;
+    use holdfast_set::recovery::SNAPSHOTS_LEVEL;
 
     /// Such a gateway would go on answering from a life that is over, and nothing but this remark leads to it.
     #[test]
