@@ -5,13 +5,9 @@ use crate::format::Seed;
 use crate::index::SharedIndex;
 use holdfast_seal::FileKey;
 use holdfast_types::GroupId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Locks even where a thread panicked inside: our critical sections leave their data whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
 
 /// A file that records are read from. Who holds it keeps it readable, also after it was dropped from the journal.
 pub struct JournalFile {
@@ -52,31 +48,31 @@ pub struct Catalog {
 impl Catalog {
     /// The index of a group; an empty one is made where there is none.
     pub fn index(&self, group: GroupId) -> SharedIndex {
-        lock(&self.groups).entry(group).or_default().clone()
+        self.groups.locked().entry(group).or_default().clone()
     }
 
     /// Groups that have an index.
     pub fn groups(&self) -> Vec<GroupId> {
-        lock(&self.groups).keys().copied().collect()
+        self.groups.locked().keys().copied().collect()
     }
 
     pub(crate) fn file(&self, number: u64) -> Option<Arc<JournalFile>> {
-        lock(&self.files).get(&number).cloned()
+        self.files.locked().get(&number).cloned()
     }
 
     pub(crate) fn add_file(&self, file: Arc<JournalFile>) {
-        lock(&self.files).insert(file.number, file);
+        self.files.locked().insert(file.number, file);
     }
 
     pub(crate) fn remove_file(&self, number: u64) -> Option<Arc<JournalFile>> {
-        lock(&self.files).remove(&number)
+        self.files.locked().remove(&number)
     }
 
     pub(crate) fn oldest(&self) -> Option<Arc<JournalFile>> {
-        lock(&self.files).values().next().cloned()
+        self.files.locked().values().next().cloned()
     }
 
     pub(crate) fn file_count(&self) -> usize {
-        lock(&self.files).len()
+        self.files.locked().len()
     }
 }

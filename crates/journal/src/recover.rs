@@ -5,7 +5,7 @@
 //! a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is answered
 //! before.
 
-use crate::catalog::{Catalog, JournalFile, file_name, file_number, lock};
+use crate::catalog::{Catalog, JournalFile, file_name, file_number};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
 use crate::read::read_record;
 use crate::replay::Replay;
@@ -14,6 +14,7 @@ use crate::write::{Current, Item, Journal, Params, Sealing, UuidSource, begin_fi
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -274,7 +275,7 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
     let mut items = Vec::new();
     for (group, touched) in &replay.touched {
         let index = replay.catalog.index(*group);
-        let index = lock(&index);
+        let index = index.locked();
         if index.damaged.is_some() {
             // J8: written again it might look whole. Nobody may use it before it is dropped.
             continue;

@@ -1,6 +1,6 @@
 //! The journal while it is written: batches, rotation, carrying forward, dropping.
 
-use crate::catalog::{Catalog, JournalFile, file_name, lock};
+use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, Kind, RecordHeader, batch_bytes, record_bytes,
 };
@@ -9,6 +9,7 @@ use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -278,7 +279,7 @@ impl<D: Disk> Journal<D> {
         let mut items = Vec::new();
         for (group, upto) in purges {
             let index = self.catalog.index(group);
-            let held = lock(&index).slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
+            let held = index.locked().slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
             let op = Op::Purge { group, upto };
             if held && self.fits_at_all(items.iter().map(Item::bytes).sum::<usize>() + record_bytes(0)) {
                 items.push(Item::of(&op));
@@ -324,7 +325,7 @@ impl<D: Disk> Journal<D> {
                 Some((group, index)) if group == item.group => index,
                 _ => self.catalog.index(item.group),
             };
-            let mut guard = lock(&index);
+            let mut guard = index.locked();
             let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
             assert!(takes, "J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
             if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
@@ -530,7 +531,7 @@ impl<D: Disk> Journal<D> {
         let most = CARRY_BYTES_MAX.min(self.batch_bytes_max() as usize);
         for group in self.ledger.groups(file.number) {
             let index = self.catalog.index(group);
-            let index = lock(&index);
+            let index = index.locked();
             let mut places = Vec::new();
             let mut wanted = self.ledger.records(file.number, group);
             for (_, note) in notes(group, &index).into_iter().filter(|(place, _)| place.file == file.number) {

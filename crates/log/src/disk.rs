@@ -7,8 +7,8 @@
 //! written once before they are used, and fdatasync has no metadata to commit.
 
 use crate::config::OpenError;
-use crate::queue::lock;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
+use holdfast_types::sync::LockExt;
 use rustix::fs::{FlockOperation, OFlags};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -108,7 +108,7 @@ impl RealDisk {
 
     /// The handle of `file`, whose name is `name` by now.
     fn handle(&self, name: &str, file: File, bytes: u64) -> RealFile {
-        let mut open = lock(&self.open);
+        let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
         RealFile { file, direct: self.folder.direct, bytes, _open: token }
@@ -117,7 +117,7 @@ impl RealDisk {
 
 impl Drop for RealDisk {
     fn drop(&mut self) {
-        lock(&self.folder.ready).closing = true;
+        self.folder.ready.locked().closing = true;
         self.folder.changed.notify_all();
         if let Some(filler) = self.filler.take()
             && filler.join().is_err()
@@ -173,7 +173,7 @@ impl Folder {
     fn fill_ahead(&self) {
         loop {
             let number = {
-                let mut ready = lock(&self.ready);
+                let mut ready = self.ready.locked();
                 // After an error only on demand: a full disk is not hammered.
                 while !ready.closing && !ready.wanted && (ready.names.len() >= READY_WANTED || ready.error.is_some()) {
                     ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +186,7 @@ impl Folder {
                 ready.next_number - 1
             };
             let filled = self.fill(number);
-            let mut ready = lock(&self.ready);
+            let mut ready = self.ready.locked();
             match filled {
                 Ok(name) => ready.names.push(name),
                 Err(error) => ready.error = Some(error),
@@ -222,7 +222,7 @@ impl Folder {
             let len = (self.file_bytes - at).min(FILL_BYTES as u64);
             file.write_all_at(&zeroes[..len as usize], at)?;
             at += len;
-            if lock(&self.ready).closing {
+            if self.ready.locked().closing {
                 return Err(io::Error::from(io::ErrorKind::Interrupted));
             }
         }
@@ -231,7 +231,7 @@ impl Folder {
 
     /// A ready file's name; waits for the filling thread where there is none.
     fn take_ready(&self) -> io::Result<String> {
-        let mut ready = lock(&self.ready);
+        let mut ready = self.ready.locked();
         ready.error = None;
         loop {
             if let Some(name) = ready.names.pop() {
@@ -277,7 +277,7 @@ impl Disk for RealDisk {
         match self.folder.begin(&ready, &path) {
             Ok((file, bytes)) => Ok(self.handle(name, file, bytes)),
             Err(error) => {
-                lock(&self.folder.ready).names.push(ready);
+                self.folder.ready.locked().names.push(ready);
                 Err(error)
             }
         }
@@ -290,10 +290,10 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let read = lock(&self.open).remove(name).is_some_and(|token| token.strong_count() > 0);
+        let read = self.open.locked().remove(name).is_some_and(|token| token.strong_count() > 0);
         let path = self.folder.dir.join(name);
         let whole = std::fs::metadata(&path)?.len() == self.folder.file_bytes;
-        let mut ready = lock(&self.folder.ready);
+        let mut ready = self.folder.ready.locked();
         if read || !whole || ready.names.len() >= self.ready_max {
             drop(ready);
             return std::fs::remove_file(path);
@@ -302,14 +302,14 @@ impl Disk for RealDisk {
         ready.next_number += 1;
         drop(ready);
         std::fs::rename(path, self.folder.dir.join(&recycled))?;
-        lock(&self.folder.ready).names.push(recycled);
+        self.folder.ready.locked().names.push(recycled);
         self.folder.changed.notify_all();
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         std::fs::rename(self.folder.dir.join(from), self.folder.dir.join(to))?;
-        let mut open = lock(&self.open);
+        let mut open = self.open.locked();
         if let Some(token) = open.remove(from) {
             open.insert(to.to_string(), token);
         }
@@ -376,7 +376,7 @@ mod tests {
         disk.create("no such folder/begin-1", 1 << 20).err().expect("there is no place for it");
         let begun = std::time::Instant::now();
         loop {
-            let mut known = lock(&disk.folder.ready).names.clone();
+            let mut known = disk.folder.ready.locked().names.clone();
             let mut there = names(dir.path()).expect("lists");
             there.retain(|name| name.starts_with("ready-"));
             known.sort_unstable();

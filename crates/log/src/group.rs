@@ -2,11 +2,12 @@
 
 use crate::memory::{Memory, Misplaced, Removed};
 use crate::node::Shared;
-use crate::queue::{Done, Evictable, Job, lock, stopped};
+use crate::queue::{Done, Evictable, Job, stopped};
 use bytes::Bytes;
 use holdfast_journal::{
     Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
 };
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
 use std::ops::Range;
@@ -101,7 +102,7 @@ fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<
     let ReadPlace { index, offset, len } = place;
     match read_part(catalog, group.id, &group.index, index.0, offset, len) {
         // Purged since the look at the memory.
-        Err(ReadError::Missing { index, next }) => match lock(&group.memory).purged {
+        Err(ReadError::Missing { index, next }) => match group.memory.locked().purged {
             Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
             _ => Err(ReadError::Missing { index, next }),
         },
@@ -117,7 +118,7 @@ impl GroupLog {
 
     /// The log as it is now, durable or not.
     pub fn state(&self) -> GroupLogState {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         GroupLogState {
             vote: memory.vote.clone(),
             committed: memory.committed,
@@ -130,7 +131,7 @@ impl GroupLog {
 
     /// Bytes that the group's entries take in the journal.
     pub fn live_bytes(&self) -> u64 {
-        lock(&self.group.memory).live_bytes()
+        self.group.memory.locked().live_bytes()
     }
 
     /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
@@ -153,7 +154,7 @@ impl GroupLog {
                 return self.refuse(misplaced(error), done);
             }
         }
-        let mut memory = lock(&self.group.memory);
+        let mut memory = self.group.memory.locked();
         if let Err(error) = memory.check_append(first.id.index.0) {
             drop(memory);
             return self.refuse(misplaced(error), done);
@@ -193,7 +194,7 @@ impl GroupLog {
 
     /// Notes what is known committed. Written with the next batch; causes none.
     pub fn save_committed(&self, id: LogId) {
-        let mut memory = lock(&self.group.memory);
+        let mut memory = self.group.memory.locked();
         memory.committed = Some(id);
         self.shared.queue.note_committed(self.group.id, id);
     }
@@ -281,7 +282,7 @@ impl GroupLog {
         let (mut found, mut bytes, mut at) = (Vec::new(), 0, range.start);
         loop {
             let on_disk = {
-                let memory = lock(&self.group.memory);
+                let memory = self.group.memory.locked();
                 let end = range.end.min(memory.next());
                 if at < memory.first() || at >= end {
                     return Ok(found);
@@ -327,7 +328,7 @@ impl GroupLog {
 
     /// All entries of `range`, if every one of them is in memory. No I/O, no waiting.
     pub fn entries_in_tail(&self, range: Range<u64>) -> Option<Vec<Entry>> {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         range
             .map(|index| {
                 let entry = memory.in_tail(index)?;
@@ -369,7 +370,7 @@ impl GroupLog {
     /// `None` where the entry is in the journal, but no longer in memory.
     fn read_from_tail(&self, place: ReadPlace) -> Result<Option<Bytes>, ReadError> {
         let ReadPlace { index, offset, len } = place;
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
             return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
         }
@@ -387,19 +388,19 @@ impl GroupLog {
 
     /// Term of the entry at `index`, or of the last one purged.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         if let Some(term) = memory.term_at(index.0) {
             return Some(term);
         }
         if index.0 < memory.first() || index.0 >= memory.next() {
             return None;
         }
-        lock(&self.group.index).slot(index.0).map(|slot| slot.term)
+        self.group.index.locked().slot(index.0).map(|slot| slot.term)
     }
 
     /// Bytes that the records of `range` take. Lock order: memory before index.
     fn bytes_of(&self, memory: &Memory, range: Range<u64>) -> u64 {
-        let index = lock(&self.group.index);
+        let index = self.group.index.locked();
         let len = |at: u64| match memory.in_tail(at) {
             Some(entry) => Some(entry.payload.len()),
             None => index.slot(at).map(|slot| slot.len as usize),
@@ -426,7 +427,7 @@ impl GroupLog {
         done: Done,
     ) -> io::Result<Option<Job>> {
         let (removed, back) = {
-            let mut memory = lock(&self.group.memory);
+            let mut memory = self.group.memory.locked();
             let (op, removed) = change(&mut memory)?;
             let bytes = op.as_ref().map_or(0, |op| record_bytes(op.payload_len()) as u64);
             // Without an operation as well: it returns after everything that was queued before it (L1).

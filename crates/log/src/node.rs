@@ -4,10 +4,11 @@ use crate::config::{Identity, LogConfig, OpenError};
 use crate::disk::RealDisk;
 use crate::group::{Group, GroupLog};
 use crate::memory::Memory;
-use crate::queue::{Queue, lock};
+use crate::queue::Queue;
 use crate::writer::{Turns, Writer};
 use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -120,7 +121,7 @@ impl NodeLog {
         let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
         let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
         let thread = thread.map_err(|source| OpenError::Io { dir: log.shared.config.dir.clone(), source })?;
-        *lock(&log.shared.writer) = Some(thread);
+        *log.shared.writer.locked() = Some(thread);
         Ok((log, report))
     }
 
@@ -172,12 +173,15 @@ impl NodeLog {
     /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost records
     /// without knowing whose they were.
     pub fn group(&self, id: GroupId) -> GroupLog {
-        let group = lock(&self.shared.groups)
+        let group = self
+            .shared
+            .groups
+            .locked()
             .entry(id)
             .or_insert_with(|| {
                 let known = self.shared.catalog.groups().contains(&id);
                 let index = self.shared.catalog.index(id);
-                let mut memory = Memory::from_index(&lock(&index));
+                let mut memory = Memory::from_index(&index.locked());
                 if !known {
                     memory.damaged = self.shared.lost.clone();
                 }
@@ -215,7 +219,7 @@ impl NodeLog {
     /// MUST NOT be called from a callback.
     pub fn close(self) {
         self.shared.queue.close();
-        let writer = lock(&self.shared.writer).take();
+        let writer = self.shared.writer.locked().take();
         if let Some(writer) = writer
             && writer.join().is_err()
         {

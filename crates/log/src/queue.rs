@@ -2,20 +2,16 @@
 
 use crate::group::Group;
 use holdfast_journal::Op;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Called once, with the fate of what was asked for (L1).
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
-
-/// Locks even where a thread panicked inside: all our critical sections leave their data whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Payloads that an append brought into memory: may leave it once the job is durable (L3).
 pub(crate) struct Evictable {
@@ -77,7 +73,7 @@ impl Queue {
     /// Queues a job. After [`Queue::mark_closed`] it comes back and the caller fails it, outside its locks.
     #[must_use]
     pub fn push(&self, job: Job) -> Option<Job> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         if state.closed {
             return Some(job);
         }
@@ -100,25 +96,25 @@ impl Queue {
 
     /// Whether a job waits.
     pub fn has_jobs(&self) -> bool {
-        !lock(&self.state).jobs.is_empty()
+        !self.state.locked().jobs.is_empty()
     }
 
     /// How far groups were told to be purged.
     pub fn purges(&self) -> BTreeMap<GroupId, LogId> {
-        lock(&self.state).purges.clone()
+        self.state.locked().purges.clone()
     }
 
     pub fn note_committed(&self, group: GroupId, id: LogId) {
-        lock(&self.state).committed.insert(group, id);
+        self.state.locked().committed.insert(group, id);
     }
 
     pub fn forget_committed(&self, group: GroupId) {
-        lock(&self.state).committed.remove(&group);
+        self.state.locked().committed.remove(&group);
     }
 
     /// Everything that waits; after `patience` without work [`Work::Idle`], where `None` waits for ever.
     pub fn take(&self, patience: Option<Duration>) -> Work {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         loop {
             if !state.jobs.is_empty() {
                 let jobs = std::mem::take(&mut state.jobs);
@@ -147,25 +143,25 @@ impl Queue {
 
     /// Waits out `patience` or until somebody wants to close; true for the latter.
     pub fn wait_for_close(&self, patience: Duration) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.locked();
         let waited = self.wake.wait_timeout_while(state, patience, |state| !state.closing);
         waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
     /// Whether somebody wants to close.
     pub fn closing(&self) -> bool {
-        lock(&self.state).closing
+        self.state.locked().closing
     }
 
     /// No new wake-ups: the writer ends once the queue is empty.
     pub fn close(&self) {
-        lock(&self.state).closing = true;
+        self.state.locked().closing = true;
         self.wake.notify_all();
     }
 
     /// The writer is gone. False when jobs came in meanwhile: they are to be dealt with first.
     pub fn mark_closed(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         state.closed = state.jobs.is_empty();
         self.fewer.notify_waiters();
         state.closed
@@ -182,23 +178,23 @@ impl Queue {
     }
 
     pub fn set_stalled(&self, why: Option<String>) {
-        *lock(&self.stalled) = why;
+        *self.stalled.locked() = why;
     }
 
     pub fn stalled(&self) -> Option<String> {
-        lock(&self.stalled).clone()
+        self.stalled.locked().clone()
     }
 
     /// True when that is news.
     pub fn set_blocked(&self, why: Option<String>) -> bool {
-        let mut blocked = lock(&self.blocked);
+        let mut blocked = self.blocked.locked();
         let news = *blocked != why;
         *blocked = why;
         news
     }
 
     pub fn blocked(&self) -> Option<String> {
-        lock(&self.blocked).clone()
+        self.blocked.locked().clone()
     }
 
     pub fn written(&self, job_bytes: u64, total: u64) {
@@ -215,7 +211,7 @@ impl Queue {
             let mut fewer = std::pin::pin!(self.fewer.notified());
             // From here on no ring is missed.
             fewer.as_mut().enable();
-            let closed = lock(&self.state).closed;
+            let closed = self.state.locked().closed;
             if closed || self.failed().is_some() || self.pending_bytes.load(Ordering::Relaxed) <= bytes {
                 return;
             }

@@ -1,7 +1,8 @@
 //! The writer thread: drains the queue, makes it durable, calls back, lets old payloads out of memory.
 
-use crate::queue::{Done, Evictable, Job, Queue, Work, lock, stopped};
+use crate::queue::{Done, Evictable, Job, Queue, Work, stopped};
 use holdfast_journal::{Disk, Journal, Op, WriteError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -213,12 +214,12 @@ impl<D: Disk> Writer<D> {
     fn evict(&mut self) {
         if self.evictable.len() >= self.prune_at {
             // Purged or truncated ones have left memory already.
-            self.evictable.retain(|Evictable { group, append }| lock(&group.memory).holds(*append));
+            self.evictable.retain(|Evictable { group, append }| group.memory.locked().holds(*append));
             self.prune_at = (2 * self.evictable.len()).max(PRUNE_AT_LEAST);
         }
         while self.tail_bytes.load(Ordering::Relaxed) > self.tail_bytes_max {
             let Some(Evictable { group, append }) = self.evictable.pop_front() else { return };
-            let removed = lock(&group.memory).evict(append);
+            let removed = group.memory.locked().evict(append);
             self.tail_bytes.fetch_sub(removed.bytes, Ordering::Relaxed);
         }
     }

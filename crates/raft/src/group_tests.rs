@@ -8,10 +8,11 @@ use crate::machine::{StateMachine, Unfit};
 use crate::node::{NodeConfig, RaftNode};
 use bytes::Bytes;
 use holdfast_log::{LogConfig, NodeLog};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ pub(crate) struct List {
 
 impl List {
     fn inner(&self) -> std::sync::MutexGuard<'_, (Vec<Bytes>, LogId)> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     pub(crate) fn all(&self) -> Vec<Bytes> {
@@ -123,7 +124,7 @@ impl Host {
         };
         let (log, _) = NodeLog::open(config)?;
         let snapshots = dir.join(format!("raft-{member}"));
-        let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
+        let abort = |why: &str| ABORTED.locked().push(why.to_string());
         let config = NodeConfig {
             member: MemberId(member),
             cluster: 99,

@@ -4,6 +4,7 @@ use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, 
 use crate::node::NodeError;
 use crate::readmit::ReadmitError;
 use holdfast_types::MemberId;
+use holdfast_types::sync::LockExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -260,7 +261,7 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
     let restored = Host::start(dir.path(), member.0, TcpListener::bind(&addresses[&member]).await?).await?;
     let named = format!("group {GROUP}: this member's log went backwards");
     let ended = || {
-        let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let said = crate::group_tests::ABORTED.locked();
         said.iter().any(|why| why.starts_with(&named))
     };
     eventually("the restored member ends", ended).await?;
@@ -318,7 +319,7 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     let (expected, found) = ("checksum 1".to_string(), "checksum 2".to_string());
     let record = holdfast_log::CorruptRecord { file: "journal-rot".into(), offset: 4096, expected, found };
     lead.node.rotten(&lead.group, record.clone());
-    let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let said = crate::group_tests::ABORTED.locked().clone();
     assert!(said.iter().any(|why| why.contains("does not read back") && why.contains("journal-rot")), "{said:?}");
     lead.end().await;
 

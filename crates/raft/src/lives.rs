@@ -7,9 +7,10 @@
 
 use crate::protocol::Protocol;
 use holdfast_types::MemberId;
+use holdfast_types::sync::RwLockExt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{RwLock, RwLockReadGuard};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: disk in hex, boot counter, nonce.
@@ -126,12 +127,12 @@ impl Lives {
     }
 
     fn read_own(&self) -> RwLockReadGuard<'_, Own> {
-        self.own.read().unwrap_or_else(PoisonError::into_inner)
+        self.own.reading()
     }
 
     /// The same process goes on under this one.
     pub(crate) fn set_own(&self, lineage: Lineage) {
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.writing();
         if own.lineage.life != lineage.life {
             own.renewed = Some(own.lineage.life);
         }
@@ -145,14 +146,14 @@ impl Lives {
     }
 
     pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.writing() = known;
         self.next.store(next.0, Ordering::Release);
         self.level.store(level, Ordering::Release);
     }
 
     /// Whether `member` was one and is none any more: ids are never used again.
     pub(crate) fn removed(&self, member: MemberId) -> bool {
-        let known = || self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(&member);
+        let known = || self.known.reading().contains_key(&member);
         member.0 < self.next.load(Ordering::Acquire) && !known()
     }
 
@@ -198,14 +199,14 @@ impl Lives {
         if level < self.level.load(Ordering::Acquire) {
             return Ok(());
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&member).copied();
+        let known = self.known.reading().get(&member).copied();
         known.map_or(Ok(()), |known| known.judge(lineage))
     }
 
     /// Whether what `from` says of itself can be true, and we understand each other.
     pub(crate) fn check(&self, from: MemberId, meta: &MetadataMap) -> Result<(), String> {
         self.check_protocol(meta).map_err(|why| format!("{from}: {why}"))?;
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied();
+        let known = self.known.reading().get(&from).copied();
         let Some(known) = known else { return Ok(()) };
         let text = |key| meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
         let lineage = Self::of(meta).ok_or_else(|| {

@@ -6,13 +6,14 @@ use crate::wire::{RaftLogId, RaftStoredMembership, id_from_raft, id_to_raft};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use holdfast_log::Sealing;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Between two tries to make a snapshot durable, at first …
@@ -87,11 +88,6 @@ pub(crate) struct Shared {
     applied_index: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every critical section below leaves the value whole, so a panic elsewhere does not make it wrong.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// Term and index of the last entry applied here.
     pub(crate) fn applied(&self) -> LogId {
@@ -107,7 +103,7 @@ impl Shared {
 
     /// Why a snapshot is not on the disk yet, though it is tried.
     pub(crate) fn unsaved(&self) -> Option<String> {
-        lock(&self.unsaved).clone()
+        self.unsaved.locked().clone()
     }
 
     pub(crate) fn close(&self) {
@@ -122,7 +118,7 @@ impl Shared {
     }
 
     pub(crate) fn snapshot_last(&self) -> Option<LogId> {
-        lock(&self.current).as_ref().and_then(StoredSnapshot::last)
+        self.current.locked().as_ref().and_then(StoredSnapshot::last)
     }
 }
 
@@ -176,7 +172,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
-        let membership = lock(&self.shared.memberships).last().cloned().unwrap_or_default();
+        let membership = self.shared.memberships.locked().last().cloned().unwrap_or_default();
         Ok((self.last, membership))
     }
 
@@ -197,7 +193,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
                     Bytes::new()
                 }
                 EntryPayload::Membership(m) => {
-                    lock(&self.shared.memberships).push(RaftStoredMembership::new(Some(raft_id), m));
+                    self.shared.memberships.locked().push(RaftStoredMembership::new(Some(raft_id), m));
                     self.machine.observe(id);
                     Bytes::new()
                 }
@@ -218,7 +214,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
             return None;
         }
         let membership = {
-            let mut all = lock(&self.shared.memberships);
+            let mut all = self.shared.memberships.locked();
             let limit = Some(id_to_raft(last));
             let as_of = all.iter().rposition(|m| *m.log_id() <= limit);
             let chosen = as_of.map(|i| all[i].clone()).unwrap_or_default();
@@ -231,7 +227,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let snapshot = lock(&self.shared.current).clone();
+        let snapshot = self.shared.current.locked().clone();
         let snapshot = snapshot
             .unwrap_or_else(|| StoredSnapshot::new(LogId::default(), RaftStoredMembership::default(), Bytes::new()));
         Builder { snapshot, shared: self.shared.clone() }
@@ -249,7 +245,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         // Durable before adopted: openraft purges the log up to it as soon as this returns.
         save_patiently(&self.shared, snapshot, lacks_room).await?;
         self.machine.install(last, &data).map_err(|e| e.into_io(format_args!("snapshot at {last}")))?;
-        *lock(&self.shared.memberships) = vec![meta.last_membership.clone()];
+        *self.shared.memberships.locked() = vec![meta.last_membership.clone()];
         self.last = meta.last_log_id;
         self.shared.set_applied(last);
         tracing::info!(group = %self.shared.group, %last, "installed a snapshot");
@@ -259,7 +255,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>>, io::Error> {
-        Ok(lock(&self.shared.current).clone().map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
+        Ok(self.shared.current.locked().clone().map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
     }
 }
 
@@ -270,7 +266,7 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     if shared.over.load(Ordering::Acquire) {
         return Err(io::Error::other("the group is ended"));
     }
-    if let Some(current) = lock(&shared.current).clone()
+    if let Some(current) = shared.current.locked().clone()
         && current.last() >= snapshot.last()
     {
         return Ok(current);
@@ -279,7 +275,7 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     holdfast_log::spawn_blocking(move || snapshot_file::save(&to.dir, to.group, &copy, to.sealing.as_ref()))
         .await
         .map_err(io::Error::other)??;
-    *lock(&shared.current) = Some(snapshot.clone());
+    *shared.current.locked() = Some(snapshot.clone());
     Ok(snapshot)
 }
 
@@ -303,10 +299,10 @@ async fn save_patiently(
         match save(shared, snapshot.clone()).await {
             Err(e) if passes(&e) && !shared.closing.load(Ordering::Acquire) => {
                 tracing::warn!(group = %shared.group, error = %e, "a state snapshot is not on the disk; trying again");
-                *lock(&shared.unsaved) = Some(e.to_string());
+                *shared.unsaved.locked() = Some(e.to_string());
             }
             done => {
-                *lock(&shared.unsaved) = None;
+                *shared.unsaved.locked() = None;
                 return done;
             }
         }

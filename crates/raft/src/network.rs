@@ -19,6 +19,7 @@ use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
 use holdfast_tls::Dialer;
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
@@ -30,7 +31,7 @@ use openraft::raft::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
@@ -68,16 +69,16 @@ impl Channels {
     }
 
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).insert(member, addr);
+        self.book.locked().insert(member, addr);
     }
 
     /// A lazily connecting channel to `member`.
     pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
         let addr = {
-            let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+            let book = self.book.locked();
             book.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
         };
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.map.locked();
         if let Some((known, channel)) = map.get(&(member, bulk))
             && *known == addr
         {
@@ -112,14 +113,14 @@ pub(crate) struct Acks(Mutex<BTreeMap<u64, (u64, MonoTime)>>, pub(crate) Acked);
 
 impl Acks {
     fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
-        let mut acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut acks = self.0.locked();
         let known = acks.entry(member.0).or_insert((term, sent));
         *known = (*known).max((term, sent));
     }
 
     /// The latest moment at which a majority of `voters` had been sent what it acknowledged in `term`. `me` always has.
     pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
-        let acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let acks = self.0.locked();
         let of = |v: &u64| match acks.get(v) {
             _ if *v == me.0 => Some(now),
             Some((t, sent)) if *t == term => Some(*sent),

@@ -18,11 +18,12 @@ use crate::wire::vote_from_bytes;
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, NodeLog, Sealing};
 use holdfast_tls::Dialer;
+use holdfast_types::sync::RwLockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime, Term};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 /// Who this node is, and where its state lives.
@@ -236,12 +237,12 @@ impl RaftNode {
 
     /// A running group.
     pub fn group(&self, id: GroupId) -> Option<Group> {
-        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.inner.groups.reading().get(&id).cloned()
     }
 
     /// Every running group.
     pub fn groups(&self) -> Vec<Group> {
-        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.inner.groups.reading().values().cloned().collect()
     }
 
     /// What is left of the vote embargo after the process start.
@@ -334,7 +335,7 @@ impl RaftNode {
         if let Some((record, since)) = rejoining.clone() {
             self.note_healing(Healing { group: id, record, since: Some(since) });
         }
-        inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
+        inner.groups.writing().insert(id, group.clone());
         self.lift_embargo_later(group.clone());
         if let Some((_, since)) = rejoining {
             self.watch_rejoining(group.clone(), since);
@@ -375,7 +376,7 @@ impl RaftNode {
     }
 
     pub(crate) fn healing_map(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<GroupId, Healing>> {
-        self.inner.healing.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.healing.reading()
     }
 
     /// Q4: while this member learns a damaged group anew, the entry that whoever leads it must have.
@@ -384,11 +385,11 @@ impl RaftNode {
     }
 
     pub(crate) fn note_healing(&self, healing: Healing) {
-        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).insert(healing.group, healing);
+        self.inner.healing.writing().insert(healing.group, healing);
     }
 
     pub(crate) fn healed_one(&self, id: GroupId) {
-        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.inner.healing.writing().remove(&id);
         self.inner.healed.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -402,12 +403,12 @@ impl RaftNode {
 
     /// The group is healed no more: it is gone.
     pub(crate) fn forget_healing(&self, id: GroupId) {
-        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.inner.healing.writing().remove(&id);
     }
 
     /// Ends one group, if it runs; peers find it no more.
     pub(crate) async fn stop_group(&self, id: GroupId) {
-        let group = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let group = self.inner.groups.writing().remove(&id);
         if let Some(group) = group {
             group.end().await;
         }
@@ -415,7 +416,7 @@ impl RaftNode {
 
     /// Stops every group, then closes the journal for every handle to it.
     pub async fn stop(&self) {
-        let groups = std::mem::take(&mut *self.inner.groups.write().unwrap_or_else(PoisonError::into_inner));
+        let groups = std::mem::take(&mut *self.inner.groups.writing());
         for group in groups.values() {
             group.stop().await;
         }

@@ -1,9 +1,10 @@
 //! What a follower promises with its answers (R3): to vote for nobody else for a while. How long follows from its own settings, and its leader may have others: a setting is
 //! changed gateway by gateway. So each says in every call and answer what a leader may count on, and a leader counts that much and no more.
 
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, MonoTime};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
@@ -23,7 +24,7 @@ impl Promises {
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<MemberId, Duration>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        self.others.locked()
     }
 
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {

@@ -6,9 +6,10 @@
 //! V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then the answer to
 //!     this leader is a higher vote, not a conflict.
 
+use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, MemberId};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The newest entry that each follower has acknowledged to this leader, and in which term.
 #[derive(Default)]
@@ -16,20 +17,20 @@ pub(crate) struct Acked(Mutex<BTreeMap<MemberId, (u64, LogId)>>);
 
 impl Acked {
     pub(crate) fn note(&self, member: MemberId, term: u64, matched: LogId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.locked();
         let known = all.entry(member).or_insert((term, matched));
         *known = (*known).max((term, matched));
     }
 
     /// Who is not kept was taken out of the group: it may come back with nothing.
     pub(crate) fn keep_only(&self, keep: impl Fn(MemberId) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|member, _| keep(*member));
+        self.0.locked().retain(|member, _| keep(*member));
     }
 
     /// A follower says in `term` that it does not have the entry at `conflict`: the entry that it had acknowledged, if that denies
     /// it (V1).
     pub(crate) fn denied(&self, member: MemberId, term: u64, conflict: LogId) -> Option<LogId> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.locked();
         all.get(&member).filter(|(t, acked)| *t == term && conflict.index <= acked.index).map(|(_, acked)| *acked)
     }
 }

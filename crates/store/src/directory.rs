@@ -20,13 +20,14 @@ use crate::health::Kind as Trouble;
 use crate::memory::{admit, admit_range};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -98,7 +99,7 @@ impl Directory {
     fn with(path: &Path, existing: bool) -> Self {
         let place: Arc<str> = Arc::from(format!("file://{}", path.display()));
         let turns = {
-            let mut known = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = TURNS.locked();
             known.entry(path.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
         };
         let (path, ready, synced) = (path.to_owned(), OnceLock::new(), Mutex::default());
@@ -302,7 +303,7 @@ impl Shared {
     }
 
     fn lock_synced(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
+        self.synced.locked()
     }
 
     /// Gives the temporary file its name by `name`, once more if somebody removed the directory meanwhile.

@@ -6,9 +6,10 @@
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
 use bytes::{Bytes, BytesMut};
+use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// What goes wrong, each in thousandths of the requests that it can happen to.
@@ -146,7 +147,7 @@ impl<S: ObjectStore> Faulty<S> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     fn plan(&self, op: Op) -> Plan {

@@ -10,8 +10,9 @@
 //! ```
 
 use crate::error::{Cause, Op, StoreError};
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A missing or damaged object that nobody has met again for so long is not shown any more.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
@@ -192,7 +193,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     /// One attempt of `op` ended: `None` where the store did what it must.

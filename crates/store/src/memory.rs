@@ -3,10 +3,11 @@
 use crate::error::{At, Op, StoreError};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::ops::{Bound, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Objects that one page of a listing holds: few, so that tests meet pages.
 const LIST_PAGE_OBJECTS: usize = 7;
@@ -66,7 +67,7 @@ impl Memory {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
         // No code that can panic runs under the lock.
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.locked()
     }
 
     fn at(&self, op: Op, key: &str) -> Box<At> {

@@ -30,7 +30,7 @@ use holdfast_types::{Placement, SetId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -537,10 +537,6 @@ fn worst(errors: Vec<StoreError>) -> Option<StoreError> {
         _ => 1,
     };
     errors.into_iter().max_by_key(weight)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;
+use holdfast_types::sync::RwLockExt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
 /// See the module. What was asked before a change goes on where it was asked: it may be a write that the new place has not got.
@@ -29,7 +30,7 @@ impl Switch {
     }
 
     fn now(&self) -> Arc<dyn ObjectStore> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.now.reading().1.clone()
     }
 
     /// What is there now, and stays what it is: for work of several steps, all of which must be done in the same place.
@@ -39,12 +40,12 @@ impl Switch {
 
     /// The text of what is there.
     pub fn text(&self) -> String {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone()
+        self.now.reading().0.clone()
     }
 
     /// From now on this is there.
     pub fn set(&self, text: &str, store: Arc<dyn ObjectStore>) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (text.to_owned(), store);
+        *self.now.writing() = (text.to_owned(), store);
         self.changed.send_modify(|count| *count += 1);
     }
 

@@ -5,12 +5,13 @@
 //! another one has: that its patience was over is counted as a failure (E2 in `hedging`).
 
 use super::hedging::{Asking, Hedging, ReadKind};
-use super::{Quorum, Replica, lock, worst};
+use super::{Quorum, Replica, worst};
 use crate::error::{Op, StoreError};
 use crate::{BoxFuture, ObjectStore};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_types::ObjectId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -36,7 +37,7 @@ struct Times {
 
 impl Speed {
     pub fn answered(&self, look: Option<Duration>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         state.failed = None;
         if let Some(look) = look {
             let us = u64::try_from(look.as_micros()).unwrap_or(u64::MAX).clamp(1, 60_000_000);
@@ -45,13 +46,13 @@ impl Speed {
     }
 
     pub fn failed(&self) {
-        lock(&self.state).failed = Some(Instant::now());
+        self.state.locked().failed = Some(Instant::now());
     }
 
     /// A look ended without its answer.
     pub fn not_within(&self, look: Duration) {
         let us = u64::try_from(look.as_micros()).unwrap_or(u64::MAX).min(60_000_000);
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         state.look_us = state.look_us.max(us);
     }
 
@@ -62,7 +63,7 @@ impl Speed {
 
     /// Lower is asked first: those that failed last; then by times that differ by twice or more.
     fn rank(&self, now: Instant) -> (bool, u32) {
-        let state = lock(&self.state);
+        let state = self.state.locked();
         let suspect = state.failed.is_some_and(|at| now.saturating_duration_since(at) < SUSPECT_FOR);
         // Below a millisecond all are near.
         (suspect, (state.look_us / 1000).checked_ilog2().map_or(0, |log| log + 1))
@@ -88,7 +89,7 @@ impl Quorum {
         let now = Instant::now();
         let mut order: Vec<&Replica> = self.replicas.iter().map(AsRef::as_ref).collect();
         order.sort_by_key(|replica| (replica.speed.rank(now), replica.index));
-        let doubts = lock(&self.hedges.doubts);
+        let doubts = self.hedges.doubts.locked();
         let doubt = if doubts.is_empty() { None } else { doubts.get(object_of(key)).copied() };
         order.rotate_left(doubt.unwrap_or(0) % self.replicas.len());
         order
@@ -96,7 +97,7 @@ impl Quorum {
 
     /// What was read of this object did not open (R9): who reads it next begins with another store.
     pub fn doubt(&self, object: ObjectId) {
-        let mut doubts = lock(&self.hedges.doubts);
+        let mut doubts = self.hedges.doubts.locked();
         if doubts.len() >= DOUBTS_MAX {
             doubts.clear();
         }
@@ -110,7 +111,7 @@ impl Quorum {
         F: Fn(&'a dyn ObjectStore) -> BoxFuture<'a, Result<T, StoreError>>,
     {
         let (began, kind, order) = (Instant::now(), ReadKind::of(op), self.order(key));
-        let mut asking = Asking::begin(order.len(), kind, &mut lock(&self.hedges.decided));
+        let mut asking = Asking::begin(order.len(), kind, &mut self.hedges.decided.locked());
         let (mut asked, mut errors) = (FuturesUnordered::new(), Vec::new());
         // What is not waited for any more is dropped with this.
         let one = |at: usize| {
@@ -125,7 +126,7 @@ impl Quorum {
                 Some((at, answer)) = asked.next() => match answer {
                     Ok(value) => {
                         order[at].speed.answered(None);
-                        lock(&self.hedges.decided).took(kind, asking.took(at, began.elapsed()));
+                        self.hedges.decided.locked().took(kind, asking.took(at, began.elapsed()));
                         return Ok(value);
                     }
                     Err(error) => {
@@ -143,7 +144,7 @@ impl Quorum {
                     }
                 },
                 () = tokio::time::sleep_until(began + until.unwrap_or_default()), if until.is_some() => {
-                    let waited = asking.waited(began.elapsed(), &mut lock(&self.hedges.decided));
+                    let waited = asking.waited(began.elapsed(), &mut self.hedges.decided.locked());
                     // Its error comes when nobody waits for it any more.
                     waited.dead.iter().for_each(|at| order[*at].speed.failed());
                     if waited.refused {

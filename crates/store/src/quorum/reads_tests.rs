@@ -5,6 +5,7 @@ use crate::error::{At, Cause};
 use crate::health::Kind;
 use crate::{Disposition, Head, ListPage, Object, Version};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,7 +89,7 @@ fn three(answers: [Answers; 3]) -> (Vec<Arc<Script>>, Arc<Quorum>) {
     let script = |answers| Arc::new(Script { answers, asked: AtomicUsize::new(0), given_up: AtomicUsize::new(0) });
     let scripts: Vec<Arc<Script>> = answers.into_iter().map(script).collect();
     let all = Quorum::new(scripts.iter().map(|script| (script.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
-    let mut decided = lock(&all.hedges.decided);
+    let mut decided = all.hedges.decided.locked();
     for _ in 0..64 {
         let asking = Asking::begin(3, ReadKind::Part, &mut decided);
         decided.took(ReadKind::Part, asking.took(0, Duration::from_millis(1)));

@@ -1,13 +1,14 @@
 //! What a store lacks of the objects that kept roots name, and how it gets them. Names and contents are judged by whoever knows the roots and the key:
 //! nothing that no root names is copied, and nothing that does not open.
 
-use super::{Quorum, Replica, lock};
+use super::{Quorum, Replica};
 use crate::ObjectStore;
 use crate::error::{Disposition, StoreError};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_types::ObjectId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +124,7 @@ impl Replica {
     }
 
     fn note(&self, key: &str, bytes: u64, by: Option<ObjectId>, damaged: bool) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         if missing.keys.len() >= NOTED_MAX && !missing.keys.contains_key(key) {
             missing.overflowed = true;
             return;
@@ -136,7 +137,7 @@ impl Replica {
 
     /// Its part of the head is not there. `compare`: the rest is looked at as well.
     pub(super) fn head_lost(&self, compare: bool) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         missing.head_behind = true;
         if compare {
             missing.lost = true;
@@ -147,7 +148,7 @@ impl Replica {
     /// Its slot among the `configuration`th list of stores is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by
     /// another gateway, one that led before and was at it still: nobody here has seen it gone.
     pub(super) fn lives(&self, configuration: u32, life: u32) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
         missing.life = Some((configuration, seen.unwrap_or(0).max(life)));
         drop(missing);
@@ -157,15 +158,15 @@ impl Replica {
     }
 
     pub(super) fn head_is_behind(&self, behind: bool) {
-        lock(&self.missing).head_behind = behind;
+        self.missing.locked().head_behind = behind;
     }
 
     pub(super) fn forget(&self, key: &str) {
-        lock(&self.missing).keys.remove(key);
+        self.missing.locked().keys.remove(key);
     }
 
     pub(super) fn backlog(&self) -> Backlog {
-        let missing = lock(&self.missing);
+        let missing = self.missing.locked();
         Backlog {
             objects: missing.keys.len() as u64,
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
@@ -209,13 +210,13 @@ impl Quorum {
 
     /// Whether some store's head was not the decided one when last looked at.
     pub fn heads_differ(&self) -> bool {
-        self.replicas.iter().any(|replica| lock(&replica.missing).head_behind)
+        self.replicas.iter().any(|replica| replica.missing.locked().head_behind)
     }
 
     /// Lets each store be compared with the names anew: another leader may have written since, or somebody deleted.
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
-            lock(&replica.missing).compare_anew();
+            replica.missing.locked().compare_anew();
         }
     }
 
@@ -223,7 +224,7 @@ impl Quorum {
     /// compared: what was put there earlier counts for its uploader, and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
         for replica in &self.replicas {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             if std::mem::take(&mut missing.lost) {
                 missing.lost_at = Some(current);
             }
@@ -236,13 +237,13 @@ impl Quorum {
 
     /// Whether store `at` is to be compared with what kept roots name.
     pub fn must_compare(&self, at: usize) -> bool {
-        self.replicas.get(at).is_some_and(|replica| lock(&replica.missing).must_compare())
+        self.replicas.get(at).is_some_and(|replica| replica.missing.locked().must_compare())
     }
 
     /// A comparison of store `at` begins: what it cannot note shows at its end.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             (missing.overflowed, missing.doubtful, missing.began) = (false, None, missing.asked_anew);
         }
     }
@@ -251,13 +252,13 @@ impl Quorum {
     pub fn lacks(&self, at: usize, key: &str, bytes: u64, by: ObjectId, damaged: bool) -> bool {
         let Some(replica) = self.replicas.get(at) else { return false };
         replica.note(key, bytes, Some(by), damaged);
-        !lock(&replica.missing).overflowed
+        !replica.missing.locked().overflowed
     }
 
     /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. What was to be compared anew meanwhile still is.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             missing.compared = (missing.began == missing.asked_anew).then(Instant::now);
             missing.overflowed |= !all;
         }
@@ -267,14 +268,14 @@ impl Quorum {
     pub fn compared_in_part(&self, at: usize) {
         self.compared(at, true);
         if let Some(replica) = self.replicas.get(at) {
-            lock(&replica.missing).doubtful = Some(UNREAD_AGAIN);
+            replica.missing.locked().doubtful = Some(UNREAD_AGAIN);
         }
     }
 
     /// What only roots name that are not kept any more waits for another to name it, from now on.
     pub fn let_go(&self, kept: impl Fn(ObjectId) -> bool) {
         for replica in &self.replicas {
-            for note in lock(&replica.missing).keys.values_mut() {
+            for note in replica.missing.locked().keys.values_mut() {
                 note.release(&kept);
             }
         }
@@ -284,7 +285,7 @@ impl Quorum {
     pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             let before = missing.keys.len();
             missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
             if missing.keys.len() < before {
@@ -299,7 +300,7 @@ impl Quorum {
     /// Root `by` names the object, which has this length.
     pub fn named(&self, key: &str, bytes: u64, by: ObjectId) {
         for replica in &self.replicas {
-            if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+            if let Some(note) = replica.missing.locked().keys.get_mut(key) {
                 (note.bytes, note.by) = (bytes.max(note.bytes), Some(by));
             }
         }
@@ -308,7 +309,7 @@ impl Quorum {
     /// What store `at` is to get, at most `most` objects. `kept`: whether that root still is; what only one that is not named waits until another does.
     pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
         let Some(replica) = self.replicas.get(at) else { return Vec::new() };
-        let mut missing = lock(&replica.missing);
+        let mut missing = replica.missing.locked();
         let (mut wanted, mut again) = (Vec::new(), Vec::new());
         for (key, note) in &mut missing.keys {
             note.release(&kept);
@@ -364,7 +365,7 @@ impl Quorum {
         let body = match self.read_elsewhere(replica, wanted, check).await {
             Ok(body) => body,
             Err(error) => {
-                if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+                if let Some(note) = replica.missing.locked().keys.get_mut(key) {
                     note.failed = Some(Instant::now());
                 }
                 return Err(error);

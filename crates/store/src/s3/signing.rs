@@ -15,11 +15,12 @@ use crate::options::StoreUrlError;
 use crate::retry::unix_ms;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
+use holdfast_types::sync::{LockExt, RwLockExt};
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -148,7 +149,7 @@ fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
 
 impl Watched {
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.locked()
     }
 
     fn is_due(&self) -> bool {
@@ -252,7 +253,7 @@ impl Signer {
     }
 
     fn now(&self) -> Arc<Signing> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.reading().clone()
     }
 
     /// What the next request is signed with.
@@ -298,7 +299,7 @@ impl Signer {
     }
 
     fn adopt(&self, watched: &Watched, keys: Keys) {
-        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.writing();
         if now.keys == keys {
             return;
         }

@@ -123,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: "crates/raft/src/machine.rs",
             old: "        save_patiently(&self.shared, snapshot, lacks_room).await?;
 ",
-            new: "        *lock(&self.shared.current) = Some(snapshot);
+            new: "        *self.shared.current.locked() = Some(snapshot);
 ",
         }],
         tests: &[SNAPSHOTS],
