@@ -1,8 +1,8 @@
 //! Three nodes in one process, over real sockets and real journals.
 
-use crate::Group;
 use crate::config::RaftTiming;
-use crate::group::ProposeError;
+use crate::consensus::{Consensus, ProposeError};
+use crate::group::RaftGroup;
 use crate::lives::Life;
 use crate::machine::{StateMachine, Unfit};
 use crate::node::{NodeConfig, RaftNode};
@@ -82,7 +82,7 @@ impl StateMachine for List {
 
 pub(crate) struct Host {
     pub(crate) node: RaftNode,
-    pub(crate) group: Group,
+    pub(crate) group: Arc<RaftGroup>,
     pub(crate) list: Arc<List>,
     stop: CancellationToken,
 }
@@ -142,7 +142,7 @@ impl Host {
     /// Starts the group of `node` and serves it.
     pub(crate) async fn with(node: RaftNode, listener: TcpListener) -> anyhow::Result<Self> {
         let list = Arc::new(List::default());
-        let group = node.start_group(GROUP, list.clone(), None).await?;
+        let group = node.start_local(GROUP, list.clone(), None).await?;
         let stop = CancellationToken::new();
         let (service, ended) = (node.service(), stop.clone());
         tokio::spawn(async move {
@@ -206,7 +206,7 @@ pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
 }
 
 /// Until `members` are the voters: newcomers learn first.
-pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
+pub(crate) async fn members_become(group: &RaftGroup, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
     let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);
     let newcomers: BTreeMap<MemberId, String> =
         members.iter().filter(|(id, _)| seen(id).is_none()).map(|(id, addr)| (*id, addr.clone())).collect();

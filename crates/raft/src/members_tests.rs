@@ -1,5 +1,6 @@
 //! Who stands aside, and who was removed, over real sockets.
 
+use crate::consensus::Consensus;
 use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
 use crate::lives::{KnownLife, Life};
 use holdfast_types::MemberId;
@@ -82,7 +83,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     propose(&hosts, "after").await?;
     for (to, addr) in &rest {
         let channel = gone.node.channels().get(*to, addr, false)?;
-        let ask = gone.node.addressed(Default::default(), gone.group.id(), *to);
+        let ask = gone.node.channels().request(Default::default(), gone.group.id(), *to);
         let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
         let why = status.expect_err("a vote for a removed member").message().to_string();
         assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
@@ -152,7 +153,7 @@ async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()
         (None, Some("found \"\"")),
         (Some("1-7"), None),
     ] {
-        let mut ask = from.node.addressed(crate::proto::DeniedRequest::default(), from.group.id(), to);
+        let mut ask = from.node.channels().request(crate::proto::DeniedRequest::default(), from.group.id(), to);
         match says {
             Some(says) => drop(ask.metadata_mut().insert("holdfast-protocol", says.parse()?)),
             None => drop(ask.metadata_mut().remove("holdfast-protocol")),

@@ -1,7 +1,8 @@
 //! A member that was cut off and comes back, over sockets that a test can cut.
 
-use crate::Group;
 use crate::config::RaftTiming;
+use crate::consensus::Consensus;
+use crate::group::RaftGroup;
 use crate::group_tests::{Host, LIMIT, leader, listeners, propose, wait_len};
 use crate::lives::Life;
 use crate::proto;
@@ -56,7 +57,7 @@ impl Way {
 }
 
 /// Term and leader that a member stands by.
-fn vote(group: &Group) -> proto::Vote {
+fn vote(group: &RaftGroup) -> proto::Vote {
     proto::Vote::from(&group.raft().metrics().borrow_watched().vote)
 }
 

@@ -1,6 +1,7 @@
 //! Groups that are ended for ever, over real sockets and real journals.
 
 use crate::NodeError;
+use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, List, leader, listeners, propose, wait_len};
 use holdfast_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
