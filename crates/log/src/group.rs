@@ -1,18 +1,18 @@
 //! One group's log, as the Raft adapter uses it.
 
-use crate::memory::{Memory, Misplaced, Removed};
-use crate::node::Shared;
+use crate::memory::{Group, Memory, Misplaced, Removed};
 use crate::queue::{Done, Evictable, Job, stopped};
+use crate::shared::Shared;
 use bytes::Bytes;
 use holdfast_journal::{
-    Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
+    Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, read_entries, read_part, record_bytes,
 };
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 /// A Raft entry; the payload is opaque here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +39,6 @@ pub struct GroupLogState {
     /// R9: recovery met a bad record that was, or may have been, of this group. The group MUST NOT vote, lead or serve
     /// before it was rebuilt from peers ([`GroupLog::drop_group`] and start again).
     pub damaged: Option<CorruptRecord>,
-}
-
-pub(crate) struct Group {
-    pub id: GroupId,
-    pub memory: Mutex<Memory>,
-    pub index: SharedIndex,
 }
 
 /// Handle of one group's log: cheap to clone, used from any thread.

@@ -14,19 +14,20 @@
 //! - **L3** A payload leaves memory only when it is durable and its place is known.
 //! - **L4** Nothing is refused for lack of room: callers admit client data by [`NodeLog::usage`].
 
+mod blocking;
 mod config;
 mod disk;
 mod group;
 mod memory;
 mod node;
 mod queue;
-mod seam;
+mod shared;
 mod writer;
 
+pub use blocking::{run_blocking_inline, spawn_blocking};
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, NodeKey, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};
-pub use seam::{run_blocking_inline, spawn_blocking};
 pub use writer::Turns;

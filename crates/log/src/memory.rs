@@ -8,9 +8,17 @@
 //! because a payload leaves the tail only once its record is in the index (L3).
 
 use bytes::Bytes;
-use holdfast_journal::{CorruptRecord, GroupIndex};
-use holdfast_types::{LogId, LogIndex, Term};
+use holdfast_journal::{CorruptRecord, GroupIndex, SharedIndex};
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::VecDeque;
+use std::sync::Mutex;
+
+/// One group: its memory, and the journal's index of it.
+pub(crate) struct Group {
+    pub id: GroupId,
+    pub memory: Mutex<Memory>,
+    pub index: SharedIndex,
+}
 
 /// An entry whose payload is in memory.
 #[derive(Clone, Debug)]

@@ -2,17 +2,16 @@
 
 use crate::config::{Identity, LogConfig, OpenError};
 use crate::disk::RealDisk;
-use crate::group::{Group, GroupLog};
-use crate::memory::Memory;
+use crate::group::GroupLog;
+use crate::memory::{Group, Memory};
 use crate::queue::Queue;
+use crate::shared::Shared;
 use crate::writer::{Turns, Writer};
-use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport, Sealing};
+use holdfast_journal::{Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
 use holdfast_types::sync::LockExt;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 /// How full the journal is, and whether it still works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,24 +30,6 @@ pub struct LogUsage {
     pub stalled: Option<String>,
     /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its group.
     pub blocked: Option<String>,
-}
-
-pub(crate) struct Shared {
-    pub queue: Arc<Queue>,
-    pub catalog: Arc<Catalog>,
-    pub tail_bytes: Arc<AtomicU64>,
-    groups: Mutex<BTreeMap<GroupId, Arc<Group>>>,
-    config: LogConfig,
-    /// R9: records of unknown groups were lost; a group that the journal does not know may be among them.
-    lost: Option<CorruptRecord>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Drop for Shared {
-    /// Lets the writer drain and end. Only [`NodeLog::close`] waits for that.
-    fn drop(&mut self) {
-        self.queue.close();
-    }
 }
 
 /// Handle of the node's journal: cheap to clone, used from any thread.

@@ -1,6 +1,6 @@
 //! What waits for the writer thread.
 
-use crate::group::Group;
+use crate::memory::Group;
 use holdfast_journal::Op;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};

@@ -10,7 +10,9 @@
 //! ```
 
 use crate::error::{SealError, hex};
-use crate::kdf::Argon2id;
+use crate::fingerprint::KeyFingerprint;
+use crate::kdf::{Argon2id, argon2_parameters};
+use crate::part::TAG_BYTES;
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
@@ -36,20 +38,7 @@ const HEADER_BYTES: usize = 36;
 const NONCE_BYTES: usize = 24;
 const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + DATA_KEY_BYTES;
-const _: () = assert!(TAG_AT + crate::object::TAG_BYTES == WRAPPED_KEY_BYTES);
-
-/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is another key, so
-/// these never change; [`Argon2id`] writes others beside the passphrase.
-pub mod argon2_parameters {
-    /// Memory in KiB: 19 MiB.
-    pub const MEMORY_KIB: u32 = 19 * 1024;
-    /// Passes over the memory.
-    pub const PASSES: u32 = 2;
-    /// Lanes.
-    pub const LANES: u32 = 1;
-    /// Bytes of salt.
-    pub const SALT_BYTES: usize = 16;
-}
+const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_KEY_BYTES);
 
 /// HKDF-SHA256 to 32 bytes. The salt names the purpose, so that no two purposes ever share a key.
 pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[u8; 32]> {
@@ -57,16 +46,6 @@ pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[
     // HKDF-SHA256 expands up to 255 × 32 bytes, so 32 cannot be refused.
     Hkdf::<Sha256>::new(Some(purpose), key).expand(info, out.as_mut()).expect("R10: HKDF-SHA256 refused 32 bytes");
     out
-}
-
-/// Eight bytes that tell cluster keys apart without saying anything else about them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyFingerprint(pub u64);
-
-impl fmt::Display for KeyFingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
 }
 
 /// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
@@ -230,7 +209,7 @@ impl ClusterKey {
             return Err(SealError::WrongClusterKey { found: by, expected: self.fingerprint });
         }
         let nonce: [u8; NONCE_BYTES] = field(wrapped, HEADER_BYTES);
-        let tag: [u8; crate::object::TAG_BYTES] = field(wrapped, TAG_AT);
+        let tag: [u8; TAG_BYTES] = field(wrapped, TAG_AT);
         let mut key = Zeroizing::new(field::<DATA_KEY_BYTES>(wrapped, SEALED_AT));
         self.wrapping_cipher()
             .decrypt_inout_detached(

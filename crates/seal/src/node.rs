@@ -13,8 +13,9 @@
 //! has a new uuid.
 
 use crate::error::{SealError, hex};
-use crate::key::{ClusterKey, KeyFingerprint, derive};
-use crate::object::TAG_BYTES;
+use crate::fingerprint::KeyFingerprint;
+use crate::key::{ClusterKey, derive};
+use crate::part::TAG_BYTES;
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
 use std::fmt;

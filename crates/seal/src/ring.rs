@@ -6,7 +6,8 @@
 //! ```
 
 use crate::error::SealError;
-use crate::key::{KeyFingerprint, WRAPPED_KEY_BYTES, wrapped_by};
+use crate::fingerprint::KeyFingerprint;
+use crate::key::{WRAPPED_KEY_BYTES, wrapped_by};
 use std::collections::BTreeSet;
 
 /// Where a wrapped key says which one it is; see `key`.

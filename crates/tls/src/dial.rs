@@ -1,6 +1,5 @@
 //! How a client of a gateway connects.
 
-use crate::load::Tls;
 use std::fmt;
 use std::sync::Arc;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
@@ -22,19 +21,11 @@ impl fmt::Debug for Dialer {
     }
 }
 
-impl From<&Tls> for Dialer {
-    fn from(tls: &Tls) -> Self {
-        Self { tls: Some(tls.client()), connect: None }
-    }
-}
-
-impl From<Option<&Tls>> for Dialer {
-    fn from(tls: Option<&Tls>) -> Self {
-        tls.map_or_else(Self::default, Self::from)
-    }
-}
-
 impl Dialer {
+    pub(crate) fn with(tls: ClientTlsConfig) -> Self {
+        Self { tls: Some(tls), connect: None }
+    }
+
     /// Without TLS: this machine, or a network of one's own.
     pub fn plaintext() -> Self {
         Self::default()

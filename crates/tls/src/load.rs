@@ -1,5 +1,6 @@
 //! A process's own certificate, from its files.
 
+use crate::dial::Dialer;
 use crate::error::TlsError;
 use crate::files::{PEM_BYTES_MAX, text, whole};
 use crate::role::{Role, roles_text};
@@ -112,7 +113,7 @@ impl Tls {
         })?;
         let tls = Self { ca: Certificate::from_pem(ca_text), identity: Identity::from_pem(own_text, key_text) };
         // A key of another certificate is found now, not at the first connection.
-        crate::Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
+        Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
         Ok(tls)
     }
 
@@ -129,5 +130,17 @@ impl Tls {
             .ca_certificate(self.ca.clone())
             .identity(self.identity.clone())
             .domain_name(Role::Gateway.dns_name())
+    }
+}
+
+impl From<&Tls> for Dialer {
+    fn from(tls: &Tls) -> Self {
+        Self::with(tls.client())
+    }
+}
+
+impl From<Option<&Tls>> for Dialer {
+    fn from(tls: Option<&Tls>) -> Self {
+        tls.map_or_else(Self::default, Self::from)
     }
 }
