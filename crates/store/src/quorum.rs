@@ -11,7 +11,6 @@
 
 mod head;
 mod head_errors;
-mod hedging;
 mod moves;
 mod reads;
 mod register;
@@ -36,7 +35,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 pub use moves::moved_to;
-use reads::Speed;
+use reads::{Doubts, Speed};
 pub use repair::{Backlog, RepairError, Wanted};
 
 /// PUTs to one store that may go on behind callers who have their quorum already. Each holds an object: a store that hangs keeps so many.
@@ -144,7 +143,7 @@ pub struct Quorum {
     /// The first of two lists has ended, and the next one has begun. Never taken back.
     ended: AtomicBool,
     place: Arc<str>,
-    hedges: reads::Hedges,
+    doubts: Doubts,
 }
 
 impl std::fmt::Debug for Quorum {
@@ -214,7 +213,7 @@ impl Quorum {
             lists.iter().zip(seats).map(|(list, seats)| Register::new(&replicas, list, seats)).collect();
         let places: Vec<&str> = registers.iter().map(|register| &*register.place).collect();
         let place = Arc::from(places.join(" to "));
-        Self { replicas, registers, ended: AtomicBool::new(false), place, hedges: reads::Hedges::default() }
+        Self { replicas, registers, ended: AtomicBool::new(false), place, doubts: Doubts::default() }
     }
 
     /// L4: the lists whose say is needed.

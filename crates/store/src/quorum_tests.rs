@@ -108,7 +108,7 @@ async fn what_one_has_not_another_has() {
 }
 
 #[tokio::test]
-async fn a_slow_first_store_is_hedged_and_a_doubted_object_is_read_elsewhere() {
+async fn a_silent_first_store_is_passed_over_and_a_doubted_object_is_read_elsewhere() {
     let stores = stores(3);
     let all = quorum(&stores, 2);
     for (at, store) in stores.iter().enumerate() {
