@@ -14,7 +14,7 @@ use crate::key::{DataKey, derive};
 use crate::part::{ExtentAad, Part, TAG_BYTES};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
-use holdfast_types::{Lba, ObjectId, SetId, VolumeId};
+use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -1,11 +1,15 @@
 //! What a failed request means, and what to do about it.
 
-use crate::health::Kind;
 use crate::keys::KeyError;
-use crate::options::StoreUrlError;
+use crate::kind::Kind;
+use crate::url_error::StoreUrlError;
 use crate::version::Version;
 use std::fmt;
 use std::sync::Arc;
+
+/// Largest object in bytes that a store reads or writes: four segments' worth. A store is not trusted to keep an
+/// answer small, and an object is held in memory as a whole.
+pub const OBJECT_BYTES_MAX: usize = 4 * holdfast_types::limits::SEGMENT_BYTES_TARGET;
 
 /// The one question that callers ask of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +224,7 @@ pub enum StoreError {
         expected_bytes: u64,
     },
     /// More than [`crate::OBJECT_BYTES_MAX`].
-    #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", crate::OBJECT_BYTES_MAX)]
+    #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", OBJECT_BYTES_MAX)]
     TooLarge {
         /// Which request.
         at: Box<At>,

@@ -1,7 +1,7 @@
 //! How to reach a store: settings that a person may turn, secrets, and the URL.
 
-use crate::credentials::{CredentialsProblem, is_profile};
 use crate::retry::RetryPolicy;
+use crate::url_error::StoreUrlError;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::path::PathBuf;
@@ -157,6 +157,9 @@ impl StoreOptions {
     }
 }
 
+/// A profile's name in a URL, in bytes at most: URLs are replicated, and five of them share a limit.
+const PROFILE_BYTES_MAX: usize = 64;
+
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
@@ -184,53 +187,10 @@ pub struct S3Target {
     pub profile: Option<String>,
 }
 
-/// A store's URL or one of its options cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreUrlError {
-    /// Not of a form we know.
-    #[error("store URL: found {found:?}, expected {expected}")]
-    Form {
-        /// The URL, without what might be a secret.
-        found: String,
-        /// What would do.
-        expected: &'static str,
-    },
-    /// An option cannot be used.
-    #[error("store option {name}: found {found:?}, expected {expected}")]
-    Option {
-        /// Its name.
-        name: &'static str,
-        /// Its value.
-        found: String,
-        /// What would do.
-        expected: &'static str,
-    },
-    /// There is nothing to sign with.
-    #[error(
-        "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, \
-         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or a credentials file"
-    )]
-    Credentials {
-        /// What is missing.
-        missing: &'static str,
-    },
-    /// A URL names a profile, and no file has any.
-    #[error(
-        "store credentials: found profile {profile:?} in the store's URL, expected a credentials file that has it: store.credentials_file of a gateway, \
-         --credentials-file of a command, or AWS_SHARED_CREDENTIALS_FILE in the environment"
-    )]
-    NoCredentialsFile {
-        /// The profile.
-        profile: String,
-    },
-    /// The file that the keys are to come from cannot be used.
-    #[error("store credentials: {}: {problem}", path.display())]
-    CredentialsFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: CredentialsProblem,
-    },
+/// Whether a URL may name a profile so. The name is part of a text that is replicated and compared: one way to write it, without escapes.
+pub(crate) fn is_profile(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=PROFILE_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 impl Location {

@@ -1,7 +1,13 @@
 //! Three stores in memory, some of which fail, hang, forget or lie.
 
+use super::state::BEHIND_MAX;
+use super::store::LIST_STRAGGLERS;
 use super::*;
+use crate::{BoxFuture, Disposition, Head, Health, ListPage, Object, ObjectStore, StoreError, Version, keys};
 use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 const HEAD: &str = "sets/1/head";

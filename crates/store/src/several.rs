@@ -8,7 +8,8 @@
 //! One text, because it travels as one: entry of group 0, admin protocol, plan, command line. URLs hold no blanks. A build that knows only
 //! one store refuses the second form, since it is no URL; one that knows no change of stores the third.
 
-use crate::options::{Location, StoreUrlError};
+use crate::options::Location;
+use crate::url_error::StoreUrlError;
 use std::fmt;
 
 /// Stores of a set at most.

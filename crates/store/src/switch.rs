@@ -3,6 +3,7 @@
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;
 use holdfast_types::sync::RwLockExt;
+use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
@@ -52,6 +53,13 @@ impl Switch {
     /// Told of each change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+}
+
+impl Switch {
+    /// The several stores that this is at present; `None` if it is one.
+    pub fn several(&self) -> Option<Arc<Quorum>> {
+        self.now().several()
     }
 }
 
@@ -105,7 +113,7 @@ impl ObjectStore for Switch {
         Box::pin(async move { now.get(key).await })
     }
 
-    fn several(&self) -> Option<Arc<Quorum>> {
-        self.now().several()
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        self.now().concrete()
     }
 }

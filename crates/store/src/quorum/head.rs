@@ -9,7 +9,7 @@ use super::register::{
     encode_mark, judge_look, lives_of, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived,
     promised_value,
 };
-use super::{Register, Replica, worst};
+use super::state::{Register, Replica, worst};
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, ObjectStore, Version};
 use bytes::Bytes;

@@ -16,7 +16,7 @@
 //! The two registers share nothing, so each keeps its own rules (Q1 to Q3): what a store of the one has forgotten says nothing in the other, and their quorums
 //! need not meet. Which list comes next nobody takes from a store: it is compared with what group 0, or a person, has said.
 
-use super::{Quorum, Register};
+use super::state::{Quorum, Register};
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, Version, keys};
 use bytes::{BufMut, Bytes, BytesMut};

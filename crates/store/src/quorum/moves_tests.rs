@@ -2,8 +2,13 @@
 
 use super::super::*;
 use super::*;
+use crate::{BoxFuture, Head, ListPage, ObjectStore};
 use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying};
-use holdfast_types::GroupId;
+use holdfast_types::{GroupId, Placement};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 const SET: SetId = GroupId(1);
 const HEAD: &str = "sets/1/head";

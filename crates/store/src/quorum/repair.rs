@@ -1,21 +1,19 @@
 //! What a store lacks of the objects that kept roots name, and how it gets them. Names and contents are judged by whoever knows the roots and the key:
 //! nothing that no root names is copied, and nothing that does not open.
 
-use super::{Quorum, Replica};
-use crate::ObjectStore;
+use super::missing::{Backlog, NOTED_MAX, Note, Wanted};
+use super::state::{Quorum, Replica};
 use crate::error::{Disposition, StoreError};
+use crate::object_store::ObjectStore;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_types::ObjectId;
 use holdfast_types::sync::LockExt;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Keys that are noted for one store. More are found by comparing again.
-const NOTED_MAX: usize = 50_000;
 /// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
 /// again then, since some other kept root may name it all the same; not sooner than this after the last time.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
@@ -28,79 +26,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 const COPY_PATIENCE: Duration = Duration::from_secs(3);
 /// A store that failed lately and has not answered since is waited for no longer than this.
 const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
-
-/// What one store is known to lack.
-#[derive(Debug, Default)]
-pub(super) struct Missing {
-    keys: BTreeMap<String, Note>,
-    overflowed: bool,
-    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted, and is compared again so long after that.
-    doubtful: Option<Duration>,
-    head_behind: bool,
-    compared: Option<Instant>,
-    /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
-    asked_anew: u64,
-    began: u64,
-    /// It lost its slot, and with it perhaps what a checkpoint under way has put there: no root names that yet.
-    lost: bool,
-    /// The current root then: it is compared once more after the next one.
-    lost_at: Option<Option<ObjectId>>,
-    /// Of its slot, as last seen, and of which list of stores that is.
-    life: Option<(u32, u32)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Note {
-    bytes: u64,
-    /// Since when no root names it, as far as is known.
-    since: Instant,
-    /// A root that names it; `None`: not known of any yet.
-    by: Option<ObjectId>,
-    /// There is an object, and it does not open.
-    damaged: bool,
-    /// When it could not be copied.
-    failed: Option<Instant>,
-}
-
-impl Note {
-    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be missing: filling a store may take days,
-    /// and the root changes every few seconds.
-    fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
-        if self.by.is_some_and(|by| !kept(by)) {
-            (self.by, self.since) = (None, Instant::now());
-        }
-    }
-}
-
-/// What one store lacks, for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// Objects.
-    pub objects: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Those among them that a kept root is known to name. The others were written by a checkpoint that is under way, or came to nothing.
-    pub named: u64,
-    /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
-    pub stuck: u64,
-    /// Its head is not the decided one.
-    pub head: bool,
-    /// Whether it was compared with the kept roots since this gateway leads the set. Before, there may be more than is shown.
-    pub compared: bool,
-}
-
-/// An object that a store is to get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its key.
-    pub key: String,
-    /// Its length; 0 where it is not known.
-    pub bytes: u64,
-    /// The root that names it.
-    pub by: ObjectId,
-    /// What is there does not open, or has another length.
-    pub damaged: bool,
-}
 
 /// An object was not copied.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -178,22 +103,6 @@ impl Replica {
                 && missing.doubtful.is_none()
                 && !missing.waits(),
         }
-    }
-}
-
-impl Missing {
-    fn compare_anew(&mut self) {
-        (self.compared, self.asked_anew) = (None, self.asked_anew + 1);
-    }
-
-    fn waits(&self) -> bool {
-        self.lost || self.lost_at.is_some()
-    }
-
-    fn must_compare(&self) -> bool {
-        let room = self.keys.len() < NOTED_MAX / 2;
-        let Some(compared) = self.compared else { return true };
-        room && (self.overflowed || self.doubtful.is_some_and(|after| compared.elapsed() >= after))
     }
 }
 

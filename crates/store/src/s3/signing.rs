@@ -9,10 +9,11 @@
 //! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was known.
 //! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than [`LOOK_LIMIT`].
 
-use crate::credentials::{CREDENTIALS_BYTES_MAX, CredentialsProblem, KeySource, Keys, parse};
+use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
-use crate::options::StoreUrlError;
 use crate::retry::unix_ms;
+use crate::url_error::StoreUrlError;
+use crate::url_error::{CREDENTIALS_BYTES_MAX, CredentialsProblem};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
 use holdfast_types::sync::{LockExt, RwLockExt};

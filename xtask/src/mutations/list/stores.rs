@@ -3,7 +3,7 @@
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const MOVES: &str = "crates/store/src/quorum/moves.rs";
-const QUORUM: &str = "crates/store/src/quorum.rs";
+const QUORUM: &str = "crates/store/src/quorum/state.rs";
 const MOVER: &str = "crates/gateway/src/set/mover.rs";
 const PLACEMENT: &str = "crates/types/src/placement.rs";
 
