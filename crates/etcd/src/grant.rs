@@ -1,8 +1,8 @@
-//! What is told of a set's lease, and whether it is newer than what was told before.
+//! A set's lease as it is mirrored in an etcd, and whether it is newer than what is there.
 //!
-//! G1  What lies there is replaced only by what is newer: of a later life of the set, or of a later entry of its log. A leader that was stopped and goes on
-//!     takes nothing back.
-//! G2  What is there and is not ours stays.
+//! G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A leader
+//!     that was stopped and resumes takes nothing back.
+//! G2  A record that is not ours stays.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub struct Held {
     pub since_unix_ms: u64,
 }
 
-/// What to do about what lies there.
+/// What to do about the record that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Write ours.
@@ -66,7 +66,7 @@ impl Grant {
         Self { form: FORM, set, cluster, held, generation, index, number }
     }
 
-    /// Whether two of them say the same about who holds the set, whenever it was.
+    /// Whether both say the same, whatever their index.
     pub fn says_the_same(&self, other: &Self) -> bool {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }

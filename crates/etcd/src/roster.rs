@@ -79,11 +79,12 @@ impl RosterKey {
         Ok((text, found.revision))
     }
 
-    /// Makes it what `next` says of what is there; where that is no change it is only read. What somebody else wrote meanwhile is asked about anew. Can be repeated: an
-    /// error may hide that it was written, and what lands late lands only on what it was made of (R12).
+    /// Replaces the roster by what `next` makes of it; if that is no change, it is only read. If another gateway wrote
+    /// meanwhile, `next` is asked again. Can be repeated: an error may hide that it was written, and a late write only
+    /// replaces what it was made from (R12).
     ///
     /// # Errors
-    /// [`EtcdError`], after a bounded number of calls. Inside of it what `next` refused: nothing was written then.
+    /// [`EtcdError`], after a bounded number of calls. Inside: `next`'s refusal; nothing was written then.
     pub async fn change<E>(
         &mut self,
         next: impl Fn(Option<&RosterText>) -> Result<RosterText, E>,

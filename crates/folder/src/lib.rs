@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Makes `dir` and what is missing above it, and makes all these names durable, up to the file system's own root.
+/// Creates `dir` and its missing parents, and makes all these names durable, up to the file system's root.
 ///
 /// # Errors
 /// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there cannot be opened (rights), or
@@ -32,7 +32,7 @@ pub fn make(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the file at `path` anew, and makes its content and its name durable. Its folder has to be there ([`make`]).
+/// Writes the file at `path`, and makes its content and its name durable. Its folder must exist ([`make`]).
 ///
 /// # Errors
 /// As the disk says, but for a file system that knows no sync of folders; what was written so far stays.
@@ -61,13 +61,13 @@ fn make_from_above(dir: &Path) -> io::Result<()> {
     };
     match made {
         Ok(()) => {}
-        // Somebody else was quicker.
+        // Another process was faster.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
         Err(error) => return Err(error),
     }
     match above(dir).map_or(Ok(()), |above| sync(&above)) {
         Err(error) if !knows_no_sync(&error) => {
-            // The next start must not take it for one that was there.
+            // Else the next start would believe that it is durable.
             let _ = fs::remove_dir(dir);
             Err(error)
         }

@@ -1,4 +1,5 @@
-//! What readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups only.
+//! State that readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups
+//! only.
 
 use crate::DiskFile;
 use crate::format::Seed;
@@ -9,7 +10,7 @@ use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// A file that records are read from. Who holds it keeps it readable, also after it was dropped from the journal.
+/// A file that records are read from. It stays readable while a handle exists, also after the journal dropped it.
 pub struct JournalFile {
     pub(crate) number: u64,
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! Where each live record of a group lies, and how many live bytes each file still holds.
+//! The place of each live record of a group, and how many live bytes each file holds.
 //!
 //! The same [`GroupIndex::apply`] serves while writing and while replaying, so the two cannot drift apart.
 

@@ -454,7 +454,8 @@ impl<D: Disk> Journal<D> {
         self.untidy && !self.failed
     }
 
-    /// Puts the house in order, a few steps at a time: drops old files that hold nothing live, carries little forward, begins the next file.
+    /// Housekeeping, a few steps at a time: drops old files without live records, carries the last ones forward, begins
+    /// the next file.
     ///
     /// # Errors
     /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (J2).

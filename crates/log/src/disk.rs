@@ -28,9 +28,9 @@ const LOCK_NAME: &str = "lock";
 struct Ready {
     names: Vec<String>,
     next_number: u64,
-    /// Why the last fill failed; cleared by who asks again.
+    /// Why the last fill failed; cleared by the next request.
     error: Option<io::Error>,
-    /// Somebody waits for a file.
+    /// A caller waits for a file.
     wanted: bool,
     closing: bool,
 }
@@ -146,7 +146,7 @@ fn open_file(path: &Path, direct: bool) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether O_DIRECT works here: tried out, because some file systems refuse only the write.
+/// Whether O_DIRECT works here. Tries it, because some file systems refuse only the write.
 fn takes_direct(dir: &Path) -> io::Result<bool> {
     let path = dir.join("fill-probe");
     drop(File::create(&path)?);
@@ -156,8 +156,9 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     direct_works(tried)
 }
 
-/// What the outcome of a direct write says. Only a refusal means no: a full disk took the request, and has no room for it now; to go through the page
-/// cache for the life of the process because of that would be wrong. Any other error says nothing, and the start fails with it.
+/// Whether direct writes work, by the result of one. Only a refusal means no. A full disk accepted the request and has
+/// no room at present; that must not send all writes through the page cache for the life of the process. Any other
+/// error fails the start.
 fn direct_works(tried: io::Result<()>) -> io::Result<bool> {
     let Err(error) = tried else { return Ok(true) };
     let refused = [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
@@ -247,7 +248,8 @@ impl Folder {
         }
     }
 
-    /// Opens a ready file and gives it its name. In this order: what fails (no file descriptor, as a rule) leaves the file ready, and the name free.
+    /// Opens a ready file, then renames it. In this order a failure (usually no file descriptor) leaves the file ready
+    /// and the name free.
     fn begin(&self, ready: &str, path: &Path) -> io::Result<(File, u64)> {
         let from = self.dir.join(ready);
         let file = open_file(&from, self.direct)?;

@@ -221,8 +221,8 @@ impl GroupLog {
         self.change(|memory| Ok(self.purge_in(memory, upto))).await
     }
 
-    /// The same without waiting for the disk: a purge that a crash takes away is one that may be made again, and whatever is appended later becomes
-    /// durable no earlier (L1).
+    /// The same without waiting for the disk: if a crash takes the purge away it can be made again, and nothing
+    /// appended later becomes durable earlier (L1).
     ///
     /// # Errors
     /// When the journal failed or was closed before. Where it fails later, whoever writes next is told.
@@ -406,7 +406,7 @@ impl GroupLog {
     async fn change(&self, change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>) -> io::Result<()> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let done: Done = Box::new(move |result| {
-            // Nobody waits any more: nobody is told.
+            // The caller may have stopped waiting.
             let _ = sender.send(result);
         });
         let back = self.queue_change(change, done)?;
@@ -414,7 +414,8 @@ impl GroupLog {
         receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
     }
 
-    /// Changes memory and queues the record for it, both under the group's lock. What comes back was not queued: the journal is closed.
+    /// Changes memory and queues the record for it, both under the group's lock. Returns the job if it was not queued
+    /// because the journal is closed.
     fn queue_change(
         &self,
         change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>,

@@ -1,4 +1,4 @@
-//! What one group's log looks like to its readers: everything appended, durable or not.
+//! One group's log as its readers see it: everything appended, durable or not.
 //!
 //! ```text
 //!   | purged |  in the index only (on disk)  |  tail: payloads in memory  |   index grows ->

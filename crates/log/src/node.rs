@@ -190,8 +190,8 @@ impl NodeLog {
         }
     }
 
-    /// Returns once no more than `bytes` of appends, of all groups, wait for the disk; at once where the journal failed or is closed. For who takes in
-    /// appends from elsewhere, and need not hold in memory what the disk does not take.
+    /// Waits until at most `bytes` of appends, of all groups, wait for the disk; returns at once if the journal failed
+    /// or is closed. A caller that receives appends from elsewhere bounds its memory with this.
     pub async fn queue_at_most(&self, bytes: u64) {
         self.shared.queue.at_most(bytes).await;
     }

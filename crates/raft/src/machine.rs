@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Between two tries to make a snapshot durable, at first …
+/// First pause between two tries to make a snapshot durable.
 const SAVE_AGAIN_MIN: Duration = Duration::from_millis(100);
-/// … and at most.
+/// Longest pause.
 const SAVE_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What entries mean. The same entries give the same state and the same answers at every member.
@@ -45,11 +45,11 @@ pub trait StateMachine: Send + Sync + 'static {
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit>;
 }
 
-/// Why a machine does not take a snapshot's bytes: what was found, and what was expected. Which of the two it is decides what becomes of the group.
+/// Why a state machine refuses a snapshot. The kind decides what happens to the group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Whole, as far as this build can tell, and written by a build that has another form of it. Nothing is damaged: the group is not started, nothing is
-    /// dropped, and the build that wrote it can go on with it.
+    /// Whole, but written by a build with another format. Nothing is damaged: the group is not started, nothing is
+    /// dropped, and the build that wrote it can go on.
     #[error(
         "{0}; nothing of it is damaged: another build wrote it, and this one does not read that. Start that build again, or a newer one"
     )]
@@ -238,7 +238,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         let last = snapshot
             .last()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
-        // Before it takes the place of the one that is here: one that this build does not understand leaves the group stopped, and whole.
+        // Before it replaces the present one: if this build does not understand it, the group stops and stays whole.
         self.machine.check(last, &data).map_err(|e| {
             e.into_io(format_args!("the leader's snapshot at {last} (the one on this disk stays as it is)"))
         })?;
@@ -279,7 +279,7 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     Ok(snapshot)
 }
 
-/// The disk is full, or something else ran out, or disturbed it: it may take the same a moment later.
+/// The disk is full, or another resource ran out: the same write may work a moment later.
 fn lacks_room(e: &io::Error) -> bool {
     use rustix::io::Errno;
     let passes = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
@@ -287,8 +287,8 @@ fn lacks_room(e: &io::Error) -> bool {
         || passes.contains(&e.raw_os_error())
 }
 
-/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and nobody would begin it again before
-/// the next start. The journal beside it waits for room as well.
+/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and it
+/// would stay ended until the next start. The journal waits for disk space in the same way.
 async fn save_patiently(
     shared: &Arc<Shared>,
     snapshot: StoredSnapshot,

@@ -1,4 +1,5 @@
-//! How a cluster key comes from a passphrase: Argon2id's parameters and the salt, as text for a settings file and as fields for a set's head.
+//! How a cluster key is derived from a passphrase: Argon2id's parameters and the salt, as text for a settings file and
+//! as fields for a set's head.
 
 use crate::error::{SealError, hex};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ pub mod argon2_parameters {
     pub const SALT_BYTES: usize = 16;
 }
 
-/// Memory at most, in KiB: parameters are read from a store before anything vouches for them, and must not take the machine.
+/// Limit in KiB: the parameters are read from a store before they are authenticated, and must not exhaust the machine.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Passes at most, for the same reason.
 const PASSES_MAX: u32 = 64;

@@ -1,5 +1,5 @@
-//! Seal: keys, and what is done with them to everything that leaves the gateway for a store (R10), and to
-//! what it keeps on its own disk.
+//! Seal: keys, and the encryption of everything that leaves the gateway for a store (R10) and of what it keeps on its
+//! own disk.
 //!
 //! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, and the sealing and
 //! opening of the parts of one object with what each part is bound to.

@@ -40,12 +40,13 @@ pub fn join_ring(mut wrapped: Vec<Vec<u8>>) -> Vec<u8> {
     wrapped.concat()
 }
 
-/// The numbers of its keys; empty where it does not read.
+/// The ids of its keys; empty if it does not parse.
 pub fn ring_ids(ring: &[u8]) -> BTreeSet<u32> {
     split_ring(ring).map(|keys| keys.into_iter().map(|(id, _)| id).collect()).unwrap_or_default()
 }
 
-/// Which cluster key wrapped all of it; `None` where it does not read, or not one key did: all are always wrapped together.
+/// The cluster key that wrapped all of it; `None` if it does not parse, or not one key did: all are always wrapped
+/// together.
 pub fn ring_wrapped_by(ring: &[u8]) -> Option<KeyFingerprint> {
     let mut by = split_ring(ring).ok()?.into_iter().map(|(_, key)| wrapped_by(key));
     let first = by.next()??;

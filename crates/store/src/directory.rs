@@ -34,16 +34,16 @@ use tokio::task::JoinSet;
 
 /// Our own corner; no key begins with a dot.
 const OWN: &str = ".holdfast";
-/// A temporary file that nobody has touched for this long belongs to no living writer.
+/// A temporary file that was not touched for this long belongs to no living writer.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Objects of one page of a listing. Each page walks the directory again, so few large pages.
 const LIST_PAGE_OBJECTS: usize = 16 * 1024;
-/// File operations of one directory at once. A file system that hangs (NFS) keeps a thread for each until it answers, and the process has 32 threads for
-/// all that may block, reads of the journal among them.
+/// Limit of concurrent file operations in one directory. A file system that hangs (NFS) keeps a thread for each, and
+/// the process has 32 threads for blocking work, reads of the journal among them.
 const AT_ONCE: usize = 8;
-/// The same of all directories together: half of the threads.
+/// The same for all directories together: half of the threads.
 const AT_ONCE_ALL: usize = 16;
-/// A request waits so long for its turn. Shorter than any attempt may last, so that it is known not to have happened.
+/// How long a request waits for its turn. Shorter than any attempt may last, so that it is known not to have happened.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE_ALL);
@@ -91,7 +91,8 @@ impl Directory {
         Ok(store)
     }
 
-    /// The same as [`Directory::open`], with the first operation: a file system that hangs, or is not there, holds up nobody who only wants to name it (R8).
+    /// Like [`Directory::open`], but opened by the first operation: a file system that hangs or is missing does not
+    /// block a caller that only names it (R8).
     pub fn later(path: &Path) -> Self {
         Self::with(path, false)
     }
@@ -106,7 +107,8 @@ impl Directory {
         Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT, existing }) }
     }
 
-    /// Runs file I/O where it may block. The work goes on when the caller stops waiting, and keeps its turn until it ends.
+    /// Runs file I/O on a thread that may block. The work continues when the caller stops waiting, and keeps its turn
+    /// until it ends.
     async fn run<T: Send + 'static>(
         &self,
         op: Op,
@@ -115,10 +117,11 @@ impl Directory {
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
         let mut task = JoinSet::new();
-        // A task of its own waits for the turn, and uses it at once. A turn is given to whoever waits longest, polled or not: one of several requests of a
-        // caller that looks at another one meanwhile would keep it, and that other one never gets any. Ends with its caller while it waits.
+        // A task of its own waits for the turn and uses it at once: a semaphore gives its permit to the longest waiter,
+        // polled or not. A caller with several requests that polls another one meanwhile would keep the permit for
+        // ever. While it waits, the task ends with its caller.
         task.spawn(async move {
-            // Its own turn first: a directory that hangs must not hold what the others need.
+            // The directory's own turn first: one that hangs must not hold turns that others need.
             let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
             let turn = tokio::time::timeout(shared.turn_limit, turn).await.ok()?;
             let done = tokio::task::spawn_blocking(move || {

@@ -1,6 +1,7 @@
-//! What a store's answers say of it over time, for people: what is wrong, since when, and whether somebody has to act.
+//! Health of a store over time, for people: what is wrong, since when, and whether someone must act.
 //!
-//! Told of every attempt, not of every call: a call may go on for minutes before it gives up. Takes the time from whoever tells it.
+//! Told about every attempt, not every call: a call may go on for minutes before it gives up. The caller passes the
+//! time.
 //!
 //! ```text
 //!   attempt failed ── trouble of that request: since the first failure, as the last one said
@@ -15,18 +16,19 @@ use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// A missing or damaged object that nobody has met again for so long is not shown any more.
+/// A missing or damaged object that was not met again for this long is no longer shown.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
 
-/// Trouble that needs somebody goes before the rest while it was met at most so long before the last of them. Later than that its
-/// request waits for another one, and what that one meets says more.
+/// Trouble that needs a person is shown first if it was met at most this long before the newest trouble. If it is
+/// older, its request waits for another one, and the newer trouble says more.
 pub const LEADS_MS: u64 = 30_000;
 
 /// Characters of an error's text that are kept.
 const TEXT_CHARS_MAX: usize = 600;
 
 impl StoreError {
-    /// What sort of trouble this is; `None` where the store did what it must: nothing there, something else there, or not asked at all.
+    /// The kind of trouble; `None` if the store worked as it must: nothing there, something else there, or not asked at
+    /// all.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             StoreError::NotFound { .. }
@@ -85,10 +87,11 @@ pub struct Trouble {
     pub failures: u64,
 }
 
-/// What to show.
+/// Present and last trouble of a store, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// What is wrong now; of several, one that needs somebody and was met within [`LEADS_MS`] of the last one, then the one met last.
+    /// Present trouble. If there are several: one that needs a person and was met within [`LEADS_MS`] of the newest,
+    /// else the newest.
     pub now: Option<Trouble>,
     /// The last trouble that is over, and when it ended.
     pub last: Option<(Trouble, u64)>,
@@ -110,12 +113,12 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of the store of what people call `label`.
+    /// Health of the store of set `label`.
     pub fn new(label: impl Into<String>) -> Self {
         Self { label: label.into(), state: Mutex::default() }
     }
 
-    /// Of what it is.
+    /// The label.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -124,7 +127,7 @@ impl Health {
         self.state.locked()
     }
 
-    /// One attempt of `op` ended: `None` where the store did what it must.
+    /// One attempt of `op` ended; `failure` is `None` if the store worked as it must.
     pub fn attempt(&self, now_unix_ms: u64, op: Op, failure: Option<&StoreError>) {
         match failure.and_then(|error| Some((error, error.kind()?))) {
             Some((error, kind)) => self.failed(now_unix_ms, op, kind, error),
@@ -169,7 +172,8 @@ impl Health {
         });
     }
 
-    /// An object that must be there is not (`Missing`), or is not what was written (`Damaged`).
+    /// Notes an object that is missing although it must be there (`Missing`), or that is not what was written
+    /// (`Damaged`).
     pub fn object(&self, now_unix_ms: u64, key: &str, kind: Kind, error: &dyn std::fmt::Display) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
             .increment(1);
@@ -181,7 +185,7 @@ impl Health {
             Some((key.to_owned(), Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures }));
     }
 
-    /// The file that the keys come from cannot be used, in words; or it can be. Who looks at it tells after each look.
+    /// Notes why the credentials file cannot be used, or that it can. Called after each look at the file.
     pub(crate) fn credentials_file(&self, now_unix_ms: u64, why: Option<&str>) {
         let mut state = self.state();
         let State { keys, last, .. } = &mut *state;
@@ -197,7 +201,7 @@ impl Health {
         *keys = Some(Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures });
     }
 
-    /// What to show at `now_unix_ms`.
+    /// Present and last trouble at `now_unix_ms`.
     pub fn standing(&self, now_unix_ms: u64) -> Standing {
         let mut state = self.state();
         let stale = |t: &Trouble| now_unix_ms.saturating_sub(t.last_unix_ms) > OBJECT_TROUBLE_MS;
@@ -207,8 +211,8 @@ impl Health {
         }
         let others = || state.object.as_ref().map(|(_, trouble)| trouble).into_iter().chain(&state.keys);
         let all = || state.requests.values().map(|(_, trouble)| trouble).chain(others());
-        // One that was met just now says more than one whose request has not been tried since: a swap that was refused comes again
-        // only after a read of the head, and that one may be throttled for hours.
+        // Recent trouble says more than that of a request that was not tried again: a refused swap is repeated only
+        // after a read of the head, and that read may be throttled for hours.
         let newest = all().map(|trouble| trouble.last_unix_ms).max().unwrap_or(0);
         let leads = |t: &Trouble| t.kind.needs_operator() && newest.saturating_sub(t.last_unix_ms) <= LEADS_MS;
         let object = |t: &Trouble| matches!(t.kind, Kind::Missing | Kind::Damaged);

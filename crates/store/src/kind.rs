@@ -1,6 +1,6 @@
 //! Sorts of trouble with a store.
 
-/// What sort of trouble. The names are shown and used as labels.
+/// Kind of trouble. The names are shown, and used as labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It asks for fewer requests (503 SlowDown, 429).
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// Whether it lasts until somebody does something.
+    /// Whether it lasts until a person acts.
     pub fn needs_operator(self) -> bool {
         match self {
             Kind::Throttled | Kind::Unreachable | Kind::NoAnswer | Kind::Broken | Kind::Failing => false,

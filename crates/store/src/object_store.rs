@@ -9,7 +9,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 
-/// What a store's methods return: a future that can be held behind `dyn`.
+/// The result of a store's methods: a future that works behind `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What is known about an object without reading it.

@@ -12,10 +12,12 @@ use crate::several::Stores;
 use holdfast_types::Placement;
 use std::sync::Arc;
 
-/// Opens the stores that `url` names ([`Stores`]): `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`, or several of them with their write quorum.
+/// Opens the stores in `url` ([`Stores`]): `s3://BUCKET[/PREFIX]`, `file:///DIRECTORY`, or several of them with their
+/// write quorum.
 ///
-/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does. A file that its keys come from is read
-/// ([`open_aside`] is for who must not wait for that). A directory is created when it is missing.
+/// Opening sends no request to an S3 store, so that a gateway starts while its store is down (R8);
+/// [`check()`](crate::check()) does. It reads the credentials file; use [`open_aside`](crate::open_aside) if the caller
+/// must not block on that. A missing directory is created.
 ///
 /// # Errors
 /// When the URL or the options cannot be used, or the directory cannot be.
@@ -31,13 +33,14 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, S
     Ok(Arc::new(Arc::new(Quorum::over(&placement, |url| Ok((open(url, options)?, None)))?)))
 }
 
-/// The URL, where the placement is one store that always was the set's only one.
+/// The URL, if the placement is one store that always was the set's only one.
 fn alone(placement: &Placement) -> Result<Option<String>, StoreError> {
     let stores = Stores::parse(&placement.stores).map_err(StoreError::Url)?;
     Ok(stores.single().filter(|_| placement.next.is_none()).map(str::to_owned))
 }
 
-/// As [`open`], and `health` is told of every attempt. A directory is opened by its first operation: one that hangs holds up nobody. Of several stores each has a health of its own, under the same label.
+/// Like [`open`], and tells `health` about every attempt. A directory is opened by its first operation, so one that
+/// hangs blocks no one. Several stores have a health each, under the same label.
 ///
 /// # Errors
 /// As [`open`].
@@ -50,7 +53,7 @@ pub fn open_observed(
     if let Some(one) = alone(&placement)? {
         return match Location::parse(&one).map_err(StoreError::Url)? {
             Location::Directory(path) => {
-                // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
+                // Callers that wait ask again themselves; a file system that does not answer is not asked more often.
                 let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
                 Ok(Arc::new(Retrying::new(Directory::later(&path), once).observed(health)))
             }
@@ -64,7 +67,7 @@ pub fn open_observed(
     Ok(Arc::new(Arc::new(Quorum::over(&placement, one)?)))
 }
 
-/// `health` is told of the file with the keys; of requests by whoever asks for it.
+/// `health` is told about the credentials file; the caller of a request tells it about the request.
 fn open_s3(
     target: &S3Target,
     options: &StoreOptions,

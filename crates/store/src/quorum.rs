@@ -7,7 +7,7 @@
 //!   list      what any of them shows
 //!   head      `head`: rules in `register`; while the stores are changed, `moves` says which list of them counts
 //! ```
-//! A 404 at one store means "not here" (R7): "not found" is said only where all n say it.
+//! A 404 from one store means "not here" (R7). "Not found" is returned only if all n stores say so.
 
 mod head;
 mod head_errors;

@@ -1,20 +1,23 @@
-//! Which of a set's lists of stores counts, while they are changed (ADR 0018): each list has a head of its own, under a name of its own.
+//! Decides which of a set's lists of stores counts while they are changed (ADR 0018). Each list has a head of its own,
+//! under its own name.
 //!
 //! ```text
 //!   head of list c      … ─▶ H ─▶ last value: "list c+1, which begins with H" ─▶ the same without H
 //!   head of list c+1                    └─────────▶ H ─▶ …
 //! ```
-//! L1  A list ends with a last value in the place of its head, by a swap like any other, from the very head that whoever ends it has looked after. Nothing is
-//!     decided in that list any more, and whoever looks there finds the last value.
-//! L2  The next list's head begins with the bytes that the last value has, and only who has seen that one decided writes them there, as a swap on nothing. So
-//!     whoever they are, they write the same, and once; and what was decided in the list before is what the next one begins with.
-//!     Before the last value every store of the next list has a slot, so that w of them are enough to begin.
-//! L3  The last value lets go of H once the next list's head is there: H has the set's wrapped keys, and is not needed any more.
-//! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all; once the first list is known to have ended, the next one's
-//!     say is enough, and in what was left nothing is deleted.
+//! L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that the
+//!     caller has checked. Nothing more is decided in that list, and every reader finds the last value.
+//! L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
+//!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
+//!     next list begins with what the list before has decided. Before the last value is written, every store of the
+//!     next list has a slot, so that w of them are enough to begin.
+//! L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
+//!     longer needed.
+//! L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list is
+//!     known to have ended, the next one alone decides, and nothing more is deleted in the first.
 //!
-//! The two registers share nothing, so each keeps its own rules (Q1 to Q3): what a store of the one has forgotten says nothing in the other, and their quorums
-//! need not meet. Which list comes next nobody takes from a store: it is compared with what group 0, or a person, has said.
+//! The two registers share nothing, so each keeps its own rules (Q1 to Q3), and their quorums need not meet. The next
+//! list is never taken from a store's word: it is compared with what group 0 or a person has said.
 
 use super::state::{Quorum, Register};
 use crate::error::{Cause, Disposition, Op, StoreError};
@@ -30,7 +33,7 @@ const HEAD_BYTES: usize = 4 + 4 + 1;
 const TOKEN_BYTES: usize = 16;
 const SUM_BYTES: usize = 16;
 
-/// Looks at both heads of one call: each after the first because somebody else ended, or began, one of them in between.
+/// How often one call reads both heads: again only if another process ended or began a list in between.
 const LOOKS_MAX: u32 = 4;
 
 /// The last value of a list's head.

@@ -1,8 +1,9 @@
-//! The rules of the head over several stores: one register that is swapped, made of n that are. No I/O, no clock, no chance.
+//! The rules of the head over several stores: one register with compare-and-swap, built from n registers. No I/O, no
+//! clock, no randomness.
 //!
-//! It is CASPaxos (Rystsov, "CASPaxos: Replicated State Machines without logs", arXiv 1802.07000) whose acceptors are objects: each store has one
-//! [`Slot`], and each step of an acceptor is a conditional PUT of its slot on the version that was read. So no step is lost or done twice, whoever
-//! else is at work there.
+//! This is CASPaxos (Rystsov, "CASPaxos: Replicated State Machines without logs", arXiv 1802.07000) with objects as
+//! acceptors. Each store has one [`Slot`], and each step of an acceptor is a conditional PUT of its slot on the version
+//! that was read. So no step is lost or done twice, even with concurrent writers.
 //!
 //! ```text
 //!   1  promise(b) at w stores, b above every ballot seen ──▶ the value of the highest accepted ballot among them is what the register holds
@@ -11,8 +12,10 @@
 //!   a look: w stores with the same accepted ballot: that is the value, decided; nothing is written. Otherwise 1 and 2 with what was found
 //! ```
 //!
-//! Q1  w > n / 2: any two sets of w stores share one. What w stores accepted under one ballot, every later ballot that gets w promises has seen.
-//! Q2  A store whose slot is gone or spoilt has forgotten what it said: it takes part in no round, and begins a new *life* ([`Slot::lives`]) like this:
+//! Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w stores
+//!     accepted under one ballot.
+//! Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
+//!     begins a new *life* ([`Slot::lives`]) in three steps:
 //!     1. A mark with the number of that life is put in its place, as a conditional PUT on nothing (or on the spoilt object). What is forgotten was said
 //!        before that.
 //!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others must be marked as well. All

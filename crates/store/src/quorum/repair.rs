@@ -1,5 +1,5 @@
-//! What a store lacks of the objects that kept roots name, and how it gets them. Names and contents are judged by whoever knows the roots and the key:
-//! nothing that no root names is copied, and nothing that does not open.
+//! Finds out which objects each store lacks of those that kept roots name, and copies them. The caller knows the roots
+//! and the key, and judges names and contents: nothing is copied that no root names or that does not open.
 
 use super::missing::{Backlog, NOTED_MAX, Note, Wanted};
 use super::state::{Quorum, Replica};
@@ -14,17 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
-/// again then, since some other kept root may name it all the same; not sooner than this after the last time.
+/// A note is dropped if no root came to name its object within this time: the checkpoint did not end, or the root that
+/// named it is gone. The store is then compared again, because another kept root may name the object; not more often
+/// than this.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
-/// A store that was not compared with all kept roots, since one was not read, is compared again after so long.
+/// If a root could not be read, so that a store was not compared with all kept roots, it is compared again after this
+/// time.
 const UNREAD_AGAIN: Duration = Duration::from_secs(120);
-/// What could not be copied is tried again after so long.
+/// An object that could not be copied is tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The next store is asked for a copy beside the first after so long: a segment has up to 16 MiB.
+/// Time after which the next store is asked for a copy as well: a segment has up to 16 MiB.
 const COPY_PATIENCE: Duration = Duration::from_secs(3);
-/// A store that failed lately and has not answered since is waited for no longer than this.
+/// Limit for a store that failed lately and has not answered since.
 const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// An object was not copied.
@@ -70,8 +72,8 @@ impl Replica {
         }
     }
 
-    /// Its slot among the `configuration`th list of stores is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by
-    /// another gateway, one that led before and was at it still: nobody here has seen it gone.
+    /// Notes that its slot in the `configuration`th list of stores is in this life. If that is later than the last one
+    /// seen, the slot was lost meanwhile and mended by another gateway: this one has not seen it gone.
     pub(super) fn lives(&self, configuration: u32, life: u32) {
         let mut missing = self.missing.locked();
         let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// PUTs to one store that may go on behind callers who have their quorum already. Each holds an object: a store that hangs keeps so many.
+/// Limit of PUTs to one store that continue after their caller has its quorum. Each holds an object in memory, and a
+/// store that hangs keeps this many.
 pub(super) const BEHIND_MAX: usize = 4;
 /// Steps of the register at one store that may be under way at once.
 const HEADS_MAX: usize = 4;
 
-/// A store, and who is told of its attempts.
+/// A store, and the health that is told about its attempts.
 pub type Observed = (Arc<dyn ObjectStore>, Option<Arc<Health>>);
 
 /// One of the stores.
@@ -32,7 +33,7 @@ pub(crate) struct Replica {
     pub(super) heads: Arc<Semaphore>,
 }
 
-/// What becomes of one of the stores where they are being changed.
+/// What happens to a store in a change of the stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
     /// Nothing.
@@ -69,7 +70,7 @@ impl Register {
         Self { number: stores.configuration(), text: stores.to_string(), replicas, w, place }
     }
 
-    /// Where its head lies.
+    /// Key of its head.
     pub(super) fn key(&self, set: SetId) -> String {
         keys::head_of(set, self.number, &self.text)
     }
@@ -102,10 +103,10 @@ impl std::fmt::Debug for Quorum {
 }
 
 impl Quorum {
-    /// Over what `placement` names, each store as `open` opens it. Each has a health of its own, told by whoever made it.
+    /// Opens the stores of `placement`, each with `open`. Each has its own health, told by the caller.
     ///
     /// # Errors
-    /// What cannot be read as a placement, and what `open` says.
+    /// A placement that does not parse, and the errors of `open`.
     pub fn over(
         placement: &Placement,
         mut open: impl FnMut(&str) -> Result<Observed, StoreError>,
@@ -165,7 +166,7 @@ impl Quorum {
         Self { replicas, registers, ended: AtomicBool::new(false), place, doubts: Doubts::default() }
     }
 
-    /// L4: the lists whose say is needed.
+    /// The lists that must agree (L4).
     pub(super) fn counting(&self) -> &[Register] {
         &self.registers[usize::from(self.ended.load(Ordering::Acquire) && self.registers.len() > 1)..]
     }

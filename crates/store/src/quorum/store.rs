@@ -56,13 +56,13 @@ impl dyn ObjectStore {
 }
 
 impl Quorum {
-    /// How each store is, without a look at what it lacks: that takes longer the more it is.
+    /// Health of each store, without counting what it lacks, which takes longer the more it is.
     pub fn healths(&self, now_unix_ms: u64) -> impl Iterator<Item = Standing> + '_ {
         let health = move |replica: &Arc<Replica>| replica.health.as_ref().map(|health| health.standing(now_unix_ms));
         self.replicas.iter().map(move |replica| health(replica).unwrap_or_default())
     }
 
-    /// How each store does.
+    /// Health and backlog of each store.
     pub fn standings(&self, now_unix_ms: u64) -> Vec<ReplicaStanding> {
         let standing = |replica: &Arc<Replica>| ReplicaStanding {
             place: replica.store.place().to_owned(),
@@ -73,10 +73,11 @@ impl Quorum {
         self.replicas.iter().map(standing).collect()
     }
 
-    /// What each store has in the place of its part of the set's head, in the order of the list that counts; waits for each a while.
+    /// What each store holds as its part of the set's head, in the order of the list that counts. Waits a while for
+    /// each.
     ///
     /// # Errors
-    /// Which list counts cannot be told.
+    /// If it cannot be found out which list counts.
     pub async fn seats(&self, set: SetId) -> Result<Vec<(String, SeatSeen)>, StoreError> {
         let ended = self.registers.len() > 1 && self.list_ended(set).await?;
         let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(Vec::new()) };
@@ -126,7 +127,7 @@ impl Quorum {
         Err(self.too_few(Op::Put, key, &done, &errors))
     }
 
-    /// Of a write: not enough stores have done it.
+    /// Error of a write that not enough stores have done.
     fn too_few(&self, op: Op, key: &str, done: &[bool], errors: &[StoreError]) -> StoreError {
         if let Some(error) = errors.iter().find(|_| errors.iter().all(|e| !e.may_pass())) {
             return error.clone();
@@ -151,8 +152,8 @@ impl Quorum {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// What any store shows. A store that does not answer is left out, and none is waited for long once so many have answered that whatever w of them have is
-    /// shown: a listing is a hint.
+    /// What any store lists. A store that does not answer is left out, and a slow one is not waited for long once so
+    /// many have answered that every object at w stores is listed: a listing is a hint.
     async fn list_any(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         let mut asked: FuturesUnordered<_> = self
             .replicas
@@ -204,16 +205,18 @@ impl Quorum {
 }
 
 impl Replica {
-    /// Writes here. Goes on when the caller does not wait any more, if there is a place among those that do; what is not written is noted.
+    /// Writes to this store. Continues when the caller stops waiting, if fewer than
+    /// [`BEHIND_MAX`](super::state::BEHIND_MAX) do so. An object that is not written is noted as missing.
     async fn put(self: Arc<Self>, key: String, body: Bytes) -> Result<(), StoreError> {
         let bytes = body.len() as u64;
         let Ok(place) = self.behind.clone().try_acquire_owned() else {
-            // Too much is under way here already. The caller may still need this store; when it does not, this ends with it.
+            // Too many continue here already. The caller may still need this store; if it stops waiting, this PUT ends
+            // with it.
             let noted = NoteUnlessDone { replica: &self, key: &key, bytes, done: false };
             let mut task = JoinSet::new();
             let (replica, name) = (self.clone(), key.clone());
-            // In a task of its own: a place is given to whoever waits longest, looked at or not, and one of several PUTs of a caller that looks at
-            // another one meanwhile would keep it for ever.
+            // In a task of its own: the semaphore gives its permit to the longest waiter, polled or not. A caller with
+            // several PUTs that polls another one meanwhile would keep it for ever.
             task.spawn(async move {
                 let _place = replica.behind.acquire().await;
                 replica.store.put_new(&name, body).await
@@ -228,7 +231,7 @@ impl Replica {
             let noted = NoteUnlessDone { replica: &replica, key: &name, bytes, done: false };
             let put = noted.ends(replica.store.put_new(&name, body).await);
             drop(place);
-            // Nobody waits any more: the quorum was met.
+            // The quorum was met: no one waits any more.
             let _ = tell.send(put);
         });
         told.await.unwrap_or_else(|_| Err(self.abandoned(&key)))
@@ -240,7 +243,7 @@ impl Replica {
     }
 }
 
-/// Notes that a store lacks an object, unless it was told that it has it; also when it is dropped on the way.
+/// Notes that a store lacks an object unless the write succeeded, also if it is dropped on the way.
 struct NoteUnlessDone<'a> {
     replica: &'a Replica,
     key: &'a str,
@@ -267,7 +270,8 @@ impl Drop for NoteUnlessDone<'_> {
     }
 }
 
-/// What one store has in place of a head where it is one of several; `None` for other bytes. For people who named one store only.
+/// Describes the part of a head that one of several stores holds; `None` for other bytes. For a person who named only
+/// one store.
 pub fn head_of_several(object: &[u8]) -> Option<String> {
     register::seat_of(object).map(|seat| format!("store {} of {} with write quorum {}", seat.index + 1, seat.n, seat.w))
 }
