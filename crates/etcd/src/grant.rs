@@ -25,7 +25,8 @@ pub struct Grant {
     pub generation: u64,
     /// Index of the entry, in the log of that life, up to which this is true.
     pub index: u64,
-    /// The set's number: a set that was made after one of the same name was deleted has a higher one. 0 where an earlier build told of it.
+    /// The set's number: a set that was created after the deletion of one of the same name has a higher number. 0 in
+    /// records of earlier builds.
     #[serde(default)]
     pub number: u64,
 }
@@ -71,8 +72,8 @@ impl Grant {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
-    /// Whether what lies there was told of this very set by this cluster, in this life or an earlier one (G2): it goes with the set. What a newer set of the name
-    /// was told stays, however late this comes.
+    /// Whether the record there is of this very set and cluster, in this life or an earlier one (G2), so that it goes
+    /// with the set. A record of a newer set of the same name stays, however late this call arrives.
     pub(crate) fn was_told_of(there: &[u8], set: &str, number: u64, cluster: &str, generation: u64) -> bool {
         let found = serde_json::from_slice::<Grant>(there);
         found.is_ok_and(|found| {

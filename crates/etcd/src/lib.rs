@@ -1,4 +1,5 @@
-//! An etcd beside the cluster, told of each grant, for tools that follow etcd (ADR 0027); and the one seat of a gateway pair in it, and its roster (ADR 0031).
+//! An etcd beside the cluster: a mirror of each grant, for tools that follow etcd (ADR 0027); and the seat and roster
+//! of a gateway pair (ADR 0031).
 //!
 //! ```text
 //!   gateway that leads the set ─▶ Mirror::show ─▶ grant: is what lies there older? ─▶ client: written if unchanged since it was read ─▶ etcd

@@ -1,10 +1,11 @@
 //! Folders whose names outlive a power cut.
 //!
-//! A folder's own sync covers the names in it, not its own name in the folder above: a power cut may take a folder away whole, with everything that
-//! was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
+//! A sync of a folder covers the names in it, but not its own name in its parent: a power cut may remove a folder with
+//! everything that was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
 //!
 //! - **F1** Nothing is made in a folder before that folder's own name is durable.
-//! - **F2** Also where the folder was there: an earlier start may have been cut short between making and syncing, and who follows a link needs both names.
+//! - **F2** This holds for a folder that existed before, too: an earlier start may have ended between making and syncing
+//!   it. For a link, both names must be durable.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -75,8 +76,8 @@ fn make_from_above(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The folders above this path, from the nearest on, that are on the file system that it is on itself. `path` is absolute; where it is a link, it is the
-/// link's own name that counts.
+/// The folders above this path, nearest first, that are on the same file system. `path` is absolute; of a link, its own
+/// name counts, not its target's.
 fn above_on_disk(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut at = path;

@@ -1,4 +1,4 @@
-//! The disk as the journal sees it. A contract, kept alike by the real one (crate `log`) and the simulated one.
+//! The disk as the journal sees it: the contract of the real one (crate `log`) and the simulated one.
 
 use crate::AlignedBuf;
 use std::io;
@@ -28,7 +28,8 @@ pub trait Disk {
     /// Renames; open handles follow the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes all names durable as they are now. An error is final (J2), so it MUST NOT come from anything that passes, as the want of a file descriptor.
+    /// Makes all names durable as they are now. An error is final (J2), so it MUST NOT have a transient cause, such as
+    /// no free file descriptor.
     fn sync_dir(&self) -> io::Result<()>;
 }
 

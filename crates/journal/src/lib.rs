@@ -1,4 +1,4 @@
-//! Journal: the ordered record, on one node's disk, of what all Raft groups of the node must not forget.
+//! Journal: the ordered record, on one node's disk, of everything that the node's Raft groups must not forget.
 //!
 //! Owns: the file format (header, batch, record), what recovery makes of a set of files, when files are begun, carried
 //! forward and dropped. All of it is synchronous code over the small [`Disk`] trait, so that a simulated disk can crash

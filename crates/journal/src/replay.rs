@@ -4,8 +4,9 @@
 //! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
 //! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
 //!
-//! What is not known synced is opened as well, at every start: a payload with right checksums that was not sealed here is no torn tail, and could
-//! not be written again. It damages its group, not the start of the others. Elsewhere the tag is looked at when an entry is read.
+//! Payloads that are not known to be synced are decrypted too, at every start: a payload with correct checksums that
+//! was not sealed here is no torn tail, and could not be written again. It damages its group, not the start of the
+//! others. Elsewhere the tag is checked when an entry is read.
 
 use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};

@@ -33,7 +33,8 @@ const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Carried forward at a time, in bytes, so that appends wait little.
 const CARRY_BYTES_MAX: usize = 1 << 20;
 
-/// Left at the end of a file, in bytes, as long as the next could not be begun: for the purges that give a full disk its room back. Of a small file a sixteenth.
+/// Bytes that are left free at the end of a file while the next cannot be begun, for the purges that free a full disk;
+/// in a small file a sixteenth.
 const PURGE_ROOM_BYTES_MAX: u64 = 64 << 10;
 
 /// Files dropped, or parts of one carried forward, at a time.

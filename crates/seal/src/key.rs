@@ -156,7 +156,7 @@ impl ClusterKey {
         XChaCha20Poly1305::new(&(*self.wrapping).into())
     }
 
-    /// Wraps a set's data key for keeping. The nonce is drawn anew for every call; at 24 bytes chance never repeats one.
+    /// Wraps a set's data key for storage. The nonce must be random for each call; 24 bytes never repeat by chance.
     pub fn wrap(&self, key: &DataKey, set: SetId, key_id: u32, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let mut out = Vec::with_capacity(WRAPPED_KEY_BYTES);
         out.extend_from_slice(&WRAPPED_MAGIC);
@@ -223,7 +223,8 @@ impl ClusterKey {
     }
 }
 
-/// Which cluster key a wrapped data key says it was wrapped by. Not authentic before [`ClusterKey::unwrap`]; `None` where it is no wrapped key.
+/// The cluster key that a wrapped data key names. Not authentic before [`ClusterKey::unwrap`]; `None` if it is no
+/// wrapped key.
 pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);

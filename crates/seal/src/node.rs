@@ -1,4 +1,4 @@
-//! The key of one node's own files: journal and state snapshots, which hold what the store's objects hold before they are made.
+//! The key of one node's own files: journal and state snapshots. They hold data before it is in the store.
 //!
 //! A wrapped node key, version 1, little-endian, [`WRAPPED_NODE_KEY_BYTES`] long:
 //!
@@ -185,7 +185,8 @@ impl ClusterKey {
     }
 }
 
-/// Which cluster key a wrapped node key says it was wrapped by. Not authentic before [`ClusterKey::unwrap_node`]; `None` where it is none.
+/// The cluster key that a wrapped node key names. Not authentic before [`ClusterKey::unwrap_node`]; `None` if it is
+/// none.
 pub fn node_wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);

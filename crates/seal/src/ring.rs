@@ -1,5 +1,5 @@
-//! The data keys of one set, wrapped: one [`WRAPPED_KEY_BYTES`] after the other, sorted by their numbers. One key alone is what it was before a set
-//! could have several.
+//! The wrapped data keys of one set: one [`WRAPPED_KEY_BYTES`] after the other, sorted by id. A single key has the same
+//! bytes as before a set could have several.
 //!
 //! ```text
 //!   | wrapped key 1 | wrapped key 2 | …      each names its set, its number and the cluster key that wrapped it
@@ -22,7 +22,8 @@ fn key_id(wrapped: &[u8]) -> u32 {
 /// The wrapped keys with their numbers, ascending. Nothing of it is authentic before each is unwrapped.
 ///
 /// # Errors
-/// [`SealError::WrappedLength`] for what is no whole number of wrapped keys, or none; [`SealError::RingOrder`] for numbers that do not ascend.
+/// [`SealError::WrappedLength`] if it is empty or not a whole number of wrapped keys; [`SealError::RingOrder`] if ids
+/// do not ascend.
 pub fn split_ring(ring: &[u8]) -> Result<Vec<(u32, &[u8])>, SealError> {
     if ring.is_empty() || !ring.len().is_multiple_of(WRAPPED_KEY_BYTES) {
         return Err(SealError::WrappedLength { found: ring.len(), expected: WRAPPED_KEY_BYTES });

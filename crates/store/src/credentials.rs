@@ -1,4 +1,4 @@
-//! Keys for S3: the form of a credentials file as AWS tools have it, and where a store's keys come from. No file is opened here.
+//! Keys for S3: the format of an AWS credentials file, and the source of a store's keys. Opens no file.
 //!
 //! ```text
 //!   # a comment; so is what follows a ;
@@ -7,8 +7,8 @@
 //!   aws_secret_access_key = SECRET
 //!   aws_session_token     = TOKEN          temporary keys only
 //! ```
-//! Other names are other tools' and passed over. A line that is none of these refuses the whole text, whichever profile it is in: a file that is
-//! being written must not pass for one that is whole.
+//! Other names belong to other tools and are skipped. Any other line makes the whole file unusable, whichever profile
+//! it is in: a file that is half written must not pass for a whole one.
 
 use crate::options::{Secret, StoreOptions};
 use crate::url_error::{CredentialsProblem, ID, SECRET, StoreUrlError};
@@ -28,7 +28,7 @@ const TOKEN_BYTES_MAX: usize = 16 << 10;
 
 const TOKEN: &str = "aws_session_token";
 
-/// What requests are signed with.
+/// The keys that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// Names the secret; no secret itself.
@@ -172,7 +172,8 @@ pub(crate) enum KeySource {
 }
 
 impl StoreOptions {
-    /// Where the keys of a store come from whose URL names `profile`, or none. For options that were [filled](StoreOptions::filled_from).
+    /// The source of the keys of a store whose URL names `profile`, or none. For options that were
+    /// [filled](StoreOptions::filled_from).
     ///
     /// # Errors
     /// There is no such place.

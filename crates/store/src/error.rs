@@ -93,7 +93,7 @@ impl fmt::Display for At {
     }
 }
 
-/// What came back, as far as it is known. Text, so that an error can be shared by all who waited for it.
+/// The answer, as far as it is known. Text, so that an error can be shared by all waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// HTTP status.
@@ -102,7 +102,7 @@ pub struct Cause {
     pub code: Option<String>,
     /// In words.
     pub message: String,
-    /// What sort of trouble, where the answer itself does not say: there was none.
+    /// Kind of trouble, if there was no answer that says it.
     pub(crate) kind: Option<Kind>,
 }
 
@@ -257,7 +257,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the same request may work one day, by itself or once somebody has acted. Not: what is there or is not, and what cannot be asked.
+    /// Whether the same request may work later, by itself or after a person has acted. False for results such as "not
+    /// found" and for requests that cannot be sent.
     pub fn may_pass(&self) -> bool {
         match self.disposition() {
             Disposition::Retry | Disposition::Unknown => true,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What goes wrong, each in thousandths of the requests that it can happen to.
+/// Faults, each in thousandths of the requests that it can happen to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Refused before anything happened (503).
@@ -35,17 +35,19 @@ pub struct Faults {
     pub flip_bit: u16,
     /// A write is done, and answered as if somebody else's content were there (412): it is our own.
     pub own_conflict: u16,
-    /// Refused before anything happened, until somebody acts (403, the credentials ran out).
+    /// Refused before anything happened, until a person acts (403, credentials ran out).
     pub deny: u16,
     /// A write is refused before anything happened: no room (507).
     pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
-    /// If-None-Match is not looked at: what is there is replaced, and that is answered as done. No store of a set may do that, and [`crate::check()`] must notice.
+    /// Ignores If-None-Match: replaces the object and reports success. No store of a set may do that, and
+    /// [`crate::check()`] must notice.
     pub ignores_if_none_match: bool,
     /// The same of If-Match.
     pub ignores_if_match: bool,
-    /// No fault: each request lets others go first, once, before anything happens. Those that one task makes at the same time are under way at the same time.
+    /// No fault: each request yields once before anything happens, so that requests made by one task at the same time
+    /// really run concurrently.
     pub gives_way: bool,
 }
 
@@ -248,7 +250,7 @@ impl<S: ObjectStore> Faulty<S> {
     fn misses(&self, op: Op, key: &str) -> bool {
         let mut state = self.state();
         let rate = match op {
-            // Nothing is drawn: who plays without this fault has the same moments for the others.
+            // Draws no random number: a history without this fault keeps its random numbers.
             Op::Head if state.faults.head_missing_once == 0 => return false,
             Op::Head => state.faults.head_missing_once,
             _ => state.faults.missing_once,

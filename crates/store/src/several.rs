@@ -5,8 +5,9 @@
 //!   w=2 s3://east/p s3://west/p?region=.. s3://south/p   three, two of which must have an object before it counts
 //!   c=2 w=2 s3://east/p s3://west/p s3://north/p         the same after its stores were changed once: its second configuration
 //! ```
-//! One text, because it travels as one: entry of group 0, admin protocol, plan, command line. URLs hold no blanks. A build that knows only
-//! one store refuses the second form, since it is no URL; one that knows no change of stores the third.
+//! One text, because it is passed on as one: entry of group 0, admin protocol, plan, command line. URLs contain no
+//! blanks. A build that knows only one store refuses the second form, because it is no URL; a build without changes of
+//! stores refuses the third.
 
 use crate::options::Location;
 use crate::url_error::StoreUrlError;

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
-/// See the module. What was asked before a change goes on where it was asked: it may be a write that the new place has not got.
+/// See the module. A request that began before a change continues at the old store: it may be a write that the new one
+/// has not received.
 pub struct Switch {
     /// For messages of places: the first one, for ever. A store says its own in its errors.
     place: String,

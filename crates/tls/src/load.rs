@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 
-/// How long a peer may take over its handshake, so that a silent one costs a socket for no longer.
+/// Limit for a peer's handshake, so that a silent one holds a socket no longer.
 const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Where the three files are.
@@ -36,7 +36,8 @@ impl TlsFiles {
     /// Reads them; `None` where none is named.
     ///
     /// # Errors
-    /// Some named and others not; files that cannot be read, hold something else, or do not say that this process is `role`.
+    /// Some files are named and others not; a file cannot be read or holds something else; the certificate is not one
+    /// of `role`.
     pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
         match (&self.ca, &self.certificate, &self.key) {
             (Some(ca), Some(certificate), Some(key)) => Tls::load(ca, certificate, key, role).map(Some),
@@ -117,7 +118,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// What a door needs.
+    /// TLS settings for a server.
     pub fn server(&self) -> ServerTlsConfig {
         ServerTlsConfig::new()
             .identity(self.identity.clone())

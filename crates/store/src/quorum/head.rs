@@ -1,8 +1,10 @@
-//! The head over several stores: carries out what `register` decides. Each step at a store is a conditional PUT on what was read there.
+//! The head over several stores: does the I/O for the rules in `register`. Each step at a store is a conditional PUT on
+//! the version read there.
 //!
 //! Which list of stores counts is not asked here: see `moves`.
 //!
-//! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
+//! A step at one store continues in a task of its own, so that the third store gets its request even when no one waits
+//! for it any more.
 
 use super::register::{
     Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
@@ -25,11 +27,13 @@ use tokio::time::Instant;
 const ROUNDS_MAX: u32 = 8;
 /// Once enough have answered, the others are waited for so long.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// The same where all are wanted. One that has not answered by then is silent: what it keeps from being mended is mended later.
+/// The same if all are wanted. A store that has not answered by then is silent; what it prevents from being mended is
+/// mended later.
 const ALL_LIMIT: Duration = Duration::from_secs(3);
 /// One round at most. What became of it is found out by the next.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
-/// Between two rounds, times the number of the round; half of it by chance, so that two writers do not keep one another from ending.
+/// Pause between two rounds, times the number of the round; half of it random, so that two writers do not block each
+/// other.
 const PAUSE: Duration = Duration::from_millis(60);
 /// A promise that met somebody else's step is tried on top of it so often.
 const PROMISES_MAX: u32 = 4;
@@ -128,7 +132,8 @@ impl Register {
         }
     }
 
-    /// Asks all. Ends when that shows what is decided (not with `all`), when all have answered, or a while after enough have.
+    /// Asks all stores. Ends when the answers show a decided value (not with `all`), when all have answered, or a while
+    /// after enough have.
     pub(super) async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
@@ -210,8 +215,8 @@ impl Register {
         self.swap_laid_out(key, expected, body, false).await
     }
 
-    /// The first value, where it is known that every store had a slot before ([`Self::lay_out_all`]): w of them are enough then. A store without one has lost it,
-    /// and is no store that never had one, which is what Q3 keeps apart.
+    /// Writes the first value, when every store is known to have had a slot before ([`Self::lay_out_all`]): then w of
+    /// them are enough. A store without one has lost it, so Q2 applies.
     pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
         self.swap_laid_out(key, None, body, true).await
     }
@@ -526,7 +531,8 @@ impl Place {
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
-            // On the very object that the promise left: whatever came in between, be it a store that forgot, makes this no vote (Q2).
+            // Conditional on exactly the object that the promise left: any change in between, even by a store that
+            // forgot, makes this no vote (Q2).
             Ok(slot) => match self.write(&slot, &version).await {
                 Ok(_) => Told::Accepted,
                 Err(error) => Told::Out(Ballot::default(), Some(error)),

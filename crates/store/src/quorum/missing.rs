@@ -13,7 +13,8 @@ pub(super) const NOTED_MAX: usize = 50_000;
 pub(super) struct Missing {
     pub(super) keys: BTreeMap<String, Note>,
     pub(super) overflowed: bool,
-    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted, and is compared again so long after that.
+    /// Notes were dropped or a root was not read since the last comparison: the store may lack more than is noted. It
+    /// is compared again after this time.
     pub(super) doubtful: Option<Duration>,
     pub(super) head_behind: bool,
     pub(super) compared: Option<Instant>,
@@ -58,13 +59,15 @@ pub struct Backlog {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those among them that a kept root is known to name. The others were written by a checkpoint that is under way, or came to nothing.
+    /// Those that a kept root is known to name. The others were written by a checkpoint that is under way or did not
+    /// end.
     pub named: u64,
     /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
     pub stuck: u64,
     /// Its head is not the decided one.
     pub head: bool,
-    /// Whether it was compared with the kept roots since this gateway leads the set. Before, there may be more than is shown.
+    /// Whether it was compared with the kept roots since this gateway leads the set. Before that it may lack more than
+    /// is shown.
     pub compared: bool,
 }
 

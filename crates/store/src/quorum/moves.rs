@@ -147,7 +147,8 @@ impl Quorum {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
-                // L3: it had begun before this was written. The look above may have asked it before that: once more, now that this is known.
+                // L3: the next list had begun before this was written. The look above may have been earlier than that,
+                // so look once more.
                 let error = match next.look(&key).await {
                     Ok(object) => {
                         self.ended.store(true, Ordering::Release);
@@ -173,8 +174,9 @@ impl Quorum {
         Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
     }
 
-    /// Asks both lists at once. A head of the first that is no last value is an answer by itself: whatever the other has to say, or keeps silent about, that list
-    /// had not ended when this began. And a head of the next one says that the first was ended, whatever became of its stores since.
+    /// Reads both lists at once. A head of the first list that is no last value is an answer by itself: that list had
+    /// not ended when this began, whatever the other shows. A head of the next list proves that the first has ended,
+    /// whatever happened to its stores since.
     async fn look_both(&self, set: SetId, next: &Register, key: &str) -> Both {
         let (first, other) = (self.look_first(set), next.look(key));
         tokio::pin!(first, other);
@@ -207,7 +209,8 @@ impl Quorum {
         }
     }
 
-    /// Replaces the set's head, wherever it is by now, if it is `expected`. A last value is never replaced here: nobody has seen its version as a head's.
+    /// Replaces the set's head in the list that counts, if it is `expected`. Never replaces a last value: no one has
+    /// seen its version as that of a head.
     pub(super) async fn swap_head(
         &self,
         set: SetId,
@@ -262,7 +265,8 @@ impl Quorum {
                 let (found, expected) = (Some(head.version), Some(expected.clone()));
                 return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
             }
-            // From here on the next list's head can begin with w of its stores (`begin_register`): each has a slot, and one without has lost it (Q2).
+            // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
+            // slot, and a store without one has lost it (Q2).
             next.lay_out_all(&next.key(set)).await?;
             let last = Moved { to: next.text.clone(), head: Some(head.body) };
             first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
@@ -285,7 +289,8 @@ impl Quorum {
         Ok(matches!(self.which(set).await?, Counts::Next(..)))
     }
 
-    /// L3, once the next list's head is there: nothing of the set's keys stays in the place that was left, as far as its stores answer.
+    /// Removes the set's keys from the list that was left (L3), once the next list's head is there, as far as its
+    /// stores answer.
     ///
     /// # Errors
     /// The stores.

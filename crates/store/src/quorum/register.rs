@@ -16,18 +16,25 @@
 //!     accepted under one ballot.
 //! Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
 //!     begins a new *life* ([`Slot::lives`]) in three steps:
-//!     1. A mark with the number of that life is put in its place, as a conditional PUT on nothing (or on the spoilt object). What is forgotten was said
-//!        before that.
-//!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others must be marked as well. All
-//!        promise, then all accept what the highest of them had accepted, and note that the lost store begins another life.
-//!     3. The new slot has that ballot and value, and replaces the very mark of 1.
-//!     A mark whose life is not above what the slots say is replaced by one of the next life, as a conditional PUT on it ([`mark_for`]): a mark may come late,
-//!     when its life has been, and two lives of one number could not be told apart.
-//!     Forgotten votes are below that ballot: whoever sent one had promises at other stores before it. So nothing that they helped to decide is unseen.
-//!     Forgotten promises: a round that counts one needs others beside it. What those promise after 2 says that the store has begun anew, and the
-//!     forgotten one counts no more ([`promised_value`]); what they promised before 2 with a higher ballot fails 2, with a lower one ends in 2.
-//! Q3  Slots are laid out, without a value, only while every one of the n stores has answered, none has a value, and fewer than w have a slot; the first
-//!     round is begun only when all n have one. So a store that lost its slot before there was a value is told from one that never had it: Q2 is for it.
+//!     1. A mark with the number of that life is put in place of the slot, as a conditional PUT on nothing (or on the
+//!        damaged object). Everything forgotten was said before that.
+//!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others
+//!        must be marked too. All promise, then all accept the value of the highest accepted ballot among them, and
+//!        note the new life.
+//!     3. The new slot has that ballot and value, and replaces exactly the mark of step 1.
+//!
+//!     A mark may arrive late, when its life is over; two lives of one number could not be told apart. So a mark whose
+//!     life is not above the one in the slots is replaced by a mark of the next life, as a conditional PUT on it
+//!     ([`mark_for`]).
+//!     Forgotten votes have a lower ballot: their proposer had promises at other stores before. So nothing that they
+//!     helped to decide is unseen.
+//!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
+//!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
+//!     fail, those with a lower ballot end in it.
+//!
+//! Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
+//!     have a slot. The first round begins only when all n have one. So a store that lost its slot before there was a
+//!     value is told from one that never had it; Q2 applies to the former.
 
 use crate::several::STORES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -50,7 +57,8 @@ pub(super) struct Ballot {
 }
 
 impl Ballot {
-    /// The first ballot of a writer above all of `seen`. `None` at the end of the numbers: a store that shows such a one is no store of ours.
+    /// The first ballot of a writer above all of `seen`. `None` at the end of the numbers: no store of ours shows such
+    /// a ballot.
     pub fn above(seen: impl Iterator<Item = Ballot>, token: u128) -> Option<Self> {
         let number = seen.map(|ballot| ballot.number).max().unwrap_or(0).checked_add(1)?;
         Some(Self { number, token })
@@ -274,7 +282,8 @@ pub(super) enum Step<V> {
     Accept(V),
     /// There is no value, and none is wished.
     Nothing,
-    /// Something else is there. `sent`: an accept of this wish was sent before, and may have been done and replaced since (R12).
+    /// Something else is there. `sent`: an accept of this value was sent before, and may have been done and replaced
+    /// since (R12).
     Refused {
         /// See above.
         sent: bool,

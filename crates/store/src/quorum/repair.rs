@@ -131,8 +131,9 @@ impl Quorum {
         }
     }
 
-    /// Told of the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not complete before that checkpoint's root was
-    /// compared: what was put there earlier counts for its uploader, and may be gone.
+    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not
+    /// complete before it was compared with that checkpoint's root: objects put there earlier counted for their
+    /// uploader and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
         for replica in &self.replicas {
             let mut missing = replica.missing.locked();
@@ -159,14 +160,16 @@ impl Quorum {
         }
     }
 
-    /// Notes an object that root `by` names: store `at` has none, or (`damaged`) one that does not open or has another length. Whether there was room.
+    /// Notes that store `at` lacks an object that root `by` names, or (`damaged`) has one that does not open or has
+    /// another length. Returns whether there was room.
     pub fn lacks(&self, at: usize, key: &str, bytes: u64, by: ObjectId, damaged: bool) -> bool {
         let Some(replica) = self.replicas.get(at) else { return false };
         replica.note(key, bytes, Some(by), damaged);
         !replica.missing.locked().overflowed
     }
 
-    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. What was to be compared anew meanwhile still is.
+    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. A new comparison that was
+    /// requested meanwhile is still due.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = replica.missing.locked();
@@ -217,7 +220,8 @@ impl Quorum {
         }
     }
 
-    /// What store `at` is to get, at most `most` objects. `kept`: whether that root still is; what only one that is not named waits until another does.
+    /// At most `most` objects to copy to store `at`. `kept`: whether that root is still kept; an object whose roots are
+    /// all gone waits until another root names it.
     pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
         let Some(replica) = self.replicas.get(at) else { return Vec::new() };
         let mut missing = replica.missing.locked();
@@ -232,14 +236,16 @@ impl Quorum {
                 _ => {}
             }
         }
-        // What was tried and is nowhere comes last, that which has waited longest first: it must not keep the rest from being copied.
+        // Objects that were tried and found nowhere come last, longest wait first: they must not keep the rest from
+        // being copied.
         again.sort_by_key(|(at, _)| *at);
         wanted.extend(again.into_iter().map(|(_, one)| one).take(most - wanted.len()));
         wanted
     }
 
-    /// Gives store `at` an object that it lacks, from another store that has a copy that `check` opens. How many bytes were written, 0 where it has one: a
-    /// listing is a hint, and a PUT whose answer was lost may have been done. What is there already and does not open is replaced, once a copy that does is at hand.
+    /// Copies an object to store `at` from another store whose copy `check` opens. Returns the bytes written; 0 if the
+    /// store has the object: a listing is a hint, and a PUT without an answer may have been done. An object that does
+    /// not open is replaced once a good copy is at hand.
     ///
     /// # Errors
     /// [`RepairError`]; the object stays noted.
@@ -262,7 +268,7 @@ impl Quorum {
             Err(error) => return Err(error.into()),
         };
         if there.is_some() {
-            // What was spoilt on its way, or judged by a listing alone, is whole where it lies.
+            // A copy that was damaged in transit, or judged by a listing alone, is whole in the store.
             match replica.store.get_object(key).await {
                 Ok(found) if right(found.body.len() as u64) && check(key, &found.body).is_ok() => {
                     replica.forget(key);
