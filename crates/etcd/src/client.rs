@@ -43,7 +43,7 @@ pub enum EtcdError {
         reason: String,
     },
     /// No member did it; the last error.
-    #[error("no member of the etcd did it: {last}")]
+    #[error("no etcd member answered: {last}")]
     Unreachable {
         /// The last error, with the member's address.
         last: String,
@@ -60,7 +60,7 @@ pub enum EtcdError {
     },
     /// Something else lies where a pair's roster should.
     #[error(
-        "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1: it is a newer build's, and this gateway needs one as well, or somebody else's, who has to take it away"
+        "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1. A newer build may have written it: then upgrade this gateway. If another program did, delete the key"
     )]
     NoRoster {
         /// The key.
@@ -69,7 +69,7 @@ pub enum EtcdError {
         found: String,
     },
     /// Somebody else wrote the key each time.
-    #[error("key {key:?} of the etcd was written by somebody else {times} times in a row")]
+    #[error("key {key:?} of the etcd was changed by others {times} times in a row")]
     Contended {
         /// The key.
         key: String,

@@ -233,7 +233,7 @@ impl GroupLog {
         let group = self.group.id;
         let done: Done = Box::new(move |result| {
             if let Err(error) = result {
-                tracing::warn!(%group, %upto, %error, "journal: a purge is not on the disk; the next start makes up for it");
+                tracing::warn!(%group, %upto, %error, "journal: a purge is not durable; the next start repeats it");
             }
         });
         match self.queue_change(|memory| Ok(self.purge_in(memory, upto)), done)? {

@@ -63,7 +63,7 @@ impl Removed {
 pub(crate) enum Misplaced {
     #[error("append: found index {found}, expected {expected}")]
     Append { found: u64, expected: u64 },
-    #[error("truncation after {found:?}, below what is purged, {purged}")]
+    #[error("truncation: found last entry {found:?}, expected one after the purged {purged}")]
     Truncate { found: Option<LogId>, purged: LogId },
     #[error("payload: found {found} bytes, expected {max} at most")]
     TooLarge { found: usize, max: usize },

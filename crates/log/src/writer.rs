@@ -137,7 +137,7 @@ impl<D: Disk> Writer<D> {
                     metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
                 }
                 Err(WriteError::NoRoom(error)) => {
-                    tracing::warn!(%error, "journal: no further file can be begun, trying again");
+                    tracing::warn!(%error, "journal: cannot begin another file, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
                     if self.purge_ahead() {
                         continue;
@@ -175,7 +175,7 @@ impl<D: Disk> Writer<D> {
     }
 
     fn fail(&mut self, error: &WriteError) {
-        tracing::error!(%error, "journal: this node acknowledges nothing any more");
+        tracing::error!(%error, "journal failed: this node acknowledges no more writes");
         self.queue.fail(error.to_string());
     }
 
@@ -205,7 +205,7 @@ impl<D: Disk> Writer<D> {
         if self.queue.set_blocked(blocked.clone())
             && let Some(why) = blocked
         {
-            tracing::error!(why, "journal: a record that was synced is bad, old files cannot be freed");
+            tracing::error!(why, "journal: a synced record is bad, old files cannot be freed");
         }
         let used = self.journal.used_bytes();
         metrics::gauge!("holdfast_journal_used_bytes").set(used as f64);

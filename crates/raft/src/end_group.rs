@@ -67,7 +67,7 @@ impl RaftNode {
         let in_log = match newest_in(&self.log().group(id)).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(group = %id, %error, "the voters of a group that is ended cannot be read here");
+                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
                 return Ended::default();
             }
         };
@@ -114,7 +114,7 @@ impl RaftNode {
         self.forget_healing(id);
         self.log().group(id).drop_group().await.map_err(io)?;
         end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
-        tracing::info!(group = %id, voters = ?ended.voters, "group ended here, for ever");
+        tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
         Ok(())
     }
 

@@ -51,7 +51,7 @@ pub enum Unfit {
     /// Whole, but written by a build with another format. Nothing is damaged: the group is not started, nothing is
     /// dropped, and the build that wrote it can go on.
     #[error(
-        "{0}; nothing of it is damaged: another build wrote it, and this one does not read that. Start that build again, or a newer one"
+        "{0}; it is not damaged: another build wrote it, and this build cannot read it. Start that build again, or a newer one"
     )]
     OtherBuild(String),
     /// Not what was written (R9).
@@ -298,7 +298,7 @@ async fn save_patiently(
     loop {
         match save(shared, snapshot.clone()).await {
             Err(e) if passes(&e) && !shared.closing.load(Ordering::Acquire) => {
-                tracing::warn!(group = %shared.group, error = %e, "a state snapshot is not on the disk; trying again");
+                tracing::warn!(group = %shared.group, error = %e, "a state snapshot could not be written; trying again");
                 *shared.unsaved.locked() = Some(e.to_string());
             }
             done => {

@@ -238,7 +238,7 @@ impl Network {
     fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
-        tracing::error!(group = %self.group, %why, "R11: told so, its process is to end");
+        tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
         let net = self.clone();
         tokio::spawn(async move {
             let client = Client { net, target, addr, bulk: false };
@@ -247,7 +247,7 @@ impl Network {
             let limit = client.net.timing.election_max.saturating_mul(2);
             let call = peer.denied(client.request(proto::DeniedRequest { acknowledged }));
             match client.within("denied", limit, call).await {
-                Ok(reply) if !reply.gone => tracing::warn!(%target, %acked, "it finds that entry after all"),
+                Ok(reply) if !reply.gone => tracing::warn!(%target, %acked, "the member still has the entry that it denied"),
                 // It ends before it answers.
                 Ok(_) | Err(_) => {}
             }
@@ -325,7 +325,7 @@ impl Client {
             Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
                 Ok(()) => Ok(reply),
                 Err(why) => {
-                    tracing::warn!(group = %self.net.group, %why, "an answer that does not count");
+                    tracing::warn!(group = %self.net.group, %why, "answer ignored: its sender is not the member it says");
                     Err(RPCError::Unreachable(Unreachable::from_string(why)))
                 }
             },
@@ -433,8 +433,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
                         };
                         let item = match item {
                             Ok(Ok(matched)) if net.must_let_go(term, matched.as_ref().map(id_from_raft)) => {
-                                tracing::warn!(group = %net.group, %target, "lags by more than the journal affords: let go, it gets a snapshot");
-                                let why = "lags by more than the journal affords";
+                                tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
+                                let why = "lags too far for the leader's journal";
                                 Err(RPCError::Unreachable(Unreachable::from_string(why)))
                             }
                             Ok(Ok(matched)) => {

@@ -50,7 +50,7 @@ pub enum NodeError {
     #[error("group {0} runs already")]
     Running(GroupId),
     /// It was ended here for ever: its set is deleted.
-    #[error("group {0} was ended here: it belongs to a set that is deleted")]
+    #[error("group {0} was ended here: its set is deleted")]
     Ended(GroupId),
     /// Snapshot or journal.
     #[error("group {group}: {source}")]

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ReadmitError {
     /// No peer could remove it now; each peer's answer.
-    #[error("no gateway could take this member out of group {group} yet: {}", .answers.join("; "))]
+    #[error("no gateway could remove this member from group {group} yet: {}", .answers.join("; "))]
     Nobody {
         /// The group.
         group: GroupId,
@@ -133,7 +133,7 @@ impl RaftNode {
                 tracing::error!(%why, "R9: this process ends; its next start is healed from its peers");
                 (self.config().abort)(&why);
             }
-            error => tracing::error!(%why, %error, "the group is not quarantined; tried again"),
+            error => tracing::error!(%why, %error, "the group could not be quarantined; trying again"),
         }
     }
 
@@ -173,7 +173,7 @@ impl RaftNode {
                     continue;
                 }
                 if let Err(error) = quarantine::clear(node.snapshots_dir(), group.id()) {
-                    tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine does not go away");
+                    tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine cannot be removed; trying again");
                     continue;
                 }
                 tracing::info!(group = %group.id(), %since, "healed from its peers: a voter again");

@@ -211,7 +211,7 @@ impl Peer for Handler {
         let requests = input
             .map(move |item| match item {
                 Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
-                    tracing::warn!(%from, group = %id, "append of a term before this member was taken out; stream closed (Q4)");
+                    tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (Q4)");
                     Err(())
                 }
                 Ok(message) => append_from_wire(message).map_err(|e| {
@@ -302,7 +302,7 @@ impl Peer for Handler {
         let acked = request.into_inner().acknowledged.ok_or_else(|| bad("denied: no entry"))?;
         let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
         if !gone {
-            tracing::warn!(group = %group.id(), %from, ?acked, "told that this log went backwards: it did not");
+            tracing::warn!(group = %group.id(), %from, ?acked, "a leader says that this log went backwards; it did not");
         }
         Ok(self.answer(proto::DeniedReply { gone }))
     }
@@ -311,10 +311,10 @@ impl Peer for Handler {
         use proto::readmit_reply::Result as Outcome;
         let (group, from) = self.group(request.metadata())?;
         let reason = request.into_inner().reason;
-        tracing::warn!(group = %group.id(), member = %from, %reason, "R9: a member has lost part of its log and asks to be taken out");
+        tracing::warn!(group = %group.id(), member = %from, %reason, "R9: a member has lost part of its log and asks to be removed");
         let outcome = match group.expel(from, EXPEL_LIMIT).await {
             Ok(since) => {
-                tracing::info!(group = %group.id(), member = %from, %since, "taken out: it may come back as a newcomer");
+                tracing::info!(group = %group.id(), member = %from, %since, "removed: the member may come back as a newcomer");
                 Outcome::Out(proto::LogId { term: since.term.0, index: since.index.0 })
             }
             Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),

@@ -151,7 +151,7 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
         (Err(error), Ok(_)) => Err(error.into()),
         // What the check met says more.
         (Err(error), outcome) => {
-            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, delete them some day", names.prefix);
+            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, they can be deleted", names.prefix);
             outcome
         }
     }

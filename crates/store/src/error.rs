@@ -203,7 +203,7 @@ pub enum StoreError {
     },
     /// The store's clock and ours differ by more than signatures allow.
     #[error(
-        "{at}: refused for the time of day: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
+        "{at}: refused because clocks differ: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
     )]
     ClockSkew {
         /// Which request.

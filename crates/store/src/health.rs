@@ -141,7 +141,7 @@ impl Health {
         let mut state = self.state();
         let known = state.requests.get(op.name()).map(|(_, trouble)| (trouble.kind, trouble.since_unix_ms));
         if kind.needs_operator() && known.is_none_or(|(before, _)| before != kind) {
-            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs somebody to act; tried again until then");
+            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs a person to act; requests are tried again until then");
         }
         let fresh = Trouble { kind, error: text(error), since_unix_ms: now, last_unix_ms: now, failures: 0 };
         let (_, trouble) = state.requests.entry(op.name()).or_insert((op, fresh));
@@ -224,7 +224,7 @@ impl Health {
 fn end(label: &str, last: &mut Option<(Trouble, u64)>, trouble: &Trouble, now: u64) {
     if trouble.kind.needs_operator() {
         let lasted_ms = now.saturating_sub(trouble.since_unix_ms);
-        tracing::info!(set = label, kind = trouble.kind.name(), lasted_ms, "the store does what it should again");
+        tracing::info!(set = label, kind = trouble.kind.name(), lasted_ms, "the store works again");
     }
     *last = Some((trouble.clone(), now));
 }

@@ -67,7 +67,7 @@ pub enum CredentialsProblem {
         found: String,
     },
     /// A directory, a pipe or a device.
-    #[error("found no regular file, expected one: it is read again and again")]
+    #[error("found no regular file, expected one, because it is read repeatedly")]
     NoFile,
     /// Longer than any such file.
     #[error("found {found_bytes} bytes, expected at most {}", CREDENTIALS_BYTES_MAX)]
@@ -79,7 +79,7 @@ pub enum CredentialsProblem {
     #[error("found bytes that are no text, expected UTF-8")]
     NoText,
     /// It changed while it was read.
-    #[error("found it being written, expected it whole; it is read again")]
+    #[error("it changed while it was read; it is read again")]
     Changing,
     /// Not a line of such a file.
     #[error("line {line}: found something else, expected {expected}")]

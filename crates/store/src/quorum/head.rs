@@ -478,7 +478,7 @@ impl Register {
         let object = encode(self.seat(at), &slot, rand::random());
         let store = &self.replicas[at].store;
         store.swap(key, answers[at].version.as_ref(), object).await?;
-        tracing::warn!(key, store = store.place(), "the head was missing or damaged there and was written anew");
+        tracing::warn!(key, store = store.place(), "the head was missing or damaged in this store and was written again");
         Ok(())
     }
 }

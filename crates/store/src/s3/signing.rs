@@ -195,7 +195,7 @@ impl Watched {
         let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);
         match (&before, &why) {
             (_, Some(why)) if before.as_ref() != Some(why) => {
-                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with the keys that it had before");
+                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with its earlier keys");
             }
             (Some(_), None) => tracing::info!(store, %file, profile, "the credentials file can be used again"),
             _ => {}
@@ -306,7 +306,7 @@ impl Signer {
         }
         *now = Arc::new(Signing::new(&self.base, keys, now.number + 1));
         let (store, file, profile) = (&*watched.place, watched.path.display(), &*watched.profile);
-        tracing::info!(store, %file, profile, "the credentials file has other keys: requests are signed with them from now on");
+        tracing::info!(store, %file, profile, "the credentials file has new keys: requests are signed with them from now on");
     }
 }
 
