@@ -99,7 +99,8 @@ impl Grant {
         if found.form != FORM || found.set != self.set {
             return Next::Foreign(format!("form {} of set {:?}", found.form, found.set));
         }
-        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key are somebody's mistake.
+        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key
+        // are somebody's mistake.
         if found.cluster != self.cluster && found.generation == self.generation {
             return Next::Foreign(format!("a grant of cluster {}", found.cluster));
         }

@@ -1,4 +1,5 @@
-//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR 0031).
+//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR
+//! 0031).
 //!
 //! Owns: its text, and the calls. Does not own: what it is to say, which `holdfast_control::pair` decides.
 

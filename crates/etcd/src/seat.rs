@@ -92,7 +92,8 @@ fn revision(kv: &KeyValue) -> u64 {
 }
 
 impl Seat {
-    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first used.
+    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first
+    /// used.
     ///
     /// # Errors
     /// [`EtcdError::Endpoint`].
@@ -124,7 +125,8 @@ impl Seat {
     /// Takes the seat if it is free. The time to live counts from before the call. `None`: another gateway was faster.
     ///
     /// # Errors
-    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was ended here.
+    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was
+    /// ended here.
     pub async fn take(&mut self, holder: &Holder) -> Result<Option<Tenancy>, EtcdError> {
         let (lease, ttl) = self.asks.grant(self.ttl_s).await?;
         // A struct of numbers and texts with string keys always has a form in JSON.

@@ -4,8 +4,8 @@
 //! everything that was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
 //!
 //! - **F1** Nothing is made in a folder before that folder's own name is durable.
-//! - **F2** This holds for a folder that existed before, too: an earlier start may have ended between making and syncing
-//!   it. For a link, both names must be durable.
+//! - **F2** This holds for a folder that existed before, too: an earlier start may have ended between making and
+//!   syncing it. For a link, both names must be durable.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 /// Creates `dir` and its missing parents, and makes all these names durable, up to the file system's root.
 ///
 /// # Errors
-/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there cannot be opened (rights), or
-/// that a file system knows no sync of folders or cannot be written, is no error: then the name is the business of who made it.
+/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there
+/// cannot be opened (rights), or that a file system knows no sync of folders or cannot be written, is no error: then
+/// the name is the business of who made it.
 pub fn make(dir: &Path) -> io::Result<()> {
     make_from_above(dir)?;
     let real = dir.canonicalize()?;

@@ -349,7 +349,8 @@ impl GroupIndex {
 mod tests {
     use super::*;
 
-    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between them.
+    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between
+    /// them.
     #[test]
     fn an_overtaken_purge_takes_nothing_back() {
         let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());

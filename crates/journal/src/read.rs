@@ -53,7 +53,8 @@ pub fn read_part(
     read_range(&file, slot.place, Kind::Entry, group, id, slot.len, start..start + len)
 }
 
-/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows more.
+/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows
+/// more.
 fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, Slot), ReadError> {
     let mut last = None;
     loop {

@@ -1,9 +1,9 @@
 //! Opening: scan, cut, begin a new file, rewrite the uncertain tail into it, sync; only then is the journal usable.
 //!
-//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2. The
-//! new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is synced:
-//! a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is answered
-//! before.
+//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2.
+//! The new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is
+//! synced: a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is
+//! answered before.
 
 use crate::catalog::{Catalog, JournalFile, file_name, file_number};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
@@ -39,8 +39,8 @@ pub struct RecoveryReport {
     pub corrupt: Vec<CorruptRecord>,
     /// R9: groups that have lost, or may have lost, something synced. They need rebuilding from peers.
     pub damaged: BTreeMap<GroupId, CorruptRecord>,
-    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows nothing of may
-    /// have been in it.
+    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows
+    /// nothing of may have been in it.
     pub lost: Option<CorruptRecord>,
 }
 
@@ -209,8 +209,9 @@ fn replay_waiting(
     Ok(())
 }
 
-/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node until peers heal them: so it is
-/// read a second time, and what the disk says of it counts only where it gives another block of the same file.
+/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node
+/// until peers heal them: so it is read a second time, and what the disk says of it counts only where it gives another
+/// block of the same file.
 ///
 /// # Errors
 /// The disk does not answer, and nothing is known of what it holds.

@@ -261,8 +261,8 @@ impl Replay {
     }
 }
 
-/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the start fails, and the next one
-/// looks again. A group that is called damaged stays so until its peers heal it.
+/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the
+/// start fails, and the next one looks again. A group that is called damaged stays so until its peers heal it.
 fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Result<Option<CorruptRecord>, RecoverError> {
     if header.kind != Kind::Entry || file.key.is_none() {
         return Ok(None);

@@ -146,8 +146,8 @@ pub struct Journal<D: Disk> {
     pub(crate) damaged: BTreeSet<GroupId>,
     /// Files whose header is bad: they go in their turn, like others.
     pub(crate) lost_files: BTreeSet<u64>,
-    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried again
-    /// once they are fewer.
+    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried
+    /// again once they are fewer.
     pub(crate) blocked: Option<(u64, u64, ReadError)>,
 }
 
@@ -270,9 +270,10 @@ impl<D: Disk> Journal<D> {
         PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
     }
 
-    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else would ever make room for that. What waits
-    /// for the same group comes after the entry that `upto` names, and a truncation never goes back behind what was purged, so the order between them does not
-    /// matter. True if any was written; the one that waits in its turn changes nothing any more.
+    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else
+    /// would ever make room for that. What waits for the same group comes after the entry that `upto` names, and a
+    /// truncation never goes back behind what was purged, so the order between them does not matter. True if any was
+    /// written; the one that waits in its turn changes nothing any more.
     ///
     /// # Errors
     /// Final (J2).
@@ -408,8 +409,8 @@ impl<D: Disk> Journal<D> {
         !self.marked && !self.failed
     }
 
-    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known as
-    /// corruption, not taken for a torn tail. Costs one block per pause.
+    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known
+    /// as corruption, not taken for a torn tail. Costs one block per pause.
     ///
     /// # Errors
     /// Final (J2).
@@ -438,8 +439,8 @@ impl<D: Disk> Journal<D> {
         result
     }
 
-    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch may
-    /// spoil its neighbour as well, and would then pass for a torn tail.
+    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch
+    /// may spoil its neighbour as well, and would then pass for a torn tail.
     ///
     /// # Errors
     /// Final (J2).

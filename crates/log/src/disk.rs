@@ -3,8 +3,8 @@
 //! ```text
 //!   fill-N  being zero-filled        ready-N  whole and synced, for the next create        journal-N, begin-N  in use
 //! ```
-//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks are
-//! written once before they are used, and fdatasync has no metadata to commit.
+//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks
+//! are written once before they are used, and fdatasync has no metadata to commit.
 
 use crate::config::OpenError;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};

@@ -130,7 +130,8 @@ impl GroupLog {
 
     /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
     /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (L1),
-    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was closed.
+    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was
+    /// closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let done: Done = Box::new(done);
         let Some(first) = entries.first() else {
@@ -213,7 +214,8 @@ impl GroupLog {
         .await
     }
 
-    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees files.
+    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees
+    /// files.
     ///
     /// # Errors
     /// When the journal failed or was closed.
@@ -266,9 +268,9 @@ impl GroupLog {
         .await
     }
 
-    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of payload
-    /// end; the first is returned whatever its size. Empty where there is no entry at the start of `range`. From memory
-    /// without I/O where possible, else read and checked (R9) off the runtime's threads.
+    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of
+    /// payload end; the first is returned whatever its size. Empty where there is no entry at the start of `range`.
+    /// From memory without I/O where possible, else read and checked (R9) off the runtime's threads.
     ///
     /// # Errors
     /// `InvalidData` with a [`ReadError::Corrupt`] inside for a bad record; the disk's own.
@@ -344,7 +346,8 @@ impl GroupLog {
         blocking(move || read_from_disk(&catalog, &group, place)).await
     }
 
-    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are not in memory.
+    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are
+    /// not in memory.
     ///
     /// # Errors
     /// The first one met.

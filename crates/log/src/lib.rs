@@ -1,8 +1,8 @@
 //! The node's journal on a real disk: O_DIRECT files, one writer thread, the newest entries in memory.
 //!
-//! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock.
-//! Does not own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean.
-//! Depends on `journal`, `folder` and `types`.
+//! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock. Does not
+//! own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean. Depends
+//! on `journal`, `folder` and `types`.
 //!
 //! ```text
 //!  append, votes, purges ─▶ memory (readable at once) ─▶ queue ─▶ writer thread: one batch, one pwrite, one fdatasync

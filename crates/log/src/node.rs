@@ -28,7 +28,8 @@ pub struct LogUsage {
     pub failed: Option<String>,
     /// Why no further file can be begun at the moment (disk full); tried again until it works.
     pub stalled: Option<String>,
-    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its group.
+    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its
+    /// group.
     pub blocked: Option<String>,
 }
 
@@ -151,8 +152,8 @@ impl NodeLog {
         Ok((NodeLog { shared: Arc::new(shared) }, writer, report))
     }
 
-    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost records
-    /// without knowing whose they were.
+    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost
+    /// records without knowing whose they were.
     pub fn group(&self, id: GroupId) -> GroupLog {
         let group = self
             .shared

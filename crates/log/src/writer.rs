@@ -258,8 +258,9 @@ impl Turns {
         self.0.waits()
     }
 
-    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while, which is when the
-    /// thread would mark the last batch as synced. What a disk has no room for is held, and tried again by the next turn.
+    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while,
+    /// which is when the thread would mark the last batch as synced. What a disk has no room for is held, and tried
+    /// again by the next turn.
     pub fn turn(&mut self, idle: bool) {
         self.0.turn(idle);
     }

@@ -1,12 +1,12 @@
 //! Changes of a group's members.
 //!
-//! openraft proposes the two entries of a change of voters one after the other, from the future that asks for it. If a limit or a lost
-//! connection ended that future between the two, the group would stay in its joint membership.
+//! openraft proposes the two entries of a change of voters one after the other, from the future that asks for it. If a
+//! limit or a lost connection ended that future between the two, the group would stay in its joint membership.
 //!
-//! B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the leadership
-//!     leaves it unfinished; then the next leader ends it (`control::members`, M5).
-//! B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two deciders (the
-//!     loop that follows group 0, and a member that asks to be removed) never undo each other's change.
+//! B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
+//!     leadership leaves it unfinished; then the next leader ends it (`control::members`, M5).
+//! B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
+//!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
 use crate::group::RaftGroup;
 use crate::wire::{RaftMembership, id_from_raft, id_to_raft};
@@ -129,9 +129,9 @@ impl RaftGroup {
         may_lose(members.get_joint_config(), &answering, self.parts.me.0)
     }
 
-    /// Removes `member` at its own request, because it has lost part of its log (R9). Once a membership without it is committed,
-    /// what it has forgotten no longer matters (quarantine, Q3). Only at the leader; needs a quorum without `member`. Returns the
-    /// entry of that membership.
+    /// Removes `member` at its own request, because it has lost part of its log (R9). Once a membership without it is
+    /// committed, what it has forgotten no longer matters (quarantine, Q3). Only at the leader; needs a quorum without
+    /// `member`. Returns the entry of that membership.
     ///
     /// Also ends a joint membership that an earlier leader left, without `member`.
     pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, NotLeading> {
@@ -168,8 +168,9 @@ impl RaftGroup {
     }
 }
 
-/// Whether those that answer can commit the removal of voter `gone`. `sets` is one set of voters, or the two of a joint membership. The
-/// change begins from the newer set, so both that set and what is left of it need a majority without `gone`.
+/// Whether those that answer can commit the removal of voter `gone`. `sets` is one set of voters, or the two of a joint
+/// membership. The change begins from the newer set, so both that set and what is left of it need a majority without
+/// `gone`.
 fn may_lose(sets: &[BTreeSet<u64>], answering: &BTreeSet<u64>, gone: u64) -> bool {
     let Some(newer) = sets.last() else { return false };
     let there = |set: &BTreeSet<u64>| set.iter().filter(|id| **id != gone && answering.contains(id)).count();

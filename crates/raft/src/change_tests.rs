@@ -41,7 +41,8 @@ async fn until(what: &str, group: &RaftGroup, holds: impl Fn(&GroupStatus) -> bo
     tokio::time::timeout(LIMIT, all).await.map_err(late)
 }
 
-/// Only the first entry of the change that takes `gone` out: what a leader leaves that is killed then. Leadership goes to another one that stays.
+/// Only the first entry of the change that takes `gone` out: what a leader leaves that is killed then. Leadership goes
+/// to another one that stays.
 async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     let at = leader(hosts).await?;
     let others: Vec<MemberId> =

@@ -1,8 +1,8 @@
 //! [`Consensus`]: what everything above Raft needs of a group. `RaftGroup` implements it with openraft; a simulation
 //! implements it in memory and runs thousands of short histories in seconds (ADR 0017).
 //!
-//! Every implementation promises what Raft promises: one order of entries; each entry is applied once and in that order;
-//! only the one leader of a term appends in that term; no later leader contradicts an acknowledgement time.
+//! Every implementation promises what Raft promises: one order of entries; each entry is applied once and in that
+//! order; only the one leader of a term appends in that term; no later leader contradicts an acknowledgement time.
 
 use crate::status::{GroupStatus, Leadership};
 use crate::wire::MEMBERSHIP_MARK;
@@ -110,7 +110,8 @@ impl From<oneshot::Receiver<Outcome>> for Pending {
 
 /// One Raft group as seen from one member.
 ///
-/// The methods from [`Consensus::transfer_leader`] on have defaults for a group whose members and leader cannot be changed.
+/// The methods from [`Consensus::transfer_leader`] on have defaults for a group whose members and leader cannot be
+/// changed.
 pub trait Consensus: Send + Sync + 'static {
     /// The group's id.
     fn id(&self) -> GroupId;
@@ -126,8 +127,8 @@ pub trait Consensus: Send + Sync + 'static {
     /// Never the term in which this process started (R6), and nothing once the group has stopped here.
     fn leading_term(&self) -> Option<Term>;
 
-    /// The term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in it;
-    /// in a joint membership a quorum of each set.
+    /// The term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in
+    /// it; in a joint membership a quorum of each set.
     fn quorum_acked(&self) -> Option<(Term, MonoTime)>;
 
     /// The last entry applied here.
@@ -271,8 +272,9 @@ pub trait Consensus: Send + Sync + 'static {
         fixed(self.id())
     }
 
-    /// Makes `voters` the voters, through a joint membership. A voter that is not among them leaves the group. Only at the
-    /// leader, which MUST know that a majority of the old and of the new voters answers: the change cannot be taken back.
+    /// Makes `voters` the voters, through a joint membership. A voter that is not among them leaves the group. Only at
+    /// the leader, which MUST know that a majority of the old and of the new voters answers: the change cannot be taken
+    /// back.
     ///
     /// # Errors
     /// As [`Consensus::add_learners`].
@@ -285,8 +287,8 @@ pub trait Consensus: Send + Sync + 'static {
         fixed(self.id())
     }
 
-    /// Ends the joint membership that entry `seen` began and no leader ended: the newer set alone decides from here on. It
-    /// is the entry that the leader who began the change would have proposed next. Only at the leader.
+    /// Ends the joint membership that entry `seen` began and no leader ended: the newer set alone decides from here on.
+    /// It is the entry that the leader who began the change would have proposed next. Only at the leader.
     ///
     /// # Errors
     /// As [`Consensus::add_learners`].

@@ -1,15 +1,16 @@
-//! Ends a group on this node for ever, because its set is deleted: what is removed, in which order, and the note that keeps the group from
-//! ever starting again (docs/adr/0029-deletion-of-sets.md).
+//! Ends a group on this node for ever, because its set is deleted: what is removed, in which order, and the note that
+//! keeps the group from ever starting again (docs/adr/0029-deletion-of-sets.md).
 //!
 //! ```text
 //!   running, or not ──▶ note Ending ──▶ stopped ──▶ note Ending{voters} ──▶ snapshot, quarantine, log dropped ──▶ note Ended{voters}
 //!                           │ no start from here on, also after a crash; done again from here
 //! ```
-//! E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new group, and a node that
-//!     has not heard of the deletion could give it its first members again.
+//! E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new
+//!     group, and a node that has not heard of the deletion could give it its first members again.
 //! E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
-//! E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a change of voters
-//!     reports that change. The note stays: it takes a few dozen bytes, and a group's number is never used again.
+//! E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a
+//!     change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is never
+//!     used again.
 
 use crate::end_marker::{self, Ended, Stage};
 use crate::node::{NodeError, RaftNode};
@@ -62,7 +63,8 @@ async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<Mem
 }
 
 impl RaftNode {
-    /// The voters of a group that no longer runs here, from its log and its snapshot. What cannot be read counts as unknown.
+    /// The voters of a group that no longer runs here, from its log and its snapshot. What cannot be read counts as
+    /// unknown.
     async fn voters_of(&self, id: GroupId) -> Ended {
         let in_log = match newest_in(&self.log().group(id)).await {
             Ok(found) => found,
@@ -82,8 +84,8 @@ impl RaftNode {
         Ended { voters: all.into_iter().flatten().max_by_key(|(at, _)| *at) }
     }
 
-    /// Ends group `id` here, for ever: it stops, only a note of it is left on this disk, and it is never started again. May be called again,
-    /// and must be after an error. The caller MUST have stopped everything that uses the group.
+    /// Ends group `id` here, for ever: it stops, only a note of it is left on this disk, and it is never started again.
+    /// May be called again, and must be after an error. The caller MUST have stopped everything that uses the group.
     ///
     /// # Errors
     /// [`NodeError::Io`] when the disk or the journal refuses.
@@ -118,7 +120,8 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Whether group `id` has ended here or begins to, so that it must not start (E1). An unreadable note is reported by the start.
+    /// Whether group `id` has ended here or begins to, so that it must not start (E1). An unreadable note is reported
+    /// by the start.
     pub fn is_over(&self, id: GroupId) -> bool {
         end_marker::is_over(self.snapshots_dir(), id).unwrap_or(false)
     }

@@ -12,8 +12,8 @@ const MAGIC: &Magic = b"HFENDED1";
 /// What a member that has ended a group knows of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. `None`: there was none, or it could
-    /// not be read.
+    /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. `None`: there was
+    /// none, or it could not be read.
     pub voters: Option<(LogId, Vec<BTreeSet<MemberId>>)>,
 }
 
@@ -40,7 +40,8 @@ pub(crate) fn save(dir: &Path, group: GroupId, stage: Stage, ended: &Ended) -> i
     note_file::replace(&path(dir, group), MAGIC, &postcard::to_stdvec(&image).map_err(io::Error::other)?)
 }
 
-/// The note of `group`. A note that cannot be read means `Ending`: it was written for a reason, and ending the group again does no harm.
+/// The note of `group`. A note that cannot be read means `Ending`: it was written for a reason, and ending the group
+/// again does no harm.
 pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<(Stage, Ended)>> {
     let Some(bytes) = note_file::read(&path(dir, group))? else { return Ok(None) };
     let image = note_file::body(&bytes, MAGIC).ok().and_then(|body| postcard::from_bytes::<Image>(body).ok());

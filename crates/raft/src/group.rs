@@ -57,9 +57,10 @@ impl RaftGroup {
 
     /// See [`crate::Consensus::leading_term`].
     ///
-    /// Never the term that this process started in (R6): until openraft has read the vote on disk as that of a leader that is not
-    /// restored, it says for a moment that this member leads. Nothing once the group has stopped here (a failed disk, a bad
-    /// record): openraft keeps its last word then. A caller that believed it would not ask the present leader.
+    /// Never the term that this process started in (R6): until openraft has read the vote on disk as that of a leader
+    /// that is not restored, it says for a moment that this member leads. Nothing once the group has stopped here (a
+    /// failed disk, a bad record): openraft keeps its last word then. A caller that believed it would not ask the
+    /// present leader.
     pub(crate) fn leading_term(&self) -> Option<Term> {
         use openraft::async_runtime::watch::WatchReceiver;
         if self.raft().metrics().borrow_watched().running_state.is_err() {

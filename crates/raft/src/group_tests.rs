@@ -337,7 +337,8 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
     Ok(())
 }
 
-/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody committed.
+/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody
+/// committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Result<()> {
     use openraft::async_runtime::watch::WatchReceiver;
@@ -376,8 +377,8 @@ async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Re
     Ok(())
 }
 
-/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that it is damaged. Two of three that
-/// were would be set down for ever, with everything there.
+/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that
+/// it is damaged. Two of three that were would be set down for ever, with everything there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_another_build_is_no_damage() -> anyhow::Result<()> {
     use crate::node::NodeError;

@@ -1,4 +1,5 @@
-//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns anew.
+//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns
+//! anew.
 
 use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};

@@ -295,7 +295,8 @@ mod tests {
             );
         }
         assert!(check(6, &[(4, 40)]).is_err(), "nor does one that it has left out count");
-        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind all of them.
+        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind
+        // all of them.
         assert_eq!(check(6, &[]), Ok(()));
         assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
         known(8, 80);

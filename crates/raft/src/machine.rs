@@ -29,7 +29,8 @@ pub trait StateMachine: Send + Sync + 'static {
     /// An entry without payload was applied (a leader's first of its term, a membership).
     fn observe(&self, id: LogId);
 
-    /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go backwards.
+    /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go
+    /// backwards.
     fn snapshot(&self) -> Option<(LogId, Bytes)>;
 
     /// Whether [`StateMachine::install`] would take these bytes; changes nothing.

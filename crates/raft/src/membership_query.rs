@@ -25,8 +25,8 @@ pub struct MembershipUnknown {
 }
 
 impl RaftNode {
-    /// The members of group `id`, from its leader. The leader MUST have applied entry `cluster` of group 0: from then on it adds no
-    /// member that was leaving at that entry.
+    /// The members of group `id`, from its leader. The leader MUST have applied entry `cluster` of group 0: from then
+    /// on it adds no member that was leaving at that entry.
     ///
     /// # Errors
     /// [`MembershipUnknown`].

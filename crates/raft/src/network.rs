@@ -42,7 +42,8 @@ type Rpc = RPCError<TypeConfig>;
 /// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk appends.
+/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
+/// appends.
 pub(crate) struct Channels {
     cluster: String,
     me: MemberId,
@@ -134,11 +135,11 @@ impl Channels {
 /// What followers have acknowledged to this leader.
 #[derive(Default)]
 pub(crate) struct Acks {
-    /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease. Earlier if the peer
-    /// promises less than we count on ([`Promises::counted_from`]).
+    /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
+    /// Earlier if the peer promises less than we count on ([`Promises::counted_from`]).
     ///
-    /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a one-way loss a lease
-    /// would last longer than the promises it rests on (R3). Heartbeats are answered one by one.
+    /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a
+    /// one-way loss a lease would last longer than the promises it rests on (R3). Heartbeats are answered one by one.
     sent: Mutex<BTreeMap<u64, (u64, MonoTime)>>,
     /// The newest entry that each has acknowledged.
     pub(crate) acked: Acked,
@@ -190,9 +191,9 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
 /// How far one append stream has carried the log. Drops requests that only carry a newer commit.
 ///
-/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as there are
-/// appends. No one waits for them: a follower learns the commit with the next append or heartbeat, and openraft needs no answer to each
-/// request (an answer acknowledges everything up to its position).
+/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as
+/// there are appends. No one waits for them: a follower learns the commit with the next append or heartbeat, and
+/// openraft needs no answer to each request (an answer acknowledges everything up to its position).
 #[derive(Default)]
 struct Carried {
     /// The last position of the requests so far; `None` before the first.
@@ -200,8 +201,8 @@ struct Carried {
 }
 
 impl Carried {
-    /// Whether to send the request. False if it has no entries and an earlier one of this stream has carried its position: that one's answer
-    /// says the same. The first of a stream is always sent: it may be a probe.
+    /// Whether to send the request. False if it has no entries and an earlier one of this stream has carried its
+    /// position: that one's answer says the same. The first of a stream is always sent: it may be a probe.
     fn note(&mut self, req: &AppendEntriesRequest<TypeConfig>) -> bool {
         if req.entries.is_empty() && self.last.as_ref().is_some_and(|last| *last >= req.prev_log_id) {
             return false;
@@ -247,7 +248,9 @@ impl Network {
             let limit = client.net.timing.election_max.saturating_mul(2);
             let call = peer.denied(client.request(proto::DeniedRequest { acknowledged }));
             match client.within("denied", limit, call).await {
-                Ok(reply) if !reply.gone => tracing::warn!(%target, %acked, "the member still has the entry that it denied"),
+                Ok(reply) if !reply.gone => {
+                    tracing::warn!(%target, %acked, "the member still has the entry that it denied")
+                }
                 // It ends before it answers.
                 Ok(_) | Err(_) => {}
             }
@@ -256,16 +259,17 @@ impl Network {
     }
 }
 
-/// Whether to give up a follower: it lags so far that the entries it needs could be freed, and the journal is filling. To keep it would slow
-/// every writer down to its pace.
+/// Whether to give up a follower: it lags so far that the entries it needs could be freed, and the journal is filling.
+/// To keep it would slow every writer down to its pace.
 ///
-/// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does not know what followers
-/// have: `matched` is where it happened to ask first. If it gave up each follower at its first answer, it would never learn more,
-/// commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
+/// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does
+/// not know what followers have: `matched` is where it happened to ask first. If it gave up each follower at its first
+/// answer, it would never learn more, commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
 ///
-/// `purged`: what is gone from this leader's log already. If that is all that the snapshot covers, nothing waits for this follower and giving it
-/// up frees nothing. If it is less, openraft waits with the purge until this stream ends, and sends the snapshot after it. openraft must
-/// know of that purge: a purge that a crash cut short is made up for before a group takes part (`RaftNode::start_group`).
+/// `purged`: what is gone from this leader's log already. If that is all that the snapshot covers, nothing waits for
+/// this follower and giving it up frees nothing. If it is less, openraft waits with the purge until this stream ends,
+/// and sends the snapshot after it. openraft must know of that purge: a purge that a crash cut short is made up for
+/// before a group takes part (`RaftNode::start_group`).
 fn lets_go(
     filling: bool,
     settled: bool,
@@ -400,8 +404,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
         // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
         let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
         Box::pin(async move {
-            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed before
-            // anything was asked of the stream would be tried again at once, for ever.
+            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed
+            // before anything was asked of the stream would be tried again at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
             let term = first.vote.leader_id.term;
             let counter = sent.clone();

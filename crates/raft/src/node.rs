@@ -1,5 +1,5 @@
-//! All groups of one node: which run, what they share, and what peers need to know of the node. `start_group`, `end_group` and
-//! `readmit` begin and end them; `server` answers peers.
+//! All groups of one node: which run, what they share, and what peers need to know of the node. `start_group`,
+//! `end_group` and `readmit` begin and end them; `server` answers peers.
 
 use crate::clock::boot_now;
 use crate::config::RaftTiming;
@@ -60,8 +60,8 @@ pub enum NodeError {
         /// The reason.
         source: std::io::Error,
     },
-    /// Synced data of the group does not read back (R9). It was acknowledged, so this member must not take part as if it had never
-    /// existed. The group is quarantined until [`RaftNode::readmit`] has removed this member from it.
+    /// Synced data of the group does not read back (R9). It was acknowledged, so this member must not take part as if
+    /// it had never existed. The group is quarantined until [`RaftNode::readmit`] has removed this member from it.
     #[error(
         "group {group}: what was synced does not read back ({record}); {member} takes no part in it until its peers have let it \
          in again, which needs a quorum of the others. Where there will be none: stop this gateway, move its data_dir away, \
@@ -156,9 +156,9 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
-    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on (C3). A member below `next`
-    /// that is not in `known` was removed: it is heard only in groups that still have it.
-    /// `level`: the cluster's feature level. A member whose build knows less is told that before anything else.
+    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on (C3). A
+    /// member below `next` that is not in `known` was removed: it is heard only in groups that still have it. `level`:
+    /// the cluster's feature level. A member whose build knows less is told that before anything else.
     pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
         self.inner.channels.lives.set_known(known, next, level);
     }
@@ -170,7 +170,8 @@ impl RaftNode {
         }
     }
 
-    /// Sets the callback that reports changes of a set's stores while this member leads the set. Once; a second one is dropped.
+    /// Sets the callback that reports changes of a set's stores while this member leads the set. Once; a second one is
+    /// dropped.
     pub fn set_placer(&self, placer: Placer) {
         if self.inner.placer.set(placer).is_err() {
             tracing::debug!("placer already set");
@@ -190,8 +191,8 @@ impl RaftNode {
         self.inner.channels.lives.own()
     }
 
-    /// This process goes on under another life of its disk, or knows that the present one is registered. The caller has written
-    /// that to disk before.
+    /// This process goes on under another life of its disk, or knows that the present one is registered. The caller has
+    /// written that to disk before.
     pub fn set_lineage(&self, lineage: Lineage) {
         self.inner.channels.lives.set_own(lineage);
     }

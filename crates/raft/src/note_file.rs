@@ -1,4 +1,5 @@
-//! Small files beside the snapshots: magic, crc32c of the body (u32 LE), body. Replaced whole, so a crash leaves the old or the new one.
+//! Small files beside the snapshots: magic, crc32c of the body (u32 LE), body. Replaced whole, so a crash leaves the
+//! old or the new one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

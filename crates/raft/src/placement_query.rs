@@ -1,5 +1,5 @@
-//! Asks how far a change of a set's stores is (ADR 0018): the leader of the set knows; the leader of group 0 asks it and proposes
-//! the steps.
+//! Asks how far a change of a set's stores is (ADR 0018): the leader of the set knows; the leader of group 0 asks it
+//! and proposes the steps.
 
 use crate::hooks::Placing;
 use crate::node::RaftNode;

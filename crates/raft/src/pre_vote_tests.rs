@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// So often the member that is cut off calls another one in vain: each time one more election timeout of its own is over.
+/// So often the member that is cut off calls another one in vain: each time one more election timeout of its own is
+/// over.
 const CALLS: u32 = 4;
 
 /// A way to a member that a test can cut: what is open ends, and whoever comes is turned away and counted.
@@ -61,7 +62,8 @@ fn vote(group: &RaftGroup) -> proto::Vote {
     proto::Vote::from(&group.raft().metrics().borrow_watched().vote)
 }
 
-/// Members 1 and 2 hold on to a leader for minutes, and stand for no election by themselves: whoever deposes one here is member 3.
+/// Members 1 and 2 hold on to a leader for minutes, and stand for no election by themselves: whoever deposes one here
+/// is member 3.
 fn timing(member: u64) -> RaftTiming {
     let election_min = if member == 3 { Duration::from_millis(300) } else { Duration::from_secs(60) };
     let heartbeat = Duration::from_millis(100);

@@ -1,5 +1,6 @@
-//! A group whose log on this member cannot be trusted any more. It is kept out until its leader has removed this member from the group, then
-//! let in again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so, and the checks that find the damage.
+//! A group whose log on this member cannot be trusted any more. It is kept out until its leader has removed this member
+//! from the group, then let in again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so,
+//! and the checks that find the damage.
 //!
 //! ```text
 //!   damage found ──▶ Out{record} ──▶ the leader commits a membership without us ──▶ snapshot and log dropped
@@ -11,11 +12,12 @@
 //!
 //! Q1  While the note says `Out`, the group is not started here: it does not vote, acknowledge or serve.
 //! Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
-//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of the
-//!     membership before it, without this member, still meets the quorum that committed it.
-//! Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing from a leader of an earlier
-//!     term. Its own log is valid but empty. A member that was left behind in a much older membership (it was away while others were replaced)
-//!     could be elected with such a vote, or go on leading. A legitimate leader has `since`, because it was committed.
+//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of
+//!     the membership before it, without this member, still meets the quorum that committed it.
+//! Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing
+//!     from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a much older
+//!     membership (it was away while others were replaced) could be elected with such a vote, or go on leading. A
+//!     legitimate leader has `since`, because it was committed.
 
 use crate::note_file::{self, Magic};
 use bytes::Bytes;
@@ -118,9 +120,9 @@ pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
     note_file::remove(&path(dir, group))
 }
 
-/// Whether journal and snapshot of a group can be complete. Recovery reports bad records; this finds what is missing without a trace: an
-/// oldest file that is gone, or a snapshot that is gone after its entries were purged.
-/// `vote`: whether the vote decodes; the journal does not know what it means.
+/// Whether journal and snapshot of a group can be complete. Recovery reports bad records; this finds what is missing
+/// without a trace: an oldest file that is gone, or a snapshot that is gone after its entries were purged. `vote`:
+/// whether the vote decodes; the journal does not know what it means.
 pub(crate) fn unsound(
     group: GroupId,
     state: &GroupLogState,
@@ -142,7 +144,8 @@ pub(crate) fn unsound(
         return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));
     }
     match &state.vote {
-        // A vote is saved before the first entry or snapshot is accepted. If the whole journal is gone, only the snapshot shows that there was one.
+        // A vote is saved before the first entry or snapshot is accepted. If the whole journal is gone, only the
+        // snapshot shows that there was one.
         None if state.last.max(snapshot).is_some_and(|last| last.index.0 > 0) => {
             bad("the vote under which the entries were taken".to_string(), "none".to_string())
         }

@@ -1,5 +1,6 @@
-//! How a member that has lost part of a group's log leaves that group and comes back (R9): what it finds out about itself, whom it
-//! asks, and what happens to the group here. The stages are in `quarantine`; the leader's side is `RaftGroup::expel`.
+//! How a member that has lost part of a group's log leaves that group and comes back (R9): what it finds out about
+//! itself, whom it asks, and what happens to the group here. The stages are in `quarantine`; the leader's side is
+//! `RaftGroup::expel`.
 
 use crate::group::RaftGroup;
 use crate::node::{NodeError, RaftNode};
@@ -59,8 +60,9 @@ impl RaftNode {
         self.healed_count()
     }
 
-    /// Asks `peers` (member and address, `HOST:PORT`) to remove this member from the quarantined group `id`. When its leader has done so,
-    /// drops what is left of the group here, so that [`RaftNode::start_group`] starts it as a newcomer.
+    /// Asks `peers` (member and address, `HOST:PORT`) to remove this member from the quarantined group `id`. When its
+    /// leader has done so, drops what is left of the group here, so that [`RaftNode::start_group`] starts it as a
+    /// newcomer.
     ///
     /// # Errors
     /// [`ReadmitError`]; the group stays quarantined, and the caller asks again.
@@ -107,8 +109,8 @@ impl RaftNode {
         }
     }
 
-    /// A leader says that this member does not have an entry that it had acknowledged. If that is true, quarantines the group and ends the
-    /// process (R11).
+    /// A leader says that this member does not have an entry that it had acknowledged. If that is true, quarantines the
+    /// group and ends the process (R11).
     pub(crate) fn denied(&self, group: &RaftGroup, acked: LogId) -> bool {
         let Some(found) = group.lacks(acked) else { return false };
         let (id, expected) = (group.id(), format!("{acked}, which this member had acknowledged"));
@@ -121,9 +123,9 @@ impl RaftNode {
         true
     }
 
-    /// A record of the running group `id`, which this member had acknowledged, does not read back (R9). Quarantines the group and ends the process:
-    /// the next start heals it from its peers. The caller knows that they are a quorum without this member
-    /// ([`crate::Consensus::may_do_without_me`]), and that a second read failed too.
+    /// A record of the running group `id`, which this member had acknowledged, does not read back (R9). Quarantines the
+    /// group and ends the process: the next start heals it from its peers. The caller knows that they are a quorum
+    /// without this member ([`crate::Consensus::may_do_without_me`]), and that a second read failed too.
     ///
     /// Does nothing if the note cannot be written: without it the next start would have to find the record by itself.
     pub fn rotten(&self, id: GroupId, record: CorruptRecord) {

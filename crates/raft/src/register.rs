@@ -12,15 +12,17 @@ use std::time::Duration;
 /// How long one gateway may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long an answer at this member's own address may take. If no one answers there, the other gateways are asked this much later.
+/// How long an answer at this member's own address may take. If no one answers there, the other gateways are asked this
+/// much later.
 const OWN_LIMIT: Duration = Duration::from_secs(1);
 
 impl RaftNode {
-    /// Registers this process, whose build knows feature level `level`, with the leader of group 0: this member, or one of `peers`.
+    /// Registers this process, whose build knows feature level `level`, with the leader of group 0: this member, or one
+    /// of `peers`.
     ///
-    /// If `peers` has this member's own address, that is asked first. Another process that answers there uses a copy of this disk. It may
-    /// have acknowledged entries that this copy lacks; a registration would make the others refuse it and count this one. So this one
-    /// is refused, before anything is lost.
+    /// If `peers` has this member's own address, that is asked first. Another process that answers there uses a copy of
+    /// this disk. It may have acknowledged entries that this copy lacks; a registration would make the others refuse it
+    /// and count this one. So this one is refused, before anything is lost.
     pub async fn register(&self, peers: &BTreeMap<MemberId, String>, level: u32) -> Registered {
         if let Some(addr) = peers.get(&self.member())
             && let refused @ Registered::Refused(_) = self.ask_register(self.member(), addr, level, OWN_LIMIT).await

@@ -24,8 +24,9 @@ use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Appends of a stream are accepted while no more than this waits for the disk, over all groups. It bounds the memory of a follower that catches
-/// up, beside one message of each stream. openraft itself accepts 64 messages of up to [`APPEND_BYTES_MAX`] for each group.
+/// Appends of a stream are accepted while no more than this waits for the disk, over all groups. It bounds the memory
+/// of a follower that catches up, beside one message of each stream. openraft itself accepts 64 messages of up to
+/// [`APPEND_BYTES_MAX`] for each group.
 const QUEUE_BYTES_MAX: u64 = 4 * APPEND_BYTES_MAX as u64;
 
 /// How long the removal of a member may take before it is told to ask again.
@@ -93,8 +94,8 @@ impl Handler {
     /// The answer to a start that this gateway can give without group 0: these refusals are final.
     fn refuses_start(&self, from: MemberId, lineage: &Lineage, level: u32) -> Option<RegisterOutcome> {
         let (lives, life) = (&self.node.channels().lives, lineage.life);
-        // Any gateway that has heard of it may say so: a member that was cut off for long may know no leader, or no one who is still a member
-        // (found by simulation, seed 133).
+        // Any gateway that has heard of it may say so: a member that was cut off for long may know no leader, or no one
+        // who is still a member (found by simulation, seed 133).
         if lives.removed(from) {
             return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster for ever")));
         }
@@ -230,8 +231,8 @@ impl Peer for Handler {
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        // After a start we have forgotten what we promised: no answer until every lease that we may have granted has run out. The candidate
-        // counts it as neither yes nor no.
+        // After a start we have forgotten what we promised: no answer until every lease that we may have granted has
+        // run out. The candidate counts it as neither yes nor no.
         if let Some(left) = self.node.embargo_left() {
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
         }

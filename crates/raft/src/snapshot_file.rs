@@ -92,7 +92,8 @@ fn seal(sealing: &Sealing, mut body: Vec<u8>) -> Vec<u8> {
 }
 
 struct Unopened {
-    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was mixed up.
+    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was
+    /// mixed up.
     kind: io::ErrorKind,
     why: String,
 }
@@ -128,7 +129,8 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
 /// Reads the snapshot of `group`; `None` where there never was one.
 ///
 /// # Errors
-/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote it.
+/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote
+/// it.
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let Some(bytes) = note_file::read(&path)? else { return Ok(None) };

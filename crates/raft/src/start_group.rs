@@ -91,9 +91,10 @@ impl RaftNode {
         if let Some(record) = quarantine::unsound(id, &log.state(), shared.snapshot_last(), vote) {
             return Err(self.quarantine(id, record));
         }
-        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full journal may never get, and a
-        // leader would give up followers for a purge that never comes (`network::lets_go`). It must be done before openraft reads the log: if the
-        // log ends below the snapshot in a later term, with entries that no leader committed, openraft would not find the entry to purge up to.
+        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full
+        // journal may never get, and a leader would give up followers for a purge that never comes
+        // (`network::lets_go`). It must be done before openraft reads the log: if the log ends below the snapshot in a
+        // later term, with entries that no leader committed, openraft would not find the entry to purge up to.
         if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
             let io = |source| NodeError::Io { group: id, source };
             log.purge_later(covered).map_err(io)?;

@@ -79,7 +79,8 @@ async fn openraft_suite_passes_on_the_journal() {
     }
 }
 
-/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership for one.
+/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership
+/// for one.
 #[tokio::test]
 async fn a_purge_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is another key, so
-/// these never change; [`Argon2id`] writes others beside the passphrase.
+/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is
+/// another key, so these never change; [`Argon2id`] writes others beside the passphrase.
 pub mod argon2_parameters {
     /// Memory in KiB: 19 MiB.
     pub const MEMORY_KIB: u32 = 19 * 1024;

@@ -48,7 +48,8 @@ pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[
     out
 }
 
-/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when
+/// dropped.
 #[derive(Clone)]
 pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
 
@@ -93,11 +94,12 @@ impl ClusterKey {
         Self::from_passphrase_by(passphrase, &Argon2id::ours(salt))
     }
 
-    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are kept beside the
-    /// passphrase, and beside what its key wraps.
+    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are
+    /// kept beside the passphrase, and beside what its key wraps.
     ///
     /// # Errors
-    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the memory is not to be had.
+    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the
+    /// memory is not to be had.
     pub fn from_passphrase_by(passphrase: impl AsRef<[u8]>, by: &Argon2id) -> Result<Self, SealError> {
         by.check()?;
         let passphrase = passphrase.as_ref();

@@ -8,9 +8,9 @@
 //!  12  length of all           .   cluster key              96  tag, 16 bytes, over 0..40 and 64..96
 //! ```
 //!
-//! A file's key is HKDF(node key, the file's random uuid). Its nonces are places in the file: an offset, and a number there. A file
-//! is written once, at each place once, so that no nonce is ever used twice under one key; a file's room that is used again
-//! has a new uuid.
+//! A file's key is HKDF(node key, the file's random uuid). Its nonces are places in the file: an offset, and a number
+//! there. A file is written once, at each place once, so that no nonce is ever used twice under one key; a file's room
+//! that is used again has a new uuid.
 
 use crate::error::{SealError, hex};
 use crate::fingerprint::KeyFingerprint;
@@ -35,7 +35,8 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + NODE_KEY_BYTES;
 const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_NODE_KEY_BYTES);
 
-/// The key of a node's own files. Random, kept beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+/// The key of a node's own files. Random, kept beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when
+/// dropped.
 #[derive(Clone)]
 pub struct NodeKey {
     bytes: Zeroizing<[u8; NODE_KEY_BYTES]>,
@@ -97,7 +98,8 @@ fn nonce(offset: u64, number: u32) -> Nonce {
 }
 
 impl FileKey {
-    /// Seals `bytes` where they stand, and returns their tag. The caller MUST NOT seal twice at one offset and number of a file.
+    /// Seals `bytes` where they stand, and returns their tag. The caller MUST NOT seal twice at one offset and number
+    /// of a file.
     pub fn seal(&self, offset: u64, number: u32, associated: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         self.cipher
             .encrypt_inout_detached(&nonce(offset, number), associated, InOutBuf::from(bytes))

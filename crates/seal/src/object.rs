@@ -181,8 +181,8 @@ impl ObjectSealer {
     }
 }
 
-/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its set has (ADR 0023). Which one is right
-/// the tag says: the key's number is bound in.
+/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its
+/// set has (ADR 0023). Which one is right the tag says: the key's number is bound in.
 pub struct ObjectOpener {
     key: ObjectKey,
     others: Vec<ObjectKey>,

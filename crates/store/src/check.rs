@@ -216,7 +216,8 @@ impl Probe<'_> {
             let began = Instant::now();
             match self.writing(store.put_new(key, body.clone())).await {
                 Ok(()) => return Ok(began.elapsed()),
-                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for again, they are success.
+                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for
+                // again, they are success.
                 Err(error) if error.disposition() == Disposition::Conflict => {
                     let cause = Cause::text(format!("a name that was never used is taken: {error}"));
                     let at = At::new(&self.place, Op::Put, key);
@@ -370,7 +371,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any more.
+    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any
+    /// more.
     async fn writing<T>(&mut self, request: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
         let before = std::mem::replace(&mut self.wrote, true);
         let result = request.await;

@@ -214,8 +214,8 @@ impl Shared {
         At::new(&self.place, op, key)
     }
 
-    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies in a file system that was unmounted is
-    /// not lost.
+    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies
+    /// in a file system that was unmounted is not lost.
     fn not_done(&self, at: Box<At>, error: &io::Error) -> StoreError {
         match not_done(at, error) {
             StoreError::NotFound { at } if !self.is_there() => self.gone(at),

@@ -22,7 +22,8 @@ pub enum Disposition {
     Conflict,
     /// It may have happened (R12): ask again with the same bytes, or read the object.
     Unknown,
-    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request itself.
+    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request
+    /// itself.
     Denied,
     /// The object is there and cannot be what was written (R9): look elsewhere.
     Corrupt,

@@ -56,8 +56,8 @@ impl Serialize for Secret {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
-    /// URL of the service, `http://` or `https://`. Left out: AWS itself, by region. Environment: `AWS_ENDPOINT_URL_S3`,
-    /// `AWS_ENDPOINT_URL`.
+    /// URL of the service, `http://` or `https://`. Left out: AWS itself, by region. Environment:
+    /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Region to sign for. Left out: `us-east-1` with an endpoint, an error without. Environment: `AWS_REGION`,

@@ -1,4 +1,5 @@
-//! Several stores as one: an object counts once `w` of `n` have it, and the head is one register over all of them (ADR 0018).
+//! Several stores as one: an object counts once `w` of `n` have it, and the head is one register over all of them (ADR
+//! 0018).
 //!
 //! ```text
 //!   put_new   to all at once; Ok once w have it. The others go on behind, a few at a time; what one did not take is noted for the repair

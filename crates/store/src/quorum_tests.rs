@@ -75,7 +75,8 @@ async fn one_that_hangs_is_waited_for_by_nobody_and_keeps_few() {
     until("the end of what nobody waits for", async || Arc::strong_count(&all.replicas[2]) == 2 + BEHIND_MAX).await;
 }
 
-/// Who has several PUTs under way looks at one of them at a time: a place that falls to another one must not be lost meanwhile.
+/// Who has several PUTs under way looks at one of them at a time: a place that falls to another one must not be lost
+/// meanwhile.
 #[tokio::test]
 async fn puts_that_nobody_looks_at_keep_no_places() {
     let stores = stores(2);
@@ -527,8 +528,8 @@ impl ObjectStore for Gate {
     }
 }
 
-/// What the model finds in 8 steps, through the composite: a vote at a store that then loses its slot, and the vote that completes it after the store
-/// was mended.
+/// What the model finds in 8 steps, through the composite: a vote at a store that then loses its slot, and the vote
+/// that completes it after the store was mended.
 #[tokio::test]
 async fn a_commit_that_was_under_way_while_a_slot_was_mended_is_not_lost() {
     let stores = stores(3);

@@ -31,7 +31,8 @@ impl Stores {
     /// From parts. `write_quorum` may be left out: the smallest majority.
     ///
     /// # Errors
-    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a set could both commit.
+    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a
+    /// set could both commit.
     pub fn new(urls: Vec<String>, write_quorum: Option<usize>) -> Result<Self, StoreUrlError> {
         let n = urls.len();
         let bad = |name, found: String, expected| Err(StoreUrlError::Option { name, found, expected });
@@ -59,8 +60,9 @@ impl Stores {
     /// Whether a new set may be put there. One that is there already is opened all the same.
     ///
     /// # Errors
-    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse than one store alone, and one that lost
-    /// what it had could not be filled again, since no quorum is left without it (ADR 0018).
+    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse
+    /// than one store alone, and one that lost what it had could not be filled again, since no quorum is left without
+    /// it (ADR 0018).
     pub fn check_new(&self) -> Result<(), StoreUrlError> {
         let n = self.urls.len();
         if let Some(url) = self.urls.iter().find(|url| url.contains(char::is_whitespace)) {

@@ -1,4 +1,5 @@
-//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it asks.
+//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it
+//! asks.
 
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! Locking without the `Result` of `std::sync`.
 //!
-//! `std` poisons a lock when a thread panics while it holds it. A panic ends our processes (`panic = "abort"`), so no one
-//! ever meets a poisoned lock outside tests. These methods return the guard and ignore poison.
+//! `std` poisons a lock when a thread panics while it holds it. A panic ends our processes (`panic = "abort"`), so no
+//! one ever meets a poisoned lock outside tests. These methods return the guard and ignore poison.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

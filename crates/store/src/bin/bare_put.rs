@@ -3,7 +3,8 @@
 //! style and plain HTTP. It lies here because no other crate may name the SDK. It is a program, not an example, so that
 //! it needs no dependencies that `holdfast` has not. It is not part of a release.
 //!
-//! `bare_put ENDPOINT BUCKET PREFIX IN_FLIGHT OBJECT_BYTES OBJECTS`, keys from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`; prints one line of JSON.
+//! `bare_put ENDPOINT BUCKET PREFIX IN_FLIGHT OBJECT_BYTES OBJECTS`, keys from `AWS_ACCESS_KEY_ID` and
+//! `AWS_SECRET_ACCESS_KEY`; prints one line of JSON.
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;

@@ -68,7 +68,8 @@ enum Told {
 enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
-    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another life (Q2).
+    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
+    /// life (Q2).
     Mend { at: usize, life: u32 },
 }
 
@@ -175,7 +176,8 @@ impl Register {
         }
     }
 
-    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take back.
+    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take
+    /// back.
     pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
         if let Some(store) = self.alone() {
             return store.get_object(key).await;
@@ -418,7 +420,8 @@ impl Register {
         Ok(Outcome::Again { sent, seen: highest, error: worst(errors) })
     }
 
-    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a store that has lost its own.
+    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a
+    /// store that has lost its own.
     pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
         if self.alone().is_some() {
             return (vec![true], Ok(()));
@@ -450,7 +453,8 @@ impl Register {
 
     /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier life, or marked for one that has been.
+        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier
+        // life, or marked for one that has been.
         let mut seen = seen_of(answers);
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
@@ -478,7 +482,11 @@ impl Register {
         let object = encode(self.seat(at), &slot, rand::random());
         let store = &self.replicas[at].store;
         store.swap(key, answers[at].version.as_ref(), object).await?;
-        tracing::warn!(key, store = store.place(), "the head was missing or damaged in this store and was written again");
+        tracing::warn!(
+            key,
+            store = store.place(),
+            "the head was missing or damaged in this store and was written again"
+        );
         Ok(())
     }
 }

@@ -43,8 +43,8 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be missing: filling a store may take days,
-    /// and the root changes every few seconds.
+    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be
+    /// missing: filling a store may take days, and the root changes every few seconds.
     pub(super) fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
         if self.by.is_some_and(|by| !kept(by)) {
             (self.by, self.since) = (None, Instant::now());

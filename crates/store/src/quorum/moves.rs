@@ -140,7 +140,8 @@ impl Quorum {
             };
             let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
-                // Another list than the one that is known, which was abandoned: whoever asks is told where the head went.
+                // Another list than the one that is known, which was abandoned: whoever asks is told where the head
+                // went.
                 return Ok(Counts::First(Some(found)));
             }
             if let Some(error) = other {
@@ -242,10 +243,11 @@ impl Quorum {
         self.registers.last().is_some_and(|last| last.number != register.number)
     }
 
-    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one. Whether it had been done before is
-    /// the same to the caller.
+    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one.
+    /// Whether it had been done before is the same to the caller.
     ///
-    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put from here on is (L4).
+    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put
+    /// from here on is (L4).
     ///
     /// # Errors
     /// Conflict: another head is there. Denied: no change is under way.
@@ -317,7 +319,8 @@ impl Quorum {
         self.registers.iter().map(|register| register.key(set)).collect()
     }
 
-    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value now.
+    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value
+    /// now.
     ///
     /// # Errors
     /// The stores.

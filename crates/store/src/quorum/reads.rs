@@ -1,11 +1,11 @@
 //! Which store a read asks first, when it asks the next one, and what counts as an answer.
 //!
-//! The head is read from every store every few seconds while a set is used (ADR 0013). That measures the stores that answer before the look
-//! ends; the others are known to be no faster. Only the repair's looks wait for all.
+//! The head is read from every store every few seconds while a set is used (ADR 0013). That measures the stores that
+//! answer before the look ends; the others are known to be no faster. Only the repair's looks wait for all.
 //!
 //! - **E1** After an error or "not here", the next store is asked at once.
-//! - **E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside it. The first
-//!   answer counts, and ends the other requests.
+//! - **E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside
+//!   it. The first answer counts, and ends the other requests.
 //! - **E3** A read asks each store once.
 
 use super::state::{Quorum, Replica, worst};
@@ -55,8 +55,8 @@ impl Quorum {
         *doubts.entry(object.to_string()).or_default() += 1;
     }
 
-    /// One answer from any store that has the object. Contents are authenticated above: a store with wrong bytes has failed (R9), and the
-    /// caller may get another store's bytes when it asks again.
+    /// One answer from any store that has the object. Contents are authenticated above: a store with wrong bytes has
+    /// failed (R9), and the caller may get another store's bytes when it asks again.
     pub(super) async fn read<'a, T, F>(&'a self, op: Op, key: &'a str, ask: F) -> Result<T, StoreError>
     where
         F: Fn(&'a dyn ObjectStore) -> BoxFuture<'a, Result<T, StoreError>>,

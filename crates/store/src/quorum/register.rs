@@ -112,8 +112,8 @@ impl<V: Value> Slot<V> {
         Ok(Self { promised: ballot, accepted: self.accepted.clone(), lives: self.lives })
     }
 
-    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there is one. `lives`: to be known here
-    /// from now on.
+    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there
+    /// is one. `lives`: to be known here from now on.
     pub fn accept(&self, ballot: Ballot, value: Option<V>, lives: &Lives) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
@@ -159,8 +159,8 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let accepted = || slots().filter_map(|slot| slot.accepted.as_ref());
     let Some((ballot, value)) = accepted().max_by_key(|(ballot, _)| *ballot) else {
-        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be where nobody answered. But w
-        // that have no slot are more than can be lost, and so are n that have no value.
+        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be
+        // where nobody answered. But w that have no slot are more than can be lost, and so are n that have no value.
         let empty = seen.iter().filter(|seen| matches!(seen, Seen::Empty)).count();
         let all = !seen.iter().any(|seen| matches!(seen, Seen::Silent));
         return if all || slots().count() >= w || empty >= w { Look::Nothing } else { Look::TooFew };
@@ -196,8 +196,8 @@ pub(super) struct Promised<V> {
     pub lives: Lives,
 }
 
-/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None` while fewer than `needed` count
-/// (Q1): one that another knows to have begun anew since does not (Q2).
+/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None`
+/// while fewer than `needed` count (Q1): one that another knows to have begun anew since does not (Q2).
 pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usize) -> Option<Promised<V>> {
     let lives = promises.iter().flatten().fold(Lives::default(), |lives, slot| latest(&lives, &slot.lives));
     let counts = |(at, slot): (usize, &Option<Slot<V>>)| slot.clone().filter(|slot| slot.lives[at] == lives[at]);
@@ -209,8 +209,8 @@ pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usi
     Some(Promised { value: highest.map(|(_, value)| value), lives })
 }
 
-/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store does not answer, or fewer than w
-/// have a slot: it could not be mended.
+/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store
+/// does not answer, or fewer than w have a slot: it could not be mended.
 pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let others = seen.iter().enumerate().filter(|(other, _)| *other != at);
@@ -220,8 +220,9 @@ pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32>
     slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
 }
 
-/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun already, as far as the slots say. A
-/// mender was cut short between 2 and 3, or the mark is a late one, put before the store was mended and lost once more: it stands for nothing.
+/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun
+/// already, as far as the slots say. A mender was cut short between 2 and 3, or the mark is a late one, put before the
+/// store was mended and lost once more: it stands for nothing.
 pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let life = next_life(seen, at, w)?;
     match seen.get(at)? {
@@ -231,8 +232,8 @@ pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> 
     }
 }
 
-/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an earlier state. What it promises counts no
-/// more ([`promised_value`]), and it is mended as one that lost its slot.
+/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an
+/// earlier state. What it promises counts no more ([`promised_value`]), and it is mended as one that lost its slot.
 pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
     let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
     let Some(own) = seen.get(at).and_then(lives) else { return false };
@@ -248,8 +249,8 @@ pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     first.filter(|_| known && slots >= w)
 }
 
-/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is begun twice, or what was said in the
-/// first would count in the second. The mark is no use.
+/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is
+/// begun twice, or what was said in the first would count in the second. The mark is no use.
 pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     let mut anew = *lives;
     anew[at] = life;
@@ -353,7 +354,8 @@ const HAS_VALUE: u8 = 1;
 const HAS_LIVES: u8 = 2;
 const IS_MARK: u8 = 4;
 
-/// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants it.
+/// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants
+/// it.
 pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
     let lives = &slot.lives[..usize::from(seat.n).min(STORES_MAX)];
     // As it was before there were lives, until there is one to tell of.

@@ -195,7 +195,8 @@ impl Quorum {
         }
     }
 
-    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to name.
+    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to
+    /// name.
     pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
@@ -291,8 +292,9 @@ impl Quorum {
         loop {
             let put = match &there {
                 None => replica.store.put_new(key, body.clone()).await,
-                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and take away what is written here (R12). What
-                // is asked of `swap`'s bytes does not matter: whoever finds these there finds what is to be there.
+                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and
+                // take away what is written here (R12). What is asked of `swap`'s bytes does not matter: whoever finds
+                // these there finds what is to be there.
                 Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),
             };
             match put {

@@ -163,7 +163,8 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     assert!(all.must_compare(1));
 }
 
-/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got no answer (R12).
+/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got
+/// no answer (R12).
 #[derive(Debug, Default)]
 struct Behind {
     within: Memory,

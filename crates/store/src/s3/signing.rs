@@ -6,8 +6,10 @@
 //!                                                             └─── not whole ─▶ the keys that are known; told
 //!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
 //! ```
-//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was known.
-//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than [`LOOK_LIMIT`].
+//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was
+//!     known.
+//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than
+//!     [`LOOK_LIMIT`].
 
 use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
