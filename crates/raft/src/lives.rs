@@ -9,8 +9,8 @@ use crate::protocol::Protocol;
 use holdfast_types::MemberId;
 use holdfast_types::sync::RwLockExt;
 use std::collections::BTreeMap;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{RwLock, RwLockReadGuard};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: disk in hex, boot counter, nonce.
@@ -126,10 +126,6 @@ impl Lives {
         Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0), level: AtomicU32::new(0) }
     }
 
-    fn read_own(&self) -> RwLockReadGuard<'_, Own> {
-        self.own.reading()
-    }
-
     /// The same process goes on under this life.
     pub(crate) fn set_own(&self, lineage: Lineage) {
         let mut own = self.own.writing();
@@ -141,7 +137,7 @@ impl Lives {
 
     /// Whether `life` is this process.
     pub(crate) fn is_own(&self, life: &Life) -> bool {
-        let own = self.read_own();
+        let own = self.own.reading();
         own.lineage.life == *life || own.renewed.as_ref() == Some(life)
     }
 
@@ -165,7 +161,7 @@ impl Lives {
     /// Adds this process's life and its protocol versions.
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         self.protocol.stamp(meta);
-        let own = self.read_own();
+        let own = self.own.reading();
         let Life { disk, boot, nonce } = own.lineage.life;
         if let Ok(text) = MetadataValue::try_from(format!("{disk:032x} {boot} {nonce}")) {
             meta.insert(META_LIFE, text);
@@ -180,7 +176,7 @@ impl Lives {
     }
 
     pub(crate) fn own(&self) -> Lineage {
-        self.read_own().lineage.clone()
+        self.own.reading().lineage.clone()
     }
 
     /// The sender's lineage in a call.

@@ -5,7 +5,7 @@
 use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, MonoTime};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
@@ -25,10 +25,6 @@ impl Promises {
         Self { own, others: Mutex::default() }
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<MemberId, Duration>> {
-        self.others.locked()
-    }
-
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         meta.insert(META_READ_LEASE, MetadataValue::from(u64::try_from(self.own.as_millis()).unwrap_or(u64::MAX)));
     }
@@ -38,8 +34,8 @@ impl Promises {
         let told = meta.get(META_READ_LEASE).and_then(|text| text.to_str().ok()?.parse().ok());
         let theirs = told.map_or(self.own, Duration::from_millis);
         if theirs == self.own {
-            self.others().remove(&from);
-        } else if self.others().insert(from, theirs) != Some(theirs) {
+            self.others.locked().remove(&from);
+        } else if self.others.locked().insert(from, theirs) != Some(theirs) {
             tracing::warn!(member = %from, why = self.words(from, theirs), "the gateways' times differ");
         }
         theirs
@@ -62,7 +58,7 @@ impl Promises {
 
     /// For each member with another promise: what to do about it.
     pub(crate) fn unequal(&self) -> Vec<String> {
-        self.others().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
+        self.others.locked().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
     }
 }
 

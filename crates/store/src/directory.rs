@@ -290,7 +290,7 @@ impl Shared {
     /// Makes sure that the directory of `path` exists, and that a power cut cannot take it away again.
     fn make_parents(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = path.parent() else { return Ok(()) };
-        if self.lock_synced().contains(parent) {
+        if self.synced.locked().contains(parent) {
             return Ok(());
         }
         fs::create_dir_all(parent)?;
@@ -301,12 +301,8 @@ impl Shared {
             sync_dir(above)?;
             dir = above;
         }
-        self.lock_synced().insert(parent.to_owned());
+        self.synced.locked().insert(parent.to_owned());
         Ok(())
-    }
-
-    fn lock_synced(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.synced.locked()
     }
 
     /// Gives the temporary file its name by `name`, once more if somebody removed the directory meanwhile.
@@ -314,7 +310,7 @@ impl Shared {
         self.make_parents(path)?;
         match name(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.lock_synced().clear();
+                self.synced.locked().clear();
                 self.make_parents(path)?;
                 name(path)
             }

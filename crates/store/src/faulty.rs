@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Faults, each in thousandths of the requests that it can happen to.
@@ -140,20 +140,16 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Changes what goes wrong from now on.
     pub fn set(&self, faults: Faults) {
-        self.state().faults = faults;
+        self.state.locked().faults = faults;
     }
 
     /// How often each fault was played.
     pub fn counts(&self) -> FaultCounts {
-        self.state().counts.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.locked()
+        self.state.locked().counts.clone()
     }
 
     fn plan(&self, op: Op) -> Plan {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let faults = state.faults.clone();
         // Always the same number of draws, so that one fault's rate does not shift another's moments.
         let slow = state.hit(faults.slow);
@@ -228,7 +224,7 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Faults of a read that found something.
     fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let (truncate, flip) = (state.faults.truncate, state.faults.flip_bit);
         let (truncate, flip, at) = (state.hit(truncate), state.hit(flip), state.draw());
         if truncate {
@@ -248,7 +244,7 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Whether this is the one time that the key is not found.
     fn misses(&self, op: Op, key: &str) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let rate = match op {
             // Draws no random number: a history without this fault keeps its random numbers.
             Op::Head if state.faults.head_missing_once == 0 => return false,
@@ -262,7 +258,7 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Keeps what stale listings show a step or more behind.
     fn note(&self, key: &str, bytes: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if state.hit(300) {
             state.old = state.new.clone();
         }
@@ -273,7 +269,7 @@ impl<S: ObjectStore> Faulty<S> {
     }
 
     fn stale_page(&self, prefix: &str, after: Option<&str>) -> Option<ListPage> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let rate = state.faults.stale_list;
         if !state.hit(rate) {
             return None;
@@ -294,7 +290,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.play(Op::Put, key, async move {
             let bytes = body.len() as u64;
-            let ignores = self.state().ignores(None);
+            let ignores = self.state.locked().ignores(None);
             if ignores {
                 self.within.delete(key).await?;
             }
@@ -359,7 +355,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(self.play(Op::Swap, key, async move {
             let bytes = body.len() as u64;
-            let ignores = self.state().ignores(expected);
+            let ignores = self.state.locked().ignores(expected);
             let there = if ignores { self.within.head(key).await.ok().map(|head| head.version) } else { None };
             let version = self.within.swap(key, if ignores { there.as_ref() } else { expected }, body).await?;
             self.note(key, Some(bytes));

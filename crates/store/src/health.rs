@@ -14,7 +14,7 @@ use crate::error::{Cause, Op, StoreError};
 pub use crate::kind::Kind;
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 /// A missing or damaged object that was not met again for this long is no longer shown.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
@@ -123,10 +123,6 @@ impl Health {
         &self.label
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.locked()
-    }
-
     /// One attempt of `op` ended; `failure` is `None` if the store worked as it must.
     pub fn attempt(&self, now_unix_ms: u64, op: Op, failure: Option<&StoreError>) {
         match failure.and_then(|error| Some((error, error.kind()?))) {
@@ -138,7 +134,7 @@ impl Health {
     fn failed(&self, now: u64, op: Op, kind: Kind, error: &StoreError) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
             .increment(1);
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let known = state.requests.get(op.name()).map(|(_, trouble)| (trouble.kind, trouble.since_unix_ms));
         if kind.needs_operator() && known.is_none_or(|(before, _)| before != kind) {
             tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs a person to act; requests are tried again until then");
@@ -155,7 +151,7 @@ impl Health {
     }
 
     fn done(&self, now: u64, op: Op) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if state.requests.is_empty() {
             return;
         }
@@ -177,7 +173,7 @@ impl Health {
     pub fn object(&self, now_unix_ms: u64, key: &str, kind: Kind, error: &dyn std::fmt::Display) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
             .increment(1);
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let known = state.object.as_ref().filter(|(known, _)| known == key).map(|(_, trouble)| trouble);
         let (since_unix_ms, failures) = known.map_or((now_unix_ms, 1), |t| (t.since_unix_ms, t.failures + 1));
         let error = text(error);
@@ -187,7 +183,7 @@ impl Health {
 
     /// Notes why the credentials file cannot be used, or that it can. Called after each look at the file.
     pub(crate) fn credentials_file(&self, now_unix_ms: u64, why: Option<&str>) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let State { keys, last, .. } = &mut *state;
         let Some(why) = why else {
             if let Some(trouble) = keys.take() {
@@ -203,7 +199,7 @@ impl Health {
 
     /// Present and last trouble at `now_unix_ms`.
     pub fn standing(&self, now_unix_ms: u64) -> Standing {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let stale = |t: &Trouble| now_unix_ms.saturating_sub(t.last_unix_ms) > OBJECT_TROUBLE_MS;
         if let Some((_, trouble)) = state.object.take_if(|(_, trouble)| stale(trouble)) {
             let at = trouble.last_unix_ms;

@@ -22,7 +22,6 @@
 //!        must be marked too. All promise, then all accept the value of the highest accepted ballot among them, and
 //!        note the new life.
 //!     3. The new slot has that ballot and value, and replaces exactly the mark of step 1.
-//!
 //!     A mark may arrive late, when its life is over; two lives of one number could not be told apart. So a mark whose
 //!     life is not above the one in the slots is replaced by a mark of the next life, as a conditional PUT on it
 //!     ([`mark_for`]).
@@ -31,7 +30,6 @@
 //!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
 //!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
 //!     fail, those with a lower ballot end in it.
-//!
 //! Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
 //!     have a slot. The first round begins only when all n have one. So a store that lost its slot before there was a
 //!     value is told from one that never had it; Q2 applies to the former.
