@@ -263,8 +263,8 @@ fn an_unreadable_block_is_damage_and_its_neighbours_are_read() {
     assert!(read_entry(&catalog, G, &catalog.index(G), 4).is_ok());
 }
 
-/// R10: what is on disk is not readable, a part of a large entry and a vote come back, and another key or none is refused before
-/// anything is served. Switched off, what was sealed is still read.
+/// R10: what is on disk is not readable, a part of a large entry and a vote come back, and another key or none is
+/// refused before anything is served. Switched off, what was sealed is still read.
 #[test]
 fn a_sealed_journal_opens_with_its_key_only() {
     let disk = SimDisk::new();
@@ -294,8 +294,8 @@ fn a_sealed_journal_opens_with_its_key_only() {
     assert!(readable(&disk), "switched off: what was carried over is in clear, so this test can see");
 }
 
-/// Another tag of its first chunk in the record of this kind, group and index, and the checksum that goes with it: what memory at fault, or a
-/// forger, leaves.
+/// Another tag of its first chunk in the record of this kind, group and index, and the checksum that goes with it: what
+/// memory at fault, or a forger, leaves.
 fn forge(disk: &SimDisk, kind: u8, group: GroupId, id: LogId) {
     let mut head = vec![kind, 0, 1, 0];
     [group.0, id.term.0, id.index.0].iter().for_each(|number| head.extend(number.to_le_bytes()));
@@ -311,8 +311,8 @@ fn forge(disk: &SimDisk, kind: u8, group: GroupId, id: LogId) {
     });
 }
 
-/// In the tail that no later batch says was synced. Found by every start, whatever else was written since: what damages one group must not pass for
-/// sound at the next start because the others' tails were written again.
+/// In the tail that no later batch says was synced. Found by every start, whatever else was written since: what damages
+/// one group must not pass for sound at the next start because the others' tails were written again.
 #[test]
 fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
     let other = GroupId(2);
@@ -353,7 +353,8 @@ fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
     }
 }
 
-/// A disk that fails once is not damage, which would last until peers heal it: the start fails, and the next one finds everything.
+/// A disk that fails once is not damage, which would last until peers heal it: the start fails, and the next one finds
+/// everything.
 #[test]
 fn a_disk_that_does_not_answer_damages_no_group() {
     let disk = SimDisk::new();
@@ -380,8 +381,8 @@ fn a_disk_that_does_not_answer_damages_no_group() {
     assert_eq!(failed, 2, "each of the two entries was asked for");
 }
 
-/// A header that the disk does not give, and says so twice, is a lost file where the disk gives what is behind it. Where it gives nothing of the file, the
-/// disk is to be mended, not the groups.
+/// A header that the disk does not give, and says so twice, is a lost file where the disk gives what is behind it.
+/// Where it gives nothing of the file, the disk is to be mended, not the groups.
 #[test]
 fn a_header_that_cannot_be_read_is_damage_only_where_the_disk_answers() {
     let end = PARAMS.file_bytes - 4096;

@@ -1,11 +1,13 @@
 //! Random histories, cut everywhere.
 //!
-//! - The power goes after each change of the disk (a write, a sync, a name), and of what was not synced every beginning is kept that ends at or beside a boundary of
-//!   the format (batch header, record, its head, its payload), and every [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (J1 to J6).
-//! - Each file of the finished history loses its end, at those places. In the file written last that looks like a torn tail: what was acknowledged before it is there.
-//!   Of an earlier one the next says how much was synced: the damage is named, by file and offset, and groups that are not named are whole (R9).
-//! - In some short histories the power goes after each change of the disk as well, and *every* subset of what was not synced is kept, by sectors and names, where that is
-//!   not too many. (`crash.rs` draws subsets in long ones.)
+//! - The power goes after each change of the disk (a write, a sync, a name), and of what was not synced every beginning
+//!   is kept that ends at or beside a boundary of the format (batch header, record, its head, its payload), and every
+//!   [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (J1 to J6).
+//! - Each file of the finished history loses its end, at those places. In the file written last that looks like a torn
+//!   tail: what was acknowledged before it is there. Of an earlier one the next says how much was synced: the damage is
+//!   named, by file and offset, and groups that are not named are whole (R9).
+//! - In some short histories the power goes after each change of the disk as well, and *every* subset of what was not
+//!   synced is kept, by sectors and names, where that is not too many. (`crash.rs` draws subsets in long ones.)
 //!
 //! Another history: `HOLDFAST_CUTS_SEED=7 cargo test -p holdfast-journal --test cuts`.
 
@@ -17,14 +19,16 @@ use holdfast_testkit::{SimDisk, Survives};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Jobs of the history, half of them before a restart: some batches each, enough for files to be begun, carried forward and dropped.
+/// Jobs of the history, half of them before a restart: some batches each, enough for files to be begun, carried forward
+/// and dropped.
 const JOBS: u64 = 130;
 
 /// Histories of which every subset is tried, and their jobs.
 const SUBSET_HISTORIES: u64 = 4;
 const SUBSET_JOBS: u64 = 60;
 
-/// Sectors and names that were not synced, of which every subset is tried: what most batches have, in 4,096 subsets at most.
+/// Sectors and names that were not synced, of which every subset is tried: what most batches have, in 4,096 subsets at
+/// most.
 const SUBSET_MAX: usize = 12;
 
 /// Between two cuts where the format has no boundary, in bytes.
@@ -51,8 +55,8 @@ struct Run {
     forward: (String, usize),
 }
 
-/// Runs the history of `seed`, to its end or until the power goes after `changes` changes of the disk. The second half is in files of the other sort (sealed or
-/// not), after a restart of the process.
+/// Runs the history of `seed`, to its end or until the power goes after `changes` changes of the disk. The second half
+/// is in files of the other sort (sealed or not), after a restart of the process.
 fn run(seed: u64, changes: u64, jobs: u64) -> Run {
     let (issued, reached, forward) = (Vec::new(), Vec::new(), (String::new(), 0));
     let mut run = Run { disk: SimDisk::new(), issued, acknowledged: 0, reached, forward };
@@ -105,7 +109,8 @@ fn states(issued: &[Op]) -> Vec<Model> {
     states
 }
 
-/// A batch, as the description of the format says: read here once more, so that the code under test is not asked where it may be cut.
+/// A batch, as the description of the format says: read here once more, so that the code under test is not asked where
+/// it may be cut.
 struct Batch {
     /// Header and records, without what fills up the block.
     range: Range<usize>,
@@ -169,7 +174,8 @@ fn cuts(boundaries: &[usize]) -> BTreeSet<usize> {
     beside.chain((first..last).step_by(STRIDE)).filter(|at| (first..=last).contains(at)).collect()
 }
 
-/// After a power cut that left this: nothing counts as damaged, and what is there is a state after all that was acknowledged. Whether a torn tail was cut.
+/// After a power cut that left this: nothing counts as damaged, and what is there is a state after all that was
+/// acknowledged. Whether a torn tail was cut.
 fn opens_whole(left: &SimDisk, seed: u64, run: &Run, states: &[Model], context: &str) -> bool {
     let (journal, report) = open(left, seed ^ 0xc07).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{context}: {report:?}");
@@ -239,7 +245,8 @@ fn each_left(disk: &SimDisk, mut see: impl FnMut(&SimDisk, &[bool])) {
             kept[asked - 1]
         }));
         see(&left, &kept);
-        // The last that was lost is kept now, and what comes behind it is asked anew: a name that is kept brings sectors with it.
+        // The last that was lost is kept now, and what comes behind it is asked anew: a name that is kept brings
+        // sectors with it.
         let Some(last) = kept.iter().rposition(|kept| !kept) else { return };
         kept.truncate(last);
         kept.push(true);
@@ -297,7 +304,8 @@ impl Cut {
         }
     }
 
-    /// The first byte that is not as it was, in a file that held these. A block that is not there as a whole is not there.
+    /// The first byte that is not as it was, in a file that held these. A block that is not there as a whole is not
+    /// there.
     fn first_lost(self, bytes: &[u8]) -> Option<usize> {
         let at = match self {
             Cut::Zeroed(at) => at,
@@ -347,7 +355,8 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
                 tails += usize::from(a_torn_tail(&context, &whole, &states, torn, lost, &report, &journal));
                 continue;
             }
-            // Nothing but a header is in the file that was begun ahead; of the others the next one says how much was synced.
+            // Nothing but a header is in the file that was begun ahead; of the others the next one says how much was
+            // synced.
             let vouched = files.range(name.clone()..).nth(1).and_then(|(_, next)| batch(next, BLOCK));
             let vouched = vouched.map_or(0, |batch| batch.synced_before);
             let gone = || batches.iter().filter(|batch| batch.range.end > lost);
@@ -374,8 +383,9 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
     assert!(files.len() >= 3 && tails > 30 && named > 500, "too little was cut: {tails} {named}");
 }
 
-/// The end of the file written last is gone, from `lost` on: a state that was acknowledged by then, or a later one. Not asked for where the copies are gone that tidying
-/// wrote forward before it dropped the file they were of: no power cut leaves that. Whether it was asked.
+/// The end of the file written last is gone, from `lost` on: a state that was acknowledged by then, or a later one. Not
+/// asked for where the copies are gone that tidying wrote forward before it dropped the file they were of: no power cut
+/// leaves that. Whether it was asked.
 fn a_torn_tail(
     context: &str,
     whole: &Run,

@@ -173,7 +173,8 @@ fn in_turns_a_full_disk_is_waited_for_between_them() {
     crashed.close();
 }
 
-/// A gateway that follows one set and leads another: the one's entries fill its disk, and only the other's purge gives room back. It waits behind them.
+/// A gateway that follows one set and leads another: the one's entries fill its disk, and only the other's purge gives
+/// room back. It waits behind them.
 #[test]
 fn on_a_full_disk_a_purge_is_not_held_up_by_what_has_no_room() {
     let disk = SimDisk::new();
@@ -189,7 +190,8 @@ fn on_a_full_disk_a_purge_is_not_held_up_by_what_has_no_room() {
     let waiting: Vec<_> = (0..300).map(|index| append(&followed, vec![entry(2, index, 1000)])).collect();
     turns.turn(false);
     assert!(node.usage().stalled.is_some(), "{:?}", node.usage());
-    // Two of them, and entries of the purged group that wait themselves: none of these is lost, and the older purge takes nothing back.
+    // Two of them, and entries of the purged group that wait themselves: none of these is lost, and the older purge
+    // takes nothing back.
     let behind = append(&led, (300..310).map(|index| entry(1, index, 100)).collect());
     led.purge_later(LogId::new(1, 250)).expect("queued");
     led.purge_later(LogId::new(1, 299)).expect("queued");
@@ -241,7 +243,8 @@ fn purged_files_are_freed_and_idle_groups_are_carried() {
     node.close();
 }
 
-/// Who purges without waiting gets the answer of the moment; what is appended behind it is durable no earlier, also for who recovers.
+/// Who purges without waiting gets the answer of the moment; what is appended behind it is durable no earlier, also for
+/// who recovers.
 #[test]
 fn a_purge_that_is_not_waited_for_keeps_its_place_and_tells_of_a_failed_journal() {
     let disk = SimDisk::new();
@@ -357,8 +360,8 @@ proptest! {
     }
 }
 
-/// L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while it calls back for a job
-/// that writes nothing, and the group is dropped just then.
+/// L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while
+/// it calls back for a job that writes nothing, and the group is dropped just then.
 #[test]
 fn what_was_noted_as_committed_does_not_outlive_its_group() {
     let (disk, runtime) = (SimDisk::new(), runtime());

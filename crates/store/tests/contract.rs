@@ -163,8 +163,8 @@ impl Suite {
         assert_eq!(self.all("listed/", Some("a")).await.0, keys, "`after` may come before the prefix");
     }
 
-    /// A swap that met another version. Where answers get lost it may not know so: its first attempt may have come to be
-    /// and have been replaced since.
+    /// A swap that met another version. Where answers get lost it may not know so: its first attempt may have come to
+    /// be and have been replaced since.
     fn changed(&self, result: Result<Version, StoreError>, there: Option<&Version>, wanted: Option<&Version>) {
         match result.expect_err("another version is there") {
             StoreError::Changed { found, expected, .. } => {
@@ -379,8 +379,8 @@ async fn faulty_memory() {
         missing_once: 100,
         own_conflict: 50,
         full: 50,
-        // Not: what is denied, which nobody asks again below the callers, stale listings, which the suite's expectations exclude, and flipped bits, which nobody below the reader
-        // of an object can see.
+        // Not: what is denied, which nobody asks again below the callers, stale listings, which the suite's
+        // expectations exclude, and flipped bits, which nobody below the reader of an object can see.
         ..Faults::default()
     };
     for seed in 0..8 {

@@ -3,7 +3,7 @@
 use super::{OLDER, Scenario};
 use super::{
     agent, agent_orders, agent_three, attach, attach_postgresql, clones, cold, damaged, data_keys, diff, etcd,
-    failover, faults, fills, flush, hedges, idle, images, keys, lagging, members, memory, moves, outage, owners, pair,
+    failover, faults, fills, flush, idle, images, keys, lagging, members, memory, moves, nearest, outage, owners, pair,
     paused, power, recover, recover_postgresql, rollback, rolling, rotten, scrub, set_delete, space, standby, stores,
     stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
@@ -74,10 +74,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: stores::run,
     },
     Scenario {
-        name: "hedged-reads",
-        shows: "of three S3 servers reads go to a near one, and follow when that changes; what it does not answer another one does, within a budget (R8)",
+        name: "nearest-store",
+        shows: "of three S3 servers reads go to a near one, and to another when that becomes slow or silent; no read fails (R8)",
         needs: &["versitygw"],
-        run: hedges::run,
+        run: nearest::run,
     },
     Scenario {
         name: "stores-lost",

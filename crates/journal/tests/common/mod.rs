@@ -179,7 +179,8 @@ impl Generator {
     }
 }
 
-/// Opens with file uuids that are drawn from `seed`; files begun under an even one are sealed, so that a history of several opens has both.
+/// Opens with file uuids that are drawn from `seed`; files begun under an even one are sealed, so that a history of
+/// several opens has both.
 pub fn open(disk: &SimDisk, seed: u64) -> Result<(Journal<SimDisk>, RecoveryReport), RecoverError> {
     open_with(disk, seed, Some(sealing(9, seed.is_multiple_of(2))))
 }

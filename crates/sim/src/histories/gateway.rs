@@ -255,7 +255,7 @@ impl Gateway {
     pub async fn start(common: &Common, me: MemberId, boot: u64, base: Option<(LogId, Bytes)>) -> Self {
         let stop = CancellationToken::new();
         let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
-        let group = Group::scripted(seat.clone());
+        let group: Group = seat.clone();
         let health = Arc::new(Health::new("history"));
         let switch = Arc::new(Switch::new("memory", common.open_store(&health)));
         let store = switch.clone();

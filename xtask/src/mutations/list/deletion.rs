@@ -6,7 +6,7 @@ const DELETION: &str = "crates/control/src/cluster/deletion.rs";
 
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::deletion::"]);
 const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
-const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["ended_tests::"]);
+const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::"]);
 /// The same course with each seed; the seeds are fixed.
 const SCENE: Test =
     file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
@@ -63,9 +63,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a gateway whose group 0 is behind starts the group of a deleted set with the empty log that the deletion left",
         rule: "R2",
         edits: &[Edit {
-            file: "crates/raft/src/node.rs",
-            old: "        if ended::is_over(&inner.config.snapshots, id).map_err(io)? {",
-            new: "        if ended::is_over(&inner.config.snapshots, id).is_err() {",
+            file: "crates/raft/src/start_group.rs",
+            old: "        if end_marker::is_over(self.snapshots_dir(), id).map_err(io)? {",
+            new: "        if end_marker::is_over(self.snapshots_dir(), id).is_err() {",
         }],
         tests: &[ENDED],
         smoke: false,

@@ -73,7 +73,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "of several stores an object counts once one of them has it",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/store/src/quorum.rs",
+            file: "crates/store/src/quorum/store.rs",
             old: "            if self.enough(&done) {\n                return Ok(());",
             new: "            if done.contains(&true) {\n                return Ok(());",
         }],

@@ -95,7 +95,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R8",
         edits: &[Edit {
             file: "crates/raft/src/group.rs",
-            old: "if self.inner.raft.metrics().borrow_watched().running_state.is_err() {",
+            old: "if self.raft().metrics().borrow_watched().running_state.is_err() {",
             new: "if false {",
         }],
         tests: &[GROUPS],
@@ -123,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: "crates/raft/src/machine.rs",
             old: "        save_patiently(&self.shared, snapshot, lacks_room).await?;
 ",
-            new: "        *lock(&self.shared.current) = Some(snapshot);
+            new: "        *self.shared.current.locked() = Some(snapshot);
 ",
         }],
         tests: &[SNAPSHOTS],
@@ -286,7 +286,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "what a snapshot covers is not purged before openraft looks, where a crash prevented it",
         rule: "R8",
         edits: &[Edit {
-            file: "crates/raft/src/node.rs",
+            file: "crates/raft/src/start_group.rs",
             old: "log.purge_later(covered).map_err(io)?;",
             new: "tracing::debug!(%covered);",
         }],

@@ -3,15 +3,14 @@
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const MOVES: &str = "crates/store/src/quorum/moves.rs";
-const QUORUM: &str = "crates/store/src/quorum.rs";
+const QUORUM: &str = "crates/store/src/quorum/state.rs";
 const MOVER: &str = "crates/gateway/src/set/mover.rs";
 const PLACEMENT: &str = "crates/types/src/placement.rs";
-const HEDGING: &str = "crates/store/src/quorum/hedging.rs";
 
 const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tests::"]);
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::placement::"]);
 const FILLED: Test = lib(Layer::Unit, "holdfast-gateway", &["set::mover::"]);
-const HEDGED: Test = lib(Layer::Unit, "holdfast-store", &["quorum::hedging::tests::"]);
+const READS: Test = lib(Layer::Unit, "holdfast-store", &["quorum::reads::tests::"]);
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_stores_of_a_set_are_changed"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -75,43 +74,27 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "hedges-without-a-budget",
-        bug: "where all stores are slow every read is asked twice, and they become slower",
-        rule: "E1",
-        edits: &[Edit { file: HEDGING, old: "        left.is_some()\n", new: "        left.is_some() || true\n" }],
-        tests: &[HEDGED],
-        smoke: false,
-    },
-    Mutation {
-        name: "slow-stores-taken-for-dead",
-        bug: "a store that takes longer than a second counts as silent, however slow all are: each read asks them all",
+        name: "silent-store-waited-for",
+        bug: "a store that never answers holds up each read that asks it first, for ever",
         rule: "E2",
         edits: &[Edit {
-            file: HEDGING,
-            old: "slow.saturating_mul(2).clamp(PATIENCE_MIN, PATIENCE_MAX)",
-            new: "slow.clamp(PATIENCE_MIN, PATIENCE_MIN)",
+            file: "crates/store/src/quorum/reads.rs",
+            old: "newest.filter(|_| left.len() > 0)",
+            new: "newest.filter(|_| false)",
         }],
-        tests: &[HEDGED],
+        tests: &[READS],
         smoke: false,
     },
     Mutation {
-        name: "slow-spell-goes-on",
-        bug: "after a slow spell a dead store is waited for as if it went on, for a thousand reads",
+        name: "silent-store-asked-first-again",
+        bug: "a store that did not answer is asked first by the next read as well: each one waits",
         rule: "E2",
         edits: &[Edit {
-            file: HEDGING,
-            old: "times.lately.map_or(p95, |lately| lately.min(p95))",
-            new: "times.lately.map_or(p95, |_| p95)",
+            file: "crates/store/src/quorum/reads.rs",
+            old: "silent.iter().for_each(|replica| replica.speed.failed());",
+            new: "let _ = silent;",
         }],
-        tests: &[HEDGED],
-        smoke: false,
-    },
-    Mutation {
-        name: "living-store-pays-for-the-dead",
-        bug: "what a dead store cost counts as the time of the one that answered: the next reads wait longer and longer for it",
-        rule: "E2",
-        edits: &[Edit { file: HEDGING, old: "now.saturating_sub(asked)\n", new: "now.max(asked)\n" }],
-        tests: &[HEDGED],
+        tests: &[READS],
         smoke: false,
     },
     Mutation {

@@ -1,6 +1,7 @@
 //! Groups that are ended for ever, over real sockets and real journals.
 
 use crate::NodeError;
+use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, List, leader, listeners, propose, wait_len};
 use holdfast_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +28,8 @@ fn files_of(dir: &std::path::Path, member: u64) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// E1, E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither does an ended one that starts again
-/// on its old disk and is told to begin the group anew.
+/// E1, E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither
+/// does an ended one that starts again on its old disk and is told to begin the group anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -73,8 +74,8 @@ async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A gateway that comes back hears of the deletion before it has started the group: it ends what lies on its disk, and says who votes by what it finds there. A crash
-/// in the middle is gone on with.
+/// A gateway that comes back hears of the deletion before it has started the group: it ends what lies on its disk, and
+/// says who votes by what it finds there. A crash in the middle is gone on with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
