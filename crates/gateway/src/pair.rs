@@ -19,7 +19,6 @@ use crate::recovery::RecoveryError;
 use crate::run::{RunError, run_life};
 use crate::set::server::unix_ms;
 use holdfast_api::Refusal;
-use holdfast_control::cluster::FIRST_LEVEL;
 use holdfast_control::pair::{Durability, Ended, NotEnrolled, Tenure, TenureId};
 use holdfast_etcd::{EtcdError, Holder, Seat, Tenancy};
 use holdfast_raft::boot_now;
@@ -28,10 +27,8 @@ use keep::{campaign, keep};
 use roster::Enrolment;
 pub use seated::{Seated, SeatedPair, seated};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Below the data directory: one folder for each tenure of this gateway.
@@ -127,43 +124,13 @@ pub struct Authority {
     /// Where the pair's sets lie.
     stores: Vec<String>,
     tenure: Mutex<Tenure>,
-    /// What may be written into the stores (P6), as the roster said last. Never lowered.
-    level: AtomicU32,
-    /// What is in the stores already.
-    found: AtomicU32,
-    /// Somebody waits for the roster to say so.
-    asked: Notify,
 }
 
 impl Authority {
     /// Won by a lease that was asked for at `sent`.
     pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
         let tenure = Mutex::new(Tenure::begin(sent, ttl));
-        let (level, found) = (AtomicU32::new(FIRST_LEVEL), AtomicU32::new(FIRST_LEVEL));
-        Self { id, durability, stores, tenure, level, found, asked: Notify::new() }
-    }
-
-    /// The feature level of what may be written into the stores: the other gateway's build reads it as well (P6).
-    pub fn level(&self) -> u32 {
-        self.level.load(Ordering::Acquire)
-    }
-
-    /// The roster says so.
-    pub fn learn(&self, level: u32) {
-        self.level.fetch_max(level, Ordering::AcqRel);
-    }
-
-    /// Something of that level is in the stores: the roster has to say so, and is asked to where it does not.
-    pub fn stores_need(&self, level: u32) {
-        self.found.fetch_max(level, Ordering::AcqRel);
-        if self.level() < level {
-            self.asked.notify_one();
-        }
-    }
-
-    /// What the roster has to say at least.
-    fn needs(&self) -> u32 {
-        self.found.load(Ordering::Acquire).max(self.level())
+        Self { id, durability, stores, tenure }
     }
 
     fn tenure(&self) -> MutexGuard<'_, Tenure> {
@@ -267,7 +234,6 @@ impl Pair {
         let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
         let durability = self.config.pair.durability.into();
         let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
-        authority.learn(self.roster.level());
         tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
         metrics::counter!("holdfast_pair_tenures_total").increment(1);
         metrics::gauge!("holdfast_pair_holder").set(1.0);
@@ -292,7 +258,7 @@ impl Pair {
             ended = &mut node => Some(ended),
             () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
             // Over connections of its own as well; it ends by `ends` alone.
-            () = self.roster.follow(&authority, &ends) => None,
+            () = self.roster.follow(&ends) => None,
         };
         let told = stop.is_cancelled();
         // Before the seat is given up: from here on nothing is answered, however long the rest takes.

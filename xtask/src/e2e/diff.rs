@@ -67,10 +67,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings = settings.map(String::from).into();
     let size = format!("{}MiB", FIRST[0].1);
     let cluster = Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env: vec![] })?;
-    // Every gateway's build is known to the cluster soon after the start: only then are volumes changed.
     let grown = format!("{}MiB", FIRST[0].1);
     let ready = wait_until(LIMIT, || volume(&cluster, &["grow", "demo/vol1", "--size", &grown]).is_ok());
-    anyhow::ensure!(ready, "the cluster's feature level is not raised");
+    anyhow::ensure!(ready, "vol1 cannot be grown");
     for (name, mib) in FIRST {
         if name != "vol1" {
             volume(&cluster, &["create", &of(name), "--size", &format!("{mib}MiB")])?;

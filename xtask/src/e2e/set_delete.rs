@@ -37,11 +37,6 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     // Every byte of the cache's files is searched in the end, and they are as long as it may be: all that is written fits into this.
     let mut cluster = lab.cluster_as("64MiB", Some(store.clone()), &["cache.disk=128MiB"], Vec::new())?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
-    let level = || {
-        let status = cluster.holdfast(&["cluster", "status"]);
-        status.is_ok_and(|status| status["level"].as_u64() >= Some(3))
-    };
-    anyhow::ensure!(wait_until(LIMIT, level), "the cluster's feature level is not raised");
     let mut load = Load::new(2, 512);
     let mut needles = Vec::new();
     let exports = cluster.exports();

@@ -111,9 +111,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings = settings.map(String::from).into();
     let mut cluster =
         Cluster::start(Options { bin, dir, gateways: 3, store: None, size: "64MiB".into(), settings, env: vec![] })?;
-    // Every gateway's build is known to the cluster soon after the start: only then are volumes changed.
     let ready = wait_until(SETTLE_LIMIT, || volume(&cluster, &["grow", "demo/vol1", "--size", "64MiB"]).is_ok());
-    anyhow::ensure!(ready, "the cluster's feature level is not raised");
+    anyhow::ensure!(ready, "vol1 cannot be grown");
     for (name, size) in [("vol2", "16MiB"), ("vol3", "48MiB"), ("vol4", "48MiB")] {
         let made = volume(&cluster, &["create", &of(name), "--size", size])?;
         anyhow::ensure!(made["created"] == true, "{made}");

@@ -11,7 +11,6 @@
 use crate::pair::Authority;
 use crate::set::mapping::SetKey;
 use crate::set::server::{SetServer, unix_ms};
-pub use links::MayList;
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
@@ -73,8 +72,6 @@ pub struct HeadParts {
     pub by_own_keyring: Option<ByOwnKeyring>,
     /// The tenure under which answers leave, in a gateway pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
-    /// Whether every gateway opens a head that lists snapshots (ADR 0035).
-    pub may_list: MayList,
 }
 
 /// Why a head was not read or not replaced.

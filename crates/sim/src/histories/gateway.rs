@@ -274,7 +274,6 @@ impl Gateway {
             by_own_keyring: None,
             pair: None,
             // All gateways of a history are of one build.
-            may_list: Arc::new(|| true),
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
@@ -300,7 +299,6 @@ impl Gateway {
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
-        let space = space.giving_up(Arc::new(|| true));
         let repair = common.store.several().then(|| Repairer::new(server.clone(), mapping.clone(), stop.clone()));
         let shape = common.leaves.shape(boot);
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());

@@ -93,18 +93,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "leaves-before-their-level",
-        bug: "a root is written in leaves while a gateway runs a build that takes such a root for damaged",
-        rule: "R11",
-        edits: &[Edit {
-            file: "crates/gateway/src/node/start_set.rs",
-            old: "(readers >= LEAVES_LEVEL).then_some(shape)",
-            new: "(readers.saturating_add(1) >= LEAVES_LEVEL).then_some(shape)",
-        }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::start_set::"])],
-        smoke: false,
-    },
-    Mutation {
         name: "silent-gateway-counts-as-ready",
         bug: "a change of the cluster key begins although a gateway did not say that it has the new one",
         rule: "R8",

@@ -170,8 +170,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: LISTED,
-            old: "Some(Noted::List { list, .. }) if list.as_of >= stored.as_of => list.clone(),",
-            new: "Some(Noted::List { list, .. }) => list.clone(),",
+            old: "Some(Noted { list, .. }) if list.as_of >= stored.as_of => list.clone(),",
+            new: "Some(Noted { list, .. }) => list.clone(),",
         }],
         tests: &[LISTS, HISTORIES],
         smoke: false,

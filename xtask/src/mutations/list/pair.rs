@@ -11,7 +11,6 @@ const UNIT: Test = lib(Layer::Property, "holdfast-control", &["pair::"]);
 const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
 const ANSWERS: Test = lib(Layer::Unit, "holdfast-gateway", &["set::head::durable::"]);
 const TAKEOVER: Test = lib(Layer::Unit, "holdfast-gateway", &["pair::takeover::"]);
-const WRITES: Test = lib(Layer::Unit, "holdfast-gateway", &["node::start_set::"]);
 const CONTRACT: Test = file(Layer::Unit, "holdfast-etcd", &["--test", "seat"], &[]);
 const SCENARIO: Test = Test::Scenario("etcd-pair");
 
@@ -109,25 +108,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "pair-writes-by-its-own-level",
-        bug: "a gateway of a pair writes whatever its own build reads: heads and roots that the other one takes for damaged",
-        rule: "R11",
-        edits: &[Edit {
-            file: "crates/gateway/src/node/start_set.rs",
-            old: "pair.map_or(cluster, |pair| pair.min(cluster))",
-            new: "pair.map_or(cluster, |pair| pair.max(cluster))",
-        }],
-        tests: &[WRITES, TAKEOVER],
-        smoke: false,
-    },
-    Mutation {
         name: "pair-takeover-drops-snapshots",
         bug: "a takeover lets go of the snapshots that the head lists: the next sweep deletes what only they name",
         rule: "R7",
         edits: &[Edit {
             file: "crates/gateway/src/pair/takeover.rs",
-            old: "        self.await_pair_level(self.needed(&found).await?).await?;\n",
-            new: "        self.await_pair_level(self.needed(&found).await?).await?;\n        let mut found = found;\n        found.head.links.snapshots = Default::default();\n",
+            old: "        let raised = match recovery::raise(&found, id.cluster()",
+            new: "        let mut found = found;\n        found.head.links.snapshots = Default::default();\n        let raised = match recovery::raise(&found, id.cluster()",
         }],
         tests: &[TAKEOVER, SCENARIO],
         smoke: false,
@@ -140,18 +127,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             file: "crates/gateway/src/admin/snapshot.rs",
             old: "        while !is_listed(set) {",
             new: "        while false && !is_listed(set) {",
-        }],
-        tests: &[TAKEOVER],
-        smoke: false,
-    },
-    Mutation {
-        name: "pair-level-without-leaves",
-        bug: "a takeover of sets whose roots are in leaves leaves the pair at a level whose builds do not read them",
-        rule: "R11",
-        edits: &[Edit {
-            file: "crates/gateway/src/pair/takeover.rs",
-            old: "(false, true) => LEAVES_LEVEL,",
-            new: "(false, true) => FIRST_LEVEL,",
         }],
         tests: &[TAKEOVER],
         smoke: false,

@@ -15,7 +15,6 @@ use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use holdfast_api::v1::{self, admin_server::Admin as _};
-use holdfast_control::cluster::PLACEMENT_LEVEL;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::set::mapping::SetKey;
 use holdfast_store::{Stores, keys};
@@ -90,8 +89,6 @@ impl World {
         self.busy = true;
         self.works("the first writes")?;
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
-        let level = |w: &mut World| w.cluster().is_some_and(|state| state.level >= PLACEMENT_LEVEL);
-        self.until(60_000, "the feature level", level)?;
         for round in 1..=CHANGES {
             let to = self.other_list(&mut rng)?;
             let most = rng.pick(&[LATE, LATE / 10]);

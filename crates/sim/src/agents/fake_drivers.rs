@@ -47,7 +47,7 @@ pub enum Bug {
 
 /// Of the attach process, as the driver has it.
 #[derive(Default)]
-pub struct AttachDesk {
+pub struct FakeAttach {
     /// To be started, by force or not.
     pub wanted: Option<bool>,
     /// It runs.
@@ -62,8 +62,8 @@ pub struct AttachDesk {
 }
 
 /// See the module.
-pub struct Desk {
-    pub attach: AttachDesk,
+pub struct FakeDrivers {
+    pub attach: FakeAttach,
     pub pool: Pool,
     pub database: Database,
     /// The agent's last sign of life, in this boot of the machine.
@@ -75,17 +75,17 @@ pub struct Desk {
     pub lines: Vec<String>,
 }
 
-impl Desk {
+impl FakeDrivers {
     /// The machine lost its power: what is left is what a boot finds.
     pub fn lose_power(&mut self, pool: Pool) {
         self.database.lost_power();
-        (self.attach, self.pool, self.sign, self.helper) = (AttachDesk::default(), pool, None, false);
+        (self.attach, self.pool, self.sign, self.helper) = (FakeAttach::default(), pool, None, false);
         (self.reboot, self.role) = (None, Role::Standby);
     }
 
     pub fn new(pool: Pool, database: Database) -> Self {
         Self {
-            attach: AttachDesk::default(),
+            attach: FakeAttach::default(),
             pool,
             database,
             sign: None,
@@ -98,9 +98,9 @@ impl Desk {
 }
 
 /// The agent's host.
-pub struct Driver {
+pub struct FakeHost {
     pub name: String,
-    pub desk: Arc<Mutex<Desk>>,
+    pub drivers: Arc<Mutex<FakeDrivers>>,
     pub gateways: Gateways,
     /// The run directory of attach.
     pub attach_dir: PathBuf,
@@ -109,16 +109,16 @@ pub struct Driver {
     pub bug: Option<Bug>,
 }
 
-impl Driver {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.desk)
+impl FakeHost {
+    fn drivers(&self) -> MutexGuard<'_, FakeDrivers> {
+        lock(&self.drivers)
     }
 
     /// Looks until there is something to be seen, or the time is over.
-    async fn wait<T>(&self, limit: Duration, look: impl Fn(&mut Desk) -> Option<T>) -> Option<T> {
+    async fn wait<T>(&self, limit: Duration, look: impl Fn(&mut FakeDrivers) -> Option<T>) -> Option<T> {
         let begun = Instant::now();
         loop {
-            let seen = look(&mut self.desk());
+            let seen = look(&mut self.drivers());
             if seen.is_some() || begun.elapsed() >= limit {
                 return seen;
             }
@@ -127,9 +127,9 @@ impl Driver {
     }
 
     async fn pool(&self, limit: Duration, begin: impl FnOnce(&mut Pool) + Send) -> Result<(), String> {
-        begin(&mut self.desk().pool);
+        begin(&mut self.drivers().pool);
         let late = || format!("the pool did not answer within {} ms", limit.as_millis());
-        self.wait(limit, |desk| desk.pool.outcome()).await.unwrap_or_else(|| Err(late()))
+        self.wait(limit, |drivers| drivers.pool.outcome()).await.unwrap_or_else(|| Err(late()))
     }
 
     /// How attach shows itself.
@@ -139,16 +139,18 @@ impl Driver {
     }
 
     async fn gone(&self, limit: Duration) -> bool {
-        self.wait(limit, |desk| (!desk.attach.runs && desk.attach.wanted.is_none()).then_some(())).await.is_some()
+        self.wait(limit, |drivers| (!drivers.attach.runs && drivers.attach.wanted.is_none()).then_some(()))
+            .await
+            .is_some()
     }
 }
 
-impl Host for Driver {
+impl Host for FakeHost {
     async fn found(&self) -> Result<Found, String> {
-        let mut desk = self.desk();
-        let attach = desk.attach.runs;
-        desk.attach.expected = attach;
-        Ok(Found { attach, mounted: desk.pool.imported(), database: desk.database.is_there() })
+        let mut drivers = self.drivers();
+        let attach = drivers.attach.runs;
+        drivers.attach.expected = attach;
+        Ok(Found { attach, mounted: drivers.pool.imported(), database: drivers.database.is_there() })
     }
 
     async fn lease(&self) -> LeaseView {
@@ -160,20 +162,20 @@ impl Host for Driver {
 
     async fn attach(&self, force: bool) -> Result<(), String> {
         let force = force || self.bug == Some(Bug::TakesUnasked);
-        let mut desk = self.desk();
-        if desk.attach.runs {
+        let mut drivers = self.drivers();
+        if drivers.attach.runs {
             return Err("an attach process runs there already".into());
         }
         // What an earlier one showed.
         drop(std::fs::remove_file(self.attach_dir.join("status.json")));
-        desk.attach = AttachDesk { wanted: Some(force), expected: true, ..AttachDesk::default() };
+        drivers.attach = FakeAttach { wanted: Some(force), expected: true, ..FakeAttach::default() };
         Ok(())
     }
 
     async fn attach_look(&self) -> AttachLook {
         let (expected, end) = {
-            let desk = self.desk();
-            (desk.attach.expected, desk.attach.end.clone())
+            let drivers = self.drivers();
+            (drivers.attach.expected, drivers.attach.end.clone())
         };
         match end {
             _ if !expected => AttachLook::None,
@@ -191,21 +193,21 @@ impl Host for Driver {
 
     async fn detach(&self, hard: bool) -> Result<(), String> {
         {
-            let mut desk = self.desk();
-            desk.attach.expected = false;
-            desk.attach.signal = Some(Signal::Term);
+            let mut drivers = self.drivers();
+            drivers.attach.expected = false;
+            drivers.attach.signal = Some(Signal::Term);
         }
         let limit = if hard { HARD_DETACH_LIMIT } else { self.detach_limit };
         let politely = self.gone(limit).await;
         if !politely {
-            self.desk().attach.signal = Some(Signal::Kill);
+            self.drivers().attach.signal = Some(Signal::Kill);
             let gone = self.gone(KILL_LIMIT).await;
             if !hard || !gone {
                 return Err(format!("attach did not end within {} ms and was killed", limit.as_millis()));
             }
         }
         let (end, clean) = {
-            let attach = &mut self.desk().attach;
+            let attach = &mut self.drivers().attach;
             (attach.end.take(), attach.clean)
         };
         match end {
@@ -222,8 +224,8 @@ impl Host for Driver {
     async fn export(&self, hard: bool) -> Result<(), String> {
         let limit = if hard { HARD_EXPORT_LIMIT } else { POOL_LIMIT };
         {
-            let desk = self.desk();
-            if desk.database.is_there() && (!hard || desk.pool.is_kept_by_users()) {
+            let drivers = self.drivers();
+            if drivers.database.is_there() && (!hard || drivers.pool.is_kept_by_users()) {
                 return Err("the database is there: the pool is in use".into());
             }
         }
@@ -235,12 +237,12 @@ impl Host for Driver {
     }
 
     async fn start_database(&self) -> Result<(), String> {
-        let mut desk = self.desk();
-        if !desk.pool.is_well() {
+        let mut drivers = self.drivers();
+        if !drivers.pool.is_well() {
             return Err("there is no data directory that can be read".into());
         }
-        desk.lines.push(format!("the database of {} is started", self.name));
-        desk.database.start()
+        drivers.lines.push(format!("the database of {} is started", self.name));
+        drivers.database.start()
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {
@@ -248,35 +250,35 @@ impl Host for Driver {
             return Ok(());
         }
         {
-            let mut desk = self.desk();
-            if desk.database.is_there() {
-                desk.lines.push(format!("the database of {} is stopped: {how:?}", self.name));
+            let mut drivers = self.drivers();
+            if drivers.database.is_there() {
+                drivers.lines.push(format!("the database of {} is stopped: {how:?}", self.name));
             }
-            desk.database.stop(how);
+            drivers.database.stop(how);
         }
         let limit = match how {
             Stop::Fast => self.stop_limit,
             Stop::Immediate => IMMEDIATE_LIMIT + KILL_LIMIT,
             Stop::Kill => KILL_LIMIT,
         };
-        let gone = self.wait(limit, |desk| (!desk.database.is_there()).then_some(())).await;
+        let gone = self.wait(limit, |drivers| (!drivers.database.is_there()).then_some(())).await;
         gone.ok_or_else(|| format!("processes of the database are left after {} ms: {how:?}", limit.as_millis()))
     }
 
     async fn probe(&self) -> Option<DatabaseView> {
-        Some(self.desk().database.look())
+        Some(self.drivers().database.look())
     }
 
     async fn checkpoint(&self) -> Result<(), String> {
         sleep(LOOK_PAUSE).await;
-        if self.desk().database.is_ready() { Ok(()) } else { Err("the database takes no orders".into()) }
+        if self.drivers().database.is_ready() { Ok(()) } else { Err("the database takes no orders".into()) }
     }
 
     async fn first_write(&self) -> Result<(), String> {
-        if !self.desk().database.want() {
+        if !self.drivers().database.want() {
             return Err("the database takes no commits".into());
         }
-        let done = self.wait(WRITE_LIMIT, |desk| match desk.database.has_done() {
+        let done = self.wait(WRITE_LIMIT, |drivers| match drivers.database.has_done() {
             Some(false) => None,
             done => Some(done.is_some()),
         });
@@ -288,25 +290,25 @@ impl Host for Driver {
     }
 
     fn hook_role(&self, role: Role, epoch: u64) {
-        let mut desk = self.desk();
-        desk.role = role;
-        desk.lines.push(format!("{} is {role:?} (e{epoch})", self.name));
+        let mut drivers = self.drivers();
+        drivers.role = role;
+        drivers.lines.push(format!("{} is {role:?} (e{epoch})", self.name));
     }
 
     fn hook_event(&self, line: &str, _role: Role, _epoch: u64) {
-        self.desk().lines.push(format!("history of {}: {line}", self.name));
+        self.drivers().lines.push(format!("history of {}: {line}", self.name));
     }
 
     fn reboot(&self, why: &str) {
-        self.desk().reboot = Some(why.into());
+        self.drivers().reboot = Some(why.into());
     }
 
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
         let at_ns = crate::libc::boot();
-        self.desk().sign = Some(Sign { at_ns, may_run_until_ns, ttl_ms, guarded });
+        self.drivers().sign = Some(Sign { at_ns, may_run_until_ns, ttl_ms, guarded });
     }
 
     fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
-        self.desk().sign = Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns, ttl_ms, guarded });
+        self.drivers().sign = Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns, ttl_ms, guarded });
     }
 }
