@@ -1,9 +1,9 @@
 //! `cargo xtask sim`: seeds of the simulation of a whole cluster. docs/proof/simulation.md tells what it does and how to read it.
 
 use crate::binary::{cargo, root};
-use crate::proof::{self, Verdict};
 use crate::say::line;
 use anyhow::{Context, Result};
+use holdfast_chore::proof::{self, Verdict};
 use std::io::BufRead;
 use std::process::Stdio;
 

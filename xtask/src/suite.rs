@@ -12,9 +12,8 @@
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
-use crate::say::{Count, failing, line, step};
+use crate::say::{Count, counted, failing, line, step};
 use crate::times::Times;
-use crate::verify::counted;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::BufRead;

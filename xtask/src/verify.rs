@@ -1,14 +1,15 @@
 //! The chores that look at the tree: `verify`, `fix`, `test`; and `dev`.
 
-use crate::binary::{Build, cargo, fresh_dir, root};
-use crate::cmd::{Cmd, on_path};
+use crate::binary::{Build, cargo, root};
+use crate::cmd::Cmd;
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
-use crate::{chaos, e2e, mutations, room, suite, tidy};
+use crate::{MUTATIONS, SCENARIOS, room, suite, tidy};
 use anyhow::{Context, Result};
+use holdfast_chore::report;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What a person can turn in `test`.
@@ -17,8 +18,23 @@ pub struct TestArgs {
     /// Install nothing
     #[arg(long)]
     no_setup: bool,
+    /// The long form of the scenarios: two minutes without S3, more rounds
+    #[arg(long)]
+    long: bool,
+    /// A program of an older build, for the scenario `rolling-upgrade`
+    #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
+    older_bin: Option<PathBuf>,
     #[command(flatten)]
-    e2e: e2e::Args,
+    build: Build,
+}
+
+impl TestArgs {
+    /// What a program of chores is told of the program under test.
+    fn of_the_product(&self) -> Vec<std::ffi::OsString> {
+        let bin = self.build.bin.iter().flat_map(|bin| ["--bin".into(), bin.into()]);
+        let profile = self.build.profile.iter().flat_map(|profile| ["--profile".into(), profile.into()]);
+        bin.chain(profile).collect()
+    }
 }
 
 /// What a person can turn in `dev`.
@@ -85,20 +101,31 @@ pub fn test(args: &TestArgs) -> Result<()> {
         Ok(found) => count.add(found),
         Err(e) => count.check("cargo test", Err(e)),
     }
-    match times.part("end-to-end scenarios", |times| e2e::run(&args.e2e, times)) {
-        Ok(found) => count.add(found),
-        Err(e) => count.check("end-to-end scenarios", Err(e)),
-    }
-    step("chaos, the short form");
-    if let Err(e) = times.part("chaos", |_| chaos::short(&args.e2e.build, &mut count)) {
-        count.check("chaos", Err(e));
-    }
+    let mut scenarios = vec!["e2e".into()];
+    scenarios.extend(args.long.then(|| "--long".into()));
+    scenarios.extend(args.older_bin.iter().flat_map(|bin| ["--older-bin".into(), bin.into()]));
+    scenarios.extend(args.of_the_product());
+    part("end-to-end scenarios", SCENARIOS, &scenarios, &mut count, &mut times);
+    let chaos = [vec!["chaos".into(), "--short".into()], args.of_the_product()].concat();
+    part("chaos", SCENARIOS, &chaos, &mut count, &mut times);
     // Last: it makes cargo forget what it has built of our own crates.
-    if let Err(e) = times.part("known bugs", |_| mutations::smoke(&mut count)) {
-        count.check("known bugs", Err(e));
+    part("known bugs", MUTATIONS, &["mutations".into(), "--smoke".into()], &mut count, &mut times);
+    count.close_after(Some(&times))
+}
+
+/// A part of the run that is another program's.
+fn part(name: &str, package: &str, args: &[std::ffi::OsString], count: &mut Count, times: &mut Times) {
+    step(name);
+    let ran = times.part(name, |times| {
+        // In the profile of tests and for the whole tree: nearly all of it is built by now.
+        let mut command = Command::new(Build { bin: None, profile: None }.program(package, package, "dev")?);
+        command.args(args).current_dir(root());
+        report::run(command, times)
+    });
+    match ran {
+        Ok(found) => count.add(found),
+        Err(e) => count.check(name, Err(e)),
     }
-    times.say();
-    count.close()
 }
 
 /// Looks at the tree and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its time, and
@@ -117,23 +144,6 @@ fn ready(args: &TestArgs) -> Result<Count> {
     })
 }
 
-/// What a line `test result: …` of cargo says; nothing for any other line.
-pub fn counted(text: &str) -> Count {
-    let mut count = Count::default();
-    let Some(rest) = text.strip_prefix("test result: ") else { return count };
-    for part in rest.split(['.', ';']) {
-        let mut words = part.split_whitespace();
-        let (Some(Ok(n)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) else { continue };
-        match what {
-            "passed" => count.passed += n,
-            "failed" => count.failed += n,
-            "ignored" => count.skipped += n,
-            _ => {}
-        }
-    }
-    count
-}
-
 /// `holdfast dev` in place of this process: Ctrl-C reaches it directly.
 ///
 /// # Errors
@@ -148,31 +158,4 @@ pub fn dev(args: &DevArgs) -> Result<()> {
     command.args(&args.args);
     note(format!("starting: {}", crate::cmd::show(&command)));
     Err(command.exec()).context("cannot start holdfast")
-}
-
-/// Fails early where a scenario's program is missing; used to say `skipped` with a reason.
-pub fn missing(programs: &[&'static str]) -> Option<String> {
-    let gone: Vec<&str> = programs.iter().copied().filter(|p| !on_path(p) && !Path::new(p).exists()).collect();
-    (!gone.is_empty()).then(|| format!("not installed: {} (cargo xtask setup)", gone.join(", ")))
-}
-
-/// A folder for one scenario below `target/e2e`.
-///
-/// # Errors
-/// When it cannot be emptied.
-pub fn scenario_dir(name: &str) -> Result<std::path::PathBuf> {
-    fresh_dir(&format!("e2e/{name}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cargo_result_lines_are_added_up() {
-        let text = "test result: FAILED. 12 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
-        assert_eq!(counted(text), Count { passed: 12, failed: 2, skipped: 1 });
-        assert_eq!(counted("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out").passed, 3);
-        assert_eq!(counted("running 3 tests"), Count::default());
-    }
 }
