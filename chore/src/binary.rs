@@ -144,6 +144,7 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
         _ => {}
     }
     std::fs::create_dir_all(&dir)?;
+    crate::ends::will_look(&dir);
     Ok(dir)
 }
 

@@ -1,5 +1,6 @@
 //! Running other programs: the command line is shown in every error, and so is the end of what it printed.
 
+use crate::ends;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -58,6 +59,7 @@ impl Cmd {
     pub fn out(mut self) -> Result<String> {
         let shown = show(&self.0);
         let output = self.0.output().with_context(|| format!("cannot start: {shown}"))?;
+        ends::note_output(&shown, output.status, &String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {
             let err = String::from_utf8_lossy(&output.stderr);
             let text = if err.trim().is_empty() { String::from_utf8_lossy(&output.stdout) } else { err };

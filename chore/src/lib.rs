@@ -5,6 +5,7 @@
 
 pub mod binary;
 pub mod cmd;
+pub mod ends;
 pub mod process;
 pub mod proof;
 pub mod report;

@@ -1,7 +1,7 @@
 //! Processes in the background, by pid: started in their own group, logged to a file, ended with us.
 
-use crate::cmd;
 use crate::undo::{Guard, Undo};
+use crate::{cmd, ends};
 use anyhow::{Context, Result, bail};
 pub use rustix::process::Signal;
 use std::fs::File;
@@ -56,7 +56,15 @@ impl Proc {
 
     /// How it ended, if it did.
     pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.end(true)
+    }
+
+    /// `judged`: the caller looks at the status.
+    fn end(&mut self, judged: bool) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten()?;
+        if self.guard.is_some() {
+            ends::note(&self.name, self.child.id(), status, Some(&self.log), judged);
+        }
         if let Some(guard) = self.guard.take() {
             // What it started and left behind.
             kill_group(self.child.id());
@@ -132,7 +140,7 @@ impl Proc {
 
 impl Drop for Proc {
     fn drop(&mut self) {
-        if self.ended().is_none() {
+        if self.end(false).is_none() {
             self.signal(Signal::CONT);
             let _ = self.stop(Signal::TERM, Duration::from_secs(5));
         }
@@ -158,6 +166,7 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 
 /// SIGKILL to what is left of a process group that one of our processes was the first of.
 pub fn kill_group(first: u32) {
+    ends::expect(first);
     if let Some(pid) = i32::try_from(first).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     }
@@ -165,6 +174,9 @@ pub fn kill_group(first: u32) {
 
 /// Sends a signal to a process that we started. A process that is gone is no error.
 pub fn signal(pid: u32, what: Signal) {
+    if ![Signal::STOP, Signal::CONT].contains(&what) {
+        ends::expect(pid);
+    }
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, what);
     }

@@ -87,6 +87,11 @@ pub fn failing(text: impl Into<String>) {
     FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
 }
 
+/// What failed so far, in the order in which it did.
+pub fn failings() -> Vec<String> {
+    FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// The lines that say it once more.
 fn again(failings: &[String]) -> Vec<String> {
     let (most, longest) = AGAIN;
@@ -173,7 +178,7 @@ impl Count {
     /// # Errors
     /// [`Failed`] when anything failed.
     pub fn close_after(self, times: Option<&Times>) -> anyhow::Result<()> {
-        let failings = FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failings = failings();
         let singles = times.map(Times::singles).unwrap_or_default();
         let report = Report { count: self, singles, failings };
         if !report.hand_over()? {

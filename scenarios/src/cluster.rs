@@ -3,6 +3,7 @@
 mod members;
 
 use crate::cmd::{cmd, tail_of};
+use crate::ends;
 use crate::nbd::{Client, NbdError, Uri};
 use crate::process::{self, Launch, POLL, Proc, Signal, wait_until};
 use crate::undo::{Guard, Undo};
@@ -389,6 +390,7 @@ impl Cluster {
 
 impl Gateway {
     fn await_end(&mut self) -> Result<()> {
+        ends::expect(self.pid);
         if let Some(mut own) = self.own.take() {
             own.wait(Duration::from_secs(10))?;
         }

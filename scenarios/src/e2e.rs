@@ -57,7 +57,8 @@ mod witness;
 use crate::binary::{Build, fresh_dir, root};
 use crate::cluster::{Cluster, Options};
 use crate::cmd::missing;
-use crate::proof::{Run, Verdict};
+use crate::ends;
+use crate::proof::{self, Run, Verdict};
 use crate::room;
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
@@ -76,6 +77,12 @@ pub struct Args {
     /// Scenarios to run; all of them if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// Those of a tier and of the tiers before it
+    #[arg(long, value_enum, value_name = "TIER", conflicts_with = "names")]
+    tier: Option<Upto>,
+    /// Print the scenarios with their tiers, and run none
+    #[arg(long)]
+    list: bool,
     /// The long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
@@ -95,11 +102,51 @@ struct Lab {
     older: Option<PathBuf>,
 }
 
+/// When a scenario runs, and why then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// Within minutes, while somebody works: `cargo xtask test --quick`.
+    Quick(&'static str),
+    /// Before each landing: `cargo xtask test`.
+    Gate(&'static str),
+    /// Before an issue is said to be done: `cargo xtask test --all`. Says what covers it in the gate.
+    Long(&'static str),
+}
+
+/// Which tiers to run: this one and those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+enum Upto {
+    Quick,
+    Gate,
+    All,
+}
+
+impl Tier {
+    fn is_in(self, upto: Upto) -> bool {
+        self.first() <= upto
+    }
+
+    /// The shortest run that has it.
+    fn first(self) -> Upto {
+        match self {
+            Self::Quick(_) => Upto::Quick,
+            Self::Gate(_) => Upto::Gate,
+            Self::Long(_) => Upto::All,
+        }
+    }
+
+    fn why(self) -> &'static str {
+        let (Self::Quick(why) | Self::Gate(why) | Self::Long(why)) = self;
+        why
+    }
+}
+
 /// A named scenario.
 struct Scenario {
     name: &'static str,
     /// What it shows, in one line.
     shows: &'static str,
+    tier: Tier,
     needs: &'static [&'static str],
     run: fn(&Lab) -> Result<()>,
 }
@@ -109,12 +156,40 @@ struct Scenario {
 /// # Errors
 /// When a scenario failed or is not known.
 pub fn chore(args: &Args) -> Result<()> {
+    if args.list {
+        table();
+        return Ok(());
+    }
     setup::setup(For::Tests)?;
     let mut times = Times::begin();
     let begun = Instant::now();
     let count = run(args, &mut times)?;
     noted(args, count, begun.elapsed()).note();
     count.close_after(Some(&times))
+}
+
+/// The one table of scenarios and tiers.
+fn table() {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+    table.set_header(["NAME", "TIER", "ALONE", "WHY IN THIS TIER"]);
+    for scenario in SCENARIOS {
+        let tier = match scenario.tier {
+            Tier::Quick(_) => "quick",
+            Tier::Gate(_) => "gate",
+            Tier::Long(_) => "long",
+        };
+        let alone = if IN_COMPANY.contains(&scenario.name) { "" } else { "yes" };
+        table.add_row([scenario.name, tier, alone, scenario.tier.why()]);
+    }
+    line(table.to_string());
+    let of = |upto| SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(upto)).count();
+    line(format!(
+        "quick: {} scenarios (cargo xtask test --quick), gate: {} with those (cargo xtask test), all: {} (cargo xtask test --all)",
+        of(Upto::Quick),
+        of(Upto::Gate),
+        of(Upto::All)
+    ));
 }
 
 /// This run, for the page on what was run.
@@ -125,9 +200,20 @@ fn noted(args: &Args, count: Count, took: Duration) -> Run {
         Count { .. } => Verdict::Held,
     };
     let long = if args.long { "--long" } else { "" };
-    let under = std::iter::once(long).filter(|long| !long.is_empty()).chain(args.names.iter().map(String::as_str));
+    let tier = match args.tier {
+        Some(Upto::Quick) => "quick",
+        Some(Upto::Gate) => "gate",
+        Some(Upto::All) | None => "",
+    };
+    let words = [long, tier].into_iter().filter(|word| !word.is_empty());
+    let under = words.chain(args.names.iter().map(String::as_str));
     let mut run = Run::now("scenarios", took.as_secs(), verdict).did("scenarios", count.passed);
     run.under = under.collect::<Vec<_>>().join(" ");
+    if run.verdict == Verdict::Broken
+        && let Some(first) = crate::say::failings().first()
+    {
+        run.note = proof::ended_at(first);
+    }
     run
 }
 
@@ -145,7 +231,9 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     let older = older.transpose()?;
     step("End-to-end scenarios");
     let mut count = Count::default();
-    let chosen = SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name));
+    let upto = args.tier.unwrap_or(Upto::All);
+    let named = |s: &Scenario| args.names.is_empty() || args.names.iter().any(|n| n == s.name);
+    let chosen = SCENARIOS.iter().filter(|s| s.tier.is_in(upto) && named(s));
     let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
     let mut able = Vec::new();
     for scenario in chosen {
@@ -216,7 +304,14 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let (begun, before) = (Instant::now(), Processors::now());
     let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
     let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
-    let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
+    let result = (scenario.run)(&lab);
+    // Whatever the scenario itself looks at: nothing may panic, abort or end unasked behind its back.
+    let wrong = ends::look_through(&lab.dir);
+    if result.is_err() {
+        wrong.iter().for_each(note);
+    }
+    let result = result.and_then(|()| ends::fine(&wrong));
+    let result = result.with_context(|| format!("logs in {}", lab.dir.display()));
     let took = begun.elapsed();
     // Of one that leaves them idle it can be asked whether another could run beside it.
     let busy = Processors::now().percent_since(before);
@@ -337,6 +432,8 @@ mod tests {
     fn a_run_is_noted_by_what_it_came_to() {
         let args = |names: &[&str], long| Args {
             names: names.iter().copied().map(String::from).collect(),
+            tier: None,
+            list: false,
             long,
             older_bin: None,
             build: Build { bin: None, profile: None },

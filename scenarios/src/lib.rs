@@ -32,7 +32,7 @@ pub use chaos::seed;
 
 use anyhow::Result;
 use clap::Parser;
-use holdfast_chore::{binary, cmd, process, proof, room, say, setup, stats, times, undo};
+use holdfast_chore::{binary, cmd, ends, process, proof, room, say, setup, stats, times, undo};
 use std::process::ExitCode;
 
 /// Chores of the Holdfast repository that run the product
@@ -61,7 +61,17 @@ pub fn main() -> ExitCode {
     holdfast_chore::status(run(Chore::parse()))
 }
 
+/// Runs a chore, and then looks for what went wrong in processes and logs that no part of it has looked at.
 fn run(chore: Chore) -> Result<()> {
+    let result = play(chore);
+    let wrong = ends::look_through_the_rest();
+    if result.is_err() {
+        wrong.iter().for_each(say::note);
+    }
+    result.and_then(|()| ends::fine(&wrong))
+}
+
+fn play(chore: Chore) -> Result<()> {
     match chore {
         Chore::Demo(args) => demo::demo(&args),
         Chore::E2e(args) => e2e::chore(&args),

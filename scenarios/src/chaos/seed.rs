@@ -1,5 +1,21 @@
 //! Chance from a seed: the same seed gives the same numbers on every machine (splitmix64).
 
+use anyhow::{Context, Result};
+
+/// Names the seed of a run. Without it each run has a new one.
+const SEED: &str = "HOLDFAST_SEED";
+
+/// The seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds.
+///
+/// # Errors
+/// When the variable has something that is no number.
+pub fn of_run() -> Result<u64> {
+    match std::env::var(SEED) {
+        Ok(text) => text.parse().with_context(|| format!("{SEED}: found {text:?}, expected a number")),
+        Err(_) => Ok(std::time::UNIX_EPOCH.elapsed()?.as_secs()),
+    }
+}
+
 /// A source of numbers.
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);

@@ -59,8 +59,8 @@ const BACK: [(&str, &str); 10] = [
 ];
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let seed = std::env::var("HOLDFAST_E2E_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    note(format!("seed {seed}: HOLDFAST_E2E_SEED={seed} writes the same"));
+    let seed = crate::seed::of_run()?;
+    note(format!("HOLDFAST_SEED={seed} writes the same"));
     let mut dice = Dice(seed);
     let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000"];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));

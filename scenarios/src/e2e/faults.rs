@@ -31,10 +31,7 @@ const PROFILE: &str = "e2e";
 const LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let seed = match std::env::var("HOLDFAST_SEED") {
-        Ok(text) => text.parse().context("HOLDFAST_SEED")?,
-        Err(_) => u64::from(std::process::id()) ^ (std::time::UNIX_EPOCH.elapsed()?.as_secs() << 16),
-    };
+    let seed = crate::seed::of_run()?;
     note(format!("HOLDFAST_SEED={seed}"));
     let mut s3 = S3::start(&lab.dir)?;
     std::fs::write(lab.dir.join("credentials"), s3.credentials(PROFILE))?;

@@ -48,8 +48,8 @@ impl Dice {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let seed = std::env::var("HOLDFAST_E2E_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    note(format!("seed {seed}: HOLDFAST_E2E_SEED={seed} makes the same image"));
+    let seed = crate::seed::of_run()?;
+    note(format!("HOLDFAST_SEED={seed} makes the same image"));
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let mut cluster = Cluster::start(Options {
         bin,

@@ -14,7 +14,7 @@ pub(super) const NEEDS: &[&str] = &["nbdfuse", "/usr/lib/postgresql/15/bin/postg
 
 pub(super) fn run_few(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
-    let seed = u64::from(std::process::id());
+    let seed = crate::seed::of_run()?;
     note(format!("cargo xtask power --seed {seed}"));
     let rounds = if lab.long { 50 } else { 3 };
     run(&Run { bin: &lab.bin, dir: &lab.dir, rounds, seed, lie: false })?;
@@ -28,7 +28,7 @@ const FIRST_CUTS: u64 = 8;
 /// The disk is mounted as the cluster's folder: the gateway's and the store's folders are new names in it.
 pub(super) fn first_cut(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
-    let seed = u64::from(std::process::id());
+    let seed = crate::seed::of_run()?;
     note(format!("seed {seed}"));
     let mut chance = Seeded::new(seed, 0);
     let (mut names, mut blocks) = (0, 0);
