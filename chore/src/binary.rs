@@ -14,7 +14,7 @@ pub struct Build {
     /// Use this program and build nothing
     #[arg(long, env = "HOLDFAST_BIN", value_name = "PATH")]
     pub bin: Option<PathBuf>,
-    /// Cargo profile to build with: dev (optimised a little, checks on) or release
+    /// Cargo profile to build with: dev (optimised a little, checks on), demo (a release that builds sooner) or release
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
 }

@@ -5,7 +5,7 @@
 //!  Proc, signal(), Cmd ──▶ ends that are not as asked ──┐
 //!  logs below the run's folder ─────────────────────────┴▶ look_through(folder) ──▶ what is wrong, a line each
 //! ```
-//! Asked for: a process that this one sent a signal to, or whose end it waited for. A run that provokes an abort says so with [`expect_line`].
+//! Asked for: a process that this one sent a signal to, or whose end it waited for. A run that provokes an abort says so: [`expect_abort`], [`expect_line`].
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -21,7 +21,7 @@ const ABORT: i32 = 6;
 const USUAL: [i32; 4] = [1, 2, 9, 15];
 
 /// What a line of a log has that tells of a panic or an abort.
-const MARKS: [&str; 4] = ["panicked at ", "SIGABRT", "(signal: 6", "ended by signal 6"];
+const MARKS: [&str; 3] = ["panicked at ", "SIGABRT", "(signal: 6"];
 
 /// At most so many lines of one file: the first ones tell why.
 const LINES_MAX: usize = 5;
@@ -31,6 +31,8 @@ const LINES_MAX: usize = 5;
 struct Known {
     /// Processes whose end was asked for, or is waited for.
     asked: BTreeSet<u32>,
+    /// Of those: processes that end by an abort, as part of what is tried.
+    aborts: BTreeSet<u32>,
     /// Ends that are wrong, each with the log of its process where it has one.
     wrong: Vec<(Option<PathBuf>, String)>,
     /// Texts that a line may have in spite of all, each with the folder in which it may.
@@ -39,8 +41,13 @@ struct Known {
     folders: BTreeSet<PathBuf>,
 }
 
-static KNOWN: Mutex<Known> =
-    Mutex::new(Known { asked: BTreeSet::new(), wrong: Vec::new(), expected: Vec::new(), folders: BTreeSet::new() });
+static KNOWN: Mutex<Known> = Mutex::new(Known {
+    asked: BTreeSet::new(),
+    aborts: BTreeSet::new(),
+    wrong: Vec::new(),
+    expected: Vec::new(),
+    folders: BTreeSet::new(),
+});
 
 fn known<T>(look: impl FnOnce(&mut Known) -> T) -> T {
     look(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
@@ -49,6 +56,14 @@ fn known<T>(look: impl FnOnce(&mut Known) -> T) -> T {
 /// The end of this process is asked for, or expected.
 pub fn expect(pid: u32) {
     known(|known| known.asked.insert(pid));
+}
+
+/// This process is expected to end by itself, with an error or an abort: it is made to find a rule broken (R9, R11).
+pub fn expect_abort(pid: u32) {
+    known(|known| {
+        known.asked.insert(pid);
+        known.aborts.insert(pid);
+    });
 }
 
 /// A panic or an abort whose line has this text is part of what is tried in this folder.
@@ -66,7 +81,8 @@ pub(crate) fn note(name: &str, pid: u32, status: ExitStatus, log: Option<&Path>,
     let aborted = status.signal() == Some(ABORT);
     let usual = status.success() || status.signal().is_some_and(|signal| USUAL.contains(&signal));
     known(|known| {
-        if aborted || !(judged || usual || known.asked.contains(&pid)) {
+        let fine = if aborted { &known.aborts } else { &known.asked }.contains(&pid);
+        if !(fine || !aborted && (judged || usual)) {
             let text = format!("{name} (process {pid}) ended and nobody asked for it: {status}");
             known.wrong.push((log.map(Path::to_path_buf), text));
         }
@@ -85,7 +101,7 @@ pub(crate) fn note_output(shown: &str, status: ExitStatus, output: &str) {
 
 /// Everything that is wrong with ends and logs of a run that has this folder, a line each. What has no folder counts for the first that asks.
 pub fn look_through(folder: &Path) -> Vec<String> {
-    let (mut found, asked, expected) = known(|known| {
+    let (mut found, ended, expected) = known(|known| {
         known.folders.retain(|other| !other.starts_with(folder));
         let elsewhere: Vec<PathBuf> = known.folders.iter().cloned().collect();
         // What is in the folder of another run that goes on meanwhile is that one's.
@@ -95,13 +111,14 @@ pub fn look_through(folder: &Path) -> Vec<String> {
         known.wrong = theirs;
         let expected = known.expected.iter().filter(|(place, _)| place.starts_with(folder));
         let expected: Vec<String> = expected.map(|(_, text)| text.clone()).collect();
-        (ours.into_iter().map(|(_, text)| text).collect::<Vec<_>>(), known.asked.clone(), expected)
+        let ended = Ended { asked: known.asked.clone(), aborts: known.aborts.clone() };
+        (ours.into_iter().map(|(_, text)| text).collect::<Vec<_>>(), ended, expected)
     });
     let mut logs = Vec::new();
     logs_below(folder, &mut logs);
     logs.sort();
     for log in logs {
-        found.extend(wrong_lines(&log, &asked, &expected));
+        found.extend(wrong_lines(&log, &ended, &expected));
     }
     found
 }
@@ -138,7 +155,13 @@ fn logs_below(folder: &Path, logs: &mut Vec<PathBuf>) {
     }
 }
 
-fn wrong_lines(log: &Path, asked: &BTreeSet<u32>, expected: &[String]) -> Vec<String> {
+/// Processes whose ends are as asked for.
+struct Ended {
+    asked: BTreeSet<u32>,
+    aborts: BTreeSet<u32>,
+}
+
+fn wrong_lines(log: &Path, ended: &Ended, expected: &[String]) -> Vec<String> {
     // One that is gone by now belonged to what is thinned out.
     let Ok(file) = std::fs::File::open(log) else { return Vec::new() };
     let mut found = Vec::new();
@@ -146,7 +169,7 @@ fn wrong_lines(log: &Path, asked: &BTreeSet<u32>, expected: &[String]) -> Vec<St
     let mut bytes = Vec::new();
     while found.len() < LINES_MAX && reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
         let line = String::from_utf8_lossy(&bytes);
-        if is_wrong(&line, asked) && !expected.iter().any(|text| line.contains(text.as_str())) {
+        if is_wrong(&line, ended) && !expected.iter().any(|text| line.contains(text.as_str())) {
             found.push(format!("{}: {}", log.display(), line.trim_end()));
         }
         bytes.clear();
@@ -154,16 +177,20 @@ fn wrong_lines(log: &Path, asked: &BTreeSet<u32>, expected: &[String]) -> Vec<St
     found
 }
 
-fn is_wrong(line: &str, asked: &BTreeSet<u32>) -> bool {
-    MARKS.iter().any(|mark| line.contains(mark)) || ended_unasked(line).is_some_and(|pid| !asked.contains(&pid))
+fn is_wrong(line: &str, ended: &Ended) -> bool {
+    let unasked = |(pid, how): (u32, &str)| {
+        let aborted = how.starts_with("was ended by signal 6");
+        !if aborted { &ended.aborts } else { &ended.asked }.contains(&pid)
+    };
+    MARKS.iter().any(|mark| line.contains(mark)) || end_told_by_dev(line).is_some_and(unasked)
 }
 
-/// The process of which `holdfast dev` says that it ended: `gateway g1 (process 7) ended with exit code 1`.
-fn ended_unasked(line: &str) -> Option<u32> {
+/// The process of which `holdfast dev` says that it ended, and how: `gateway g1 (process 7) ended with exit code 1`.
+fn end_told_by_dev(line: &str) -> Option<(u32, &str)> {
     let (_, rest) = line.split_once("gateway ")?;
     let (pid, how) = rest.split_once("(process ")?.1.split_once(") ")?;
     let ended = how.starts_with("ended with exit code ") || how.starts_with("was ended by signal ");
-    pid.parse().ok().filter(|_| ended)
+    Some((pid.parse().ok()?, how)).filter(|_| ended)
 }
 
 #[cfg(test)]
@@ -179,17 +206,18 @@ mod tests {
 
     #[test]
     fn a_line_of_a_panic_an_abort_or_an_unasked_end_is_found() {
-        let asked = BTreeSet::from([7]);
+        let ended = Ended { asked: BTreeSet::from([7, 10]), aborts: BTreeSet::from([10]) };
         for (line, wrong) in [
             ("thread 'tokio-rt-worker' panicked at crates/set/src/a.rs:3:5:", true),
             ("gateway g1 (process 8) ended with exit code 1", true),
             ("gateway g1 (process 7) ended with exit code 1", false),
             ("gateway g2 (process 7) was ended by signal 6", true),
+            ("gateway g2 (process 10) was ended by signal 6", false),
             ("gateway g2 (process 9) was ended by signal 9", true),
             ("gateway g2 (process 9) did not stop in time: killed", false),
             ("server process (PID 12) was terminated by signal 9: Killed", false),
         ] {
-            assert_eq!(is_wrong(line, &asked), wrong, "{line}");
+            assert_eq!(is_wrong(line, &ended), wrong, "{line}");
         }
     }
 
@@ -221,6 +249,8 @@ mod tests {
         note("asked", 4, status(1 << 8), Some(&log), false);
         note("by itself", 5, status(1 << 8), Some(&log), false);
         note("aborted", 6, status(ABORT), Some(&log), true);
+        expect_abort(7);
+        note("meant to abort", 7, status(ABORT), Some(&log), false);
         let found = look_through(&dir);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("by itself (process 5)") && found[1].starts_with("aborted"), "{found:?}");

@@ -63,9 +63,9 @@ pub struct Args {
     /// Print the schedule of the seed and do nothing
     #[arg(long)]
     plan: bool,
-    /// The form that `cargo xtask test` runs: a run that must be good, and two short ones with an error that must be found
-    #[arg(long, conflicts_with_all = ["seconds", "plan", "lie"])]
-    short: bool,
+    /// After it two short runs with a deliberate error each, which the judge must find: what `cargo xtask test` runs
+    #[arg(long, conflicts_with_all = ["plan", "lie"])]
+    with_lies: bool,
     /// A deliberate error of the test itself, which the judge must find
     #[arg(long, value_enum)]
     lie: Option<client::Lie>,
@@ -103,21 +103,19 @@ pub fn chore(args: &Args) -> Result<()> {
         return plan(args);
     }
     let mut count = Count::default();
-    if args.short {
-        short(args, &mut count)?;
+    if args.with_lies {
+        with_lies(args, &mut count)?;
     } else {
         run(args, &mut count)?;
     }
     count.close()
 }
 
-/// Seconds of faults in the form for `cargo xtask test`: some twenty, so that each kind comes about once. Longer: `cargo xtask test --all`.
-const SHORT_S: u64 = 90;
-
-/// The short form for `cargo xtask test`: a run that must be good, and two lies that must be found.
-fn short(args: &Args, count: &mut Count) -> Result<()> {
-    for (seconds, lie) in [(SHORT_S, None), (15, Some(client::Lie::StaleRead)), (15, Some(client::Lie::LostWrite))] {
-        run(&Args { seconds, lie, short: false, ..args.clone() }, count)?;
+/// The run asked for, which must be good, and two short ones with a lie each, which must be found.
+fn with_lies(args: &Args, count: &mut Count) -> Result<()> {
+    let lies = [(args.seconds, None), (15, Some(client::Lie::StaleRead)), (15, Some(client::Lie::LostWrite))];
+    for (seconds, lie) in lies {
+        run(&Args { seconds, lie, with_lies: false, ..args.clone() }, count)?;
     }
     Ok(())
 }

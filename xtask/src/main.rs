@@ -3,11 +3,13 @@
 //! Owns: looking at the tree, running cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known bugs. They are
 //! programs of their own (`scenarios/`, `bench/`, `mutations/`), so that this one compiles in seconds on a fresh machine.
 
+mod parts;
 mod proof;
 mod sim;
 mod suite;
 mod tidy;
 mod verify;
+mod whole;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -22,8 +24,8 @@ use std::process::ExitCode;
 enum Chore {
     /// PostgreSQL on a volume of three gateways; kill -9 of the serving one; nothing acknowledged lost
     Demo(Other),
-    /// Everything that can be tested here: verify, all cargo tests, end-to-end scenarios
-    Test(verify::TestArgs),
+    /// The gate: verify, all cargo tests, scenarios, chaos, a few known bugs; --quick for five minutes, --all for everything that exists
+    Test(whole::Args),
     /// End-to-end scenarios against real processes, all or by name
     E2e(Other),
     /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
@@ -106,7 +108,7 @@ fn hand_on(package: &str, args: &[OsString]) -> Result<()> {
 
 fn run(chore: Chore) -> Result<()> {
     match chore {
-        Chore::Test(args) => verify::test(&args),
+        Chore::Test(args) => whole::test(&args),
         Chore::Sim(args) => sim::chore(&args),
         Chore::Proof(args) => proof::chore(&args),
         Chore::Verify => verify::verify()?.close(),

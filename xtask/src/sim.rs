@@ -99,6 +99,38 @@ pub fn chore(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Seconds for each mode in the long run.
+const MODE_SECONDS: u64 = 600;
+
+/// The modes of the long run, one after the other, with seeds from this one on.
+pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
+    let mode = |several, attach, full, agents| {
+        let args = Args {
+            seed: Some(seed),
+            seeds: None,
+            seconds: Some(MODE_SECONDS),
+            hours: None,
+            length: 4,
+            jobs: 2,
+            verbose: false,
+            keep_going: true,
+            quiet: true,
+            broken: None,
+            several,
+            attach,
+            full,
+            agents,
+        };
+        (format!("simulation: {}", under(&args)), chore(&args))
+    };
+    vec![
+        mode(false, false, false, false),
+        mode(true, false, false, false),
+        mode(false, true, true, false),
+        mode(false, false, false, true),
+    ]
+}
+
 /// What tells runs apart, in words: `one store, 4 s of faults`, `attached sets and full disks, 20 s of faults`.
 fn under(args: &Args) -> String {
     let modes = [

@@ -7,8 +7,8 @@ const HEAD: &str = "crates/volume/src/head.rs";
 const MACHINE: &str = "crates/volume/src/machine.rs";
 
 const CRASHES: Test =
-    file(Layer::Crash, "holdfast-journal", &["--test", "crash"], &["what_was_acknowledged_survives_any_crash"]);
-const CORRUPTION: Test = file(Layer::Crash, "holdfast-journal", &["--test", "corruption"], &[]);
+    file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["what_was_acknowledged_survives_any_crash"]);
+const CORRUPTION: Test = file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["corruption::"]);
 const REPLAYS: Test = lib(Layer::Property, "holdfast-volume", &["replay_from_any_snapshot_is_the_straight_run"]);
 const MACHINES: Test = lib(Layer::Unit, "holdfast-volume", &["machine::"]);
 const HEADS: Test = lib(Layer::Unit, "holdfast-volume", &["head::"]);

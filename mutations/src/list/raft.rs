@@ -13,12 +13,11 @@ const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_dama
 const RESTORED: Test =
     file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["a_machine_that_goes_back_to_an_older_copy"]);
 /// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
-const CALLED_BACK: Test =
-    file(Layer::Crash, "holdfast-log", &["--test", "sim_disk"], &["what_was_called_back_survives"]);
-const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "sim_disk"], &["a_failed_"]);
-const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "real_disk"], &[]);
+const CALLED_BACK: Test = file(Layer::Crash, "holdfast-log", &["--test", "log"], &["what_was_called_back_survives"]);
+const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["a_failed_"]);
+const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["real_disk::"]);
 
-const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "sim_disk"], &["on_a_full_disk"]);
+const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["on_a_full_disk"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {

@@ -2,6 +2,7 @@
 
 use super::{Cluster, Gateway, SET, VOLUME, free_ports};
 use crate::cmd::tail_of;
+use crate::ends;
 use crate::nbd::Uri;
 use crate::process::{self, Launch, Proc, Signal, wait_until};
 use anyhow::{Context, Result};
@@ -106,6 +107,7 @@ impl Cluster {
     pub fn ends_by_itself(&mut self, index: usize, limit: Duration) -> Result<String> {
         let name = self.name(index);
         let (log, gateway) = (self.log(index), &mut self.gateways[index]);
+        ends::expect_abort(gateway.pid);
         match gateway.own.take() {
             Some(mut own) => {
                 let status: ExitStatus = own.wait(limit)?;

@@ -100,7 +100,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "stores-change",
         shows: "a set's stores are changed under load: filled through a kill, a dead one replaced, drained, abandoned; recovery finds the new ones (R1, R4, R8)",
-        tier: Tier::Long("87 s; the simulation plays the same move of stores under faults (scene moved-stores)"),
+        tier: Tier::Long(
+            "more than a minute; the simulation plays the same move of stores under faults (scene moved-stores)",
+        ),
         needs: &["versitygw"],
         run: stores_change::run,
     },
@@ -307,14 +309,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "two-sites",
         shows: "PostgreSQL at two sites: one is lost, the other is promoted, no acknowledged commit is lost; back, it is no second primary, and follows",
-        tier: Tier::Long("87 s; R1 and R2 of promotion are those of agent-takeover and recover"),
+        tier: Tier::Long("more than a minute; R1 and R2 of promotion are those of agent-takeover and recover"),
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
         run: two_sites::run,
     },
     Scenario {
         name: "standby",
         shows: "a read-only PostgreSQL on a local copy of a snapshot: consistent, renewed, through a gateway's death, and the primary does not notice",
-        tier: Tier::Long("87 s; no rule of the primary depends on it, and the copies have unit tests"),
+        tier: Tier::Long("more than a minute; no rule of the primary depends on it, and the copies have unit tests"),
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
         run: standby::run,
     },
@@ -391,7 +393,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "rolling-postgresql",
         shows: "each gateway is drained, restarted and undrained under pgbench: PostgreSQL sees no error, no commit is lost (R1, R8)",
-        tier: Tier::Long("87 s; the gate drains and restarts each gateway in members"),
+        tier: Tier::Long("more than a minute; the gate drains and restarts each gateway in members"),
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: rolling::run,
     },
@@ -408,7 +410,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "power-cuts",
         shows: "the power goes under PostgreSQL and all gateways, their disks lose what was not synced: ledger, file system and tables are whole (R1)",
         tier: Tier::Long(
-            "87 s; the gate has first-cut, and the journal has crash tests on disks that lose what was not synced",
+            "more than a minute; the gate has first-cut, and the journal has crash tests on disks that lose what was not synced",
         ),
         needs: power::NEEDS,
         run: power::run_few,
@@ -432,7 +434,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "memory",
         shows: "random 8 KiB writes all over a 1 TiB volume: every gateway stays below 1 GiB resident",
-        tier: Tier::Long("35 s; a bound of memory, no rule"),
+        tier: Tier::Long("half a minute; a bound of memory, no rule"),
         needs: &["fio"],
         run: memory::run,
     },

@@ -3,9 +3,7 @@
 //! After each crash the journal must hold exactly what some prefix of the history says that reaches at least as far as
 //! what was acknowledged; and that must be durable once it was opened.
 
-mod common;
-
-use common::{Generator, Model, open, write};
+use crate::common::{Generator, Model, open, write};
 use holdfast_journal::Op;
 use holdfast_testkit::{SimDisk, Survives};
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! `holdfast snapshot diff` as people and programs read it, against gateways that only have an admin door.
 
-mod fake;
-
-use fake::Shared;
+use crate::fake::Shared;
 use holdfast_api::v1;
 use serde_json::{Value, json};
 use std::process::Output;

@@ -1,9 +1,7 @@
 //! Bytes that rot after they were synced: reported or harmless, never served (R9); and torn tails, cut everywhere.
 
-mod common;
-
+use crate::common::{Generator, Model, PARAMS, Rng, open};
 use bytes::Bytes;
-use common::{Generator, Model, PARAMS, Rng, open};
 use holdfast_journal::{Journal, Op, ReadError, RecoverError, read_entry, read_part};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId};

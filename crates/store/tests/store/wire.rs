@@ -1,11 +1,9 @@
 //! The S3 client against a server that misbehaves on the wire, byte by byte as the test says.
 
-mod support;
-
+use crate::support::server::{Answer, Server, error, ok};
 use bytes::Bytes;
 use holdfast_store::{Disposition, StoreError};
 use std::time::{Duration, Instant};
-use support::server::{Answer, Server, error, ok};
 
 const BODY: Bytes = Bytes::from_static(b"0123456789");
 const PUT: &str = "PUT /bucket/pre/k?x-id=PutObject";

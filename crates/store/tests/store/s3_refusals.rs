@@ -1,10 +1,8 @@
 //! What a person reads when a real S3 server refuses.
 
-mod support;
-
+use crate::support::{self, Versitygw};
 use bytes::Bytes;
 use holdfast_store::{CHECK_LIMIT, Disposition, Secret, StoreError, open};
-use support::Versitygw;
 
 #[tokio::test]
 async fn refusals_say_what_to_do() {

@@ -1,7 +1,6 @@
 //! One suite for every store: a fake is trusted only while it passes what the real one passes.
 
-mod support;
-
+use crate::support::{self, Versitygw};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use holdfast_store::{
@@ -12,7 +11,6 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
-use support::Versitygw;
 
 type Store = Arc<dyn ObjectStore>;
 

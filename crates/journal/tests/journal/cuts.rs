@@ -7,11 +7,9 @@
 //! - In some short histories the power goes after each change of the disk as well, and *every* subset of what was not synced is kept, by sectors and names, where that is
 //!   not too many. (`crash.rs` draws subsets in long ones.)
 //!
-//! Another history: `HOLDFAST_CUTS_SEED=7 cargo test -p holdfast-journal --test cuts`.
+//! Another history: `HOLDFAST_CUTS_SEED=7 cargo test -p holdfast-journal --test journal -- cuts::`.
 
-mod common;
-
-use common::{Generator, Model, open, write};
+use crate::common::{Generator, Model, open, write};
 use holdfast_journal::{BLOCK_BYTES, Op, RecoverError, RecoveryReport, record_bytes};
 use holdfast_testkit::{SimDisk, Survives};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,13 +1,11 @@
 //! Keys from a file that changes: what each request is signed with, as a server sees it.
 
-mod support;
-
+use crate::support::server::{Answer, Request, Server, error, ok};
 use bytes::Bytes;
 use holdfast_store::{Disposition, Health, Kind, StoreOptions, open, open_observed};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use support::server::{Answer, Request, Server, error, ok};
 
 const BODY: Bytes = Bytes::from_static(b"0123456789");
 const EAST: &str = "s3://bucket/pre?profile=east";

@@ -18,7 +18,7 @@ const HIDDEN: &str = "holdfast agent watchdog";
 
 /// Every page of the help, as the golden file has them: `holdfast agent switchover`.
 fn commands() -> Vec<String> {
-    let golden = include_str!("golden/help.txt");
+    let golden = include_str!("../golden/help.txt");
     golden.lines().filter_map(|line| line.strip_prefix("==== ")).map(str::to_string).collect()
 }
 
