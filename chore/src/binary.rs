@@ -88,10 +88,11 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds a program of chores and runs it: `cargo run -p PACKAGE -- …`, in the folder in which a person is.
-pub fn run_program(package: &str) -> Command {
+/// Builds a program of chores and runs it: `cargo run --bin NAME -- …`, in the folder in which a person is. Without the package's name: for one package alone cargo would choose
+/// other features of what it depends on than for `xtask`, and build all of that once more.
+pub fn run_program(name: &str) -> Command {
     let mut command = cargo();
-    command.arg("run").arg("--manifest-path").arg(root().join("Cargo.toml")).args(["--package", package, "--"]);
+    command.arg("run").arg("--manifest-path").arg(root().join("Cargo.toml")).args(["--bin", name, "--"]);
     command
 }
 

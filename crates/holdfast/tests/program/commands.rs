@@ -1,6 +1,6 @@
 //! The program as people run it, against gateways that only have an admin door: leader following, exit codes, output forms.
 
-use crate::fake::{Mood, Shared};
+use crate::fake::{self, Mood, Shared};
 use serde_json::Value;
 use std::process::Output;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! `holdfast snapshot diff` as people and programs read it, against gateways that only have an admin door.
 
-use crate::fake::Shared;
+use crate::fake::{self, Shared};
 use holdfast_api::v1;
 use serde_json::{Value, json};
 use std::process::Output;

@@ -1,6 +1,6 @@
 //! Bytes that rot after they were synced: reported or harmless, never served (R9); and torn tails, cut everywhere.
 
-use crate::common::{Generator, Model, PARAMS, Rng, open};
+use crate::common::{self, Generator, Model, PARAMS, Rng, open};
 use bytes::Bytes;
 use holdfast_journal::{Journal, Op, ReadError, RecoverError, read_entry, read_part};
 use holdfast_testkit::{SimDisk, Survives};

@@ -3,7 +3,7 @@
 //! After each crash the journal must hold exactly what some prefix of the history says that reaches at least as far as
 //! what was acknowledged; and that must be durable once it was opened.
 
-use crate::common::{Generator, Model, open, write};
+use crate::common::{self, Generator, Model, open, write};
 use holdfast_journal::Op;
 use holdfast_testkit::{SimDisk, Survives};
 use proptest::prelude::*;
