@@ -50,7 +50,7 @@ pub struct ListPage {
 
 /// A place that keeps immutable objects by key.
 ///
-/// Contract, held to by one suite (`tests/contract.rs`) that runs on every implementation:
+/// Contract, held to by one suite (`tests/store/contract.rs`) that runs on every implementation:
 ///
 /// - Keys MUST be of the form that [`keys::check`] accepts; others are refused without asking the store. No key may
 ///   continue another with a `/` (`a` and `a/b`): a directory cannot hold both.

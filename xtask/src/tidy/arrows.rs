@@ -32,7 +32,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "agent", "testkit",
         ],
     ),
-    ("xtask", &[]),
+    ("chore", &[]),
+    ("scenarios", &["chore"]),
+    ("bench", &["chore", "scenarios"]),
+    ("mutations", &["chore"]),
+    ("xtask", &["chore"]),
 ];
 
 /// Crates that tests only may depend on, and crates that are tests themselves.
