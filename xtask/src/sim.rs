@@ -1,9 +1,9 @@
 //! `cargo xtask sim`: seeds of the simulation of a whole cluster. docs/proof/simulation.md tells what it does and how to read it.
 
 use crate::binary::{cargo, root};
-use crate::proof::{self, Verdict};
 use crate::say::line;
 use anyhow::{Context, Result};
+use holdfast_chore::proof::{self, Verdict};
 use std::io::BufRead;
 use std::process::Stdio;
 
@@ -97,6 +97,38 @@ pub fn chore(args: &Args) -> Result<()> {
     }
     anyhow::ensure!(ended.success(), "the simulation ended with {ended}");
     Ok(())
+}
+
+/// Seconds for each mode in the long run.
+const MODE_SECONDS: u64 = 600;
+
+/// The modes of the long run, one after the other, with seeds from this one on.
+pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
+    let mode = |several, attach, full, agents| {
+        let args = Args {
+            seed: Some(seed),
+            seeds: None,
+            seconds: Some(MODE_SECONDS),
+            hours: None,
+            length: 4,
+            jobs: 2,
+            verbose: false,
+            keep_going: true,
+            quiet: true,
+            broken: None,
+            several,
+            attach,
+            full,
+            agents,
+        };
+        (format!("simulation: {}", under(&args)), chore(&args))
+    };
+    vec![
+        mode(false, false, false, false),
+        mode(true, false, false, false),
+        mode(false, true, true, false),
+        mode(false, false, false, true),
+    ]
 }
 
 /// What tells runs apart, in words: `one store, 4 s of faults`, `attached sets and full disks, 20 s of faults`.

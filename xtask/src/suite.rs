@@ -12,9 +12,8 @@
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
-use crate::say::{Count, failing, line, step};
+use crate::say::{Count, counted, failing, line, step};
 use crate::times::Times;
-use crate::verify::counted;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::BufRead;
@@ -48,6 +47,13 @@ struct Program {
     file: PathBuf,
 }
 
+/// What every program is told by its environment.
+struct Told<'a> {
+    /// Where it notes tests that it skips.
+    noted: &'a Path,
+    variables: &'a [(&'a str, String)],
+}
+
 /// How the harness begins its last line.
 const RESULT: &str = "test result:";
 
@@ -60,24 +66,25 @@ struct Ended {
     took: Duration,
 }
 
-/// Builds all tests and runs them.
+/// Builds tests of these kinds, as `cargo test` names them, and runs them with these variables.
 ///
 /// # Errors
 /// When they do not build, or a program does not start. A test that failed is in the count.
-pub fn run(times: &mut Times) -> Result<Count> {
+pub fn run(kinds: &[&str], told: &[(&str, String)], times: &mut Times) -> Result<Count> {
     step("cargo test: build");
-    let programs = times.part("build of all tests", |_| built())?;
+    let programs = times.part("build of tests", |_| built(kinds))?;
     step(format!("cargo test: {} programs", programs.len()));
     let noted = fresh_dir("tests")?.join("skipped");
-    let mut count = times.part("tests", |times| all(&programs, &noted, times))?;
+    let mut count = times.part("tests", |times| all(&programs, &Told { noted: &noted, variables: told }, times))?;
     pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
     Ok(count)
 }
 
-fn built() -> Result<Vec<Program>> {
+fn built(kinds: &[&str]) -> Result<Vec<Program>> {
     let mut child = cargo()
         // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
-        .args(["test", "--workspace", "--tests", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
+        .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
+        .args(kinds)
         .current_dir(root())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -133,12 +140,12 @@ fn of(programs: &[Program], turn: Turn) -> impl Iterator<Item = &Program> {
     programs.iter().filter(move |program| program.turn() == turn)
 }
 
-fn all(programs: &[Program], noted: &Path, times: &mut Times) -> Result<Count> {
+fn all(programs: &[Program], told: &Told<'_>, times: &mut Times) -> Result<Count> {
     let mut count = Count::default();
     let beside = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(noted)).collect::<Vec<_>>());
+        let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(told)).collect::<Vec<_>>());
         for program in of(programs, Turn::Usual) {
-            program.judge(program.shown(noted)?, &mut count, times);
+            program.judge(program.shown(told)?, &mut count, times);
         }
         beside.join().map_err(|_| anyhow::anyhow!("the thread of what runs beside the other tests panicked"))
     })?;
@@ -150,7 +157,7 @@ fn all(programs: &[Program], noted: &Path, times: &mut Times) -> Result<Count> {
         program.judge(ended, &mut count, times);
     }
     for program in of(programs, Turn::Last) {
-        program.judge(program.shown(noted)?, &mut count, times);
+        program.judge(program.shown(told)?, &mut count, times);
     }
     Ok(count)
 }
@@ -169,7 +176,7 @@ impl Program {
         line(format!("     Running {}", self.name()));
     }
 
-    fn command(&self, noted: &Path) -> Command {
+    fn command(&self, told: &Told<'_>) -> Command {
         let mut command = Command::new(&self.file);
         if self.turn() == Turn::Beside && on_path("nice") {
             command = Command::new("nice");
@@ -178,15 +185,16 @@ impl Program {
         unsaid(&mut command);
         // What cargo says to a test, as far as one of ours may ask.
         command.env("CARGO_MANIFEST_DIR", &self.folder).env("CARGO_PKG_NAME", &self.package);
-        command.env("HOLDFAST_TEST_SKIPPED", noted).current_dir(&self.folder).stdin(Stdio::null());
+        command.envs(told.variables.iter().map(|(name, value)| (name, value)));
+        command.env("HOLDFAST_TEST_SKIPPED", told.noted).current_dir(&self.folder).stdin(Stdio::null());
         command
     }
 
     /// Runs it and shows what it says while it does.
-    fn shown(&self, noted: &Path) -> Result<Ended> {
+    fn shown(&self, told: &Told<'_>) -> Result<Ended> {
         self.say_name();
         let begun = Instant::now();
-        let mut command = self.command(noted);
+        let mut command = self.command(told);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| self.file.display().to_string())?;
         let (mut count, mut told, mut reasons) = (Count::default(), false, Reasons::default());
         for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
@@ -203,9 +211,9 @@ impl Program {
     }
 
     /// Runs it and keeps what it says.
-    fn kept(&self, noted: &Path) -> Result<(Ended, Vec<String>)> {
+    fn kept(&self, told: &Told<'_>) -> Result<(Ended, Vec<String>)> {
         let begun = Instant::now();
-        let output = self.command(noted).output().with_context(|| self.file.display().to_string())?;
+        let output = self.command(told).output().with_context(|| self.file.display().to_string())?;
         let (count, status) = (Count::default(), output.status);
         let mut ended = Ended { count, told: false, status, took: begun.elapsed() };
         let (mut said, mut reasons) = (Vec::new(), Reasons::default());

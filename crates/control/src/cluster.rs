@@ -12,17 +12,17 @@
 mod clones;
 mod command;
 pub mod deletion;
+mod level;
 mod placement;
 mod refusal;
 mod state;
 
 pub use command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, DATA_KEYS_LEVEL, DELETION_LEVEL, FEATURE_LEVEL, FIRST_LEVEL,
-    LEAVES_LEVEL, LIVES_LEVEL, MEMBERS_MAX, PLACEMENT_LEVEL, PROFILE_LEVEL, SETS_MAX, STORE_URL_BYTES_MAX,
-    WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 pub use deletion::{Deletion, DeletionStage, Deletions, GroupVoters};
-pub use placement::{names_profile, was_changed};
+pub use level::{FEATURE_LEVEL, FIRST_LEVEL};
+pub use placement::was_changed;
 pub use refusal::ClusterRefusal;
 pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};
 

@@ -34,16 +34,16 @@ pub use command::{
     Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
     TTL_MS_MAX, TTL_MS_MIN,
 };
-pub use listed::{LIST_BYTES_MAX, Listing, SNAPSHOTS_LEVEL, SnapshotList};
-pub use pins::{CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Links, PINS_MAX, Pin, PinStanding};
+pub use listed::{LIST_BYTES_MAX, Listing, SnapshotList};
+pub use pins::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, Pin, PinStanding};
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at, taken};
 pub use space::{
-    DROPPED_MAX, GIVEN_UP_LEVEL, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX,
-    SPACE_REQUESTS_REMEMBERED, Snapshot, SnapshotId, StoredKind, StoredObject,
+    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED,
+    Snapshot, SnapshotId, StoredKind, StoredObject,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
-pub use volumes::{VOLUMES_LEVEL, VolumeChange};
+pub use volumes::VolumeChange;
 
 #[cfg(test)]
 mod model_tests;
@@ -51,3 +51,12 @@ mod model_tests;
 mod replay_tests;
 #[cfg(test)]
 mod tests;
+
+/// A command that creates a volume, under a request of its own for each name.
+#[cfg(test)]
+fn create_volume(name: impl Into<String>, sectors: u64) -> SetCommand {
+    let name = holdfast_types::Name::new(name).expect("name");
+    let number = name.as_str().bytes().fold(1_u128 << 100, |number, byte| number.wrapping_mul(257) + u128::from(byte));
+    let change = VolumeChange::Create { name, size: holdfast_types::Sectors(sectors) };
+    SetCommand::ChangeVolume { change, request: holdfast_types::RequestId(number) }
+}

@@ -9,7 +9,7 @@ begin term=1
 end term=1 begin=1-7 root=2
 kept
 ----
-i1: created v1
+i1: changed v1
 i2: snapshot asked for
 i3: begun at t1-i3
 i4: ended

@@ -30,10 +30,10 @@ refused: store URL: found 0 bytes, expected 1 to 2048
 created g3, voters [1, 2, 3]
 
 # The key is wrapped anew; what it wraps does not change.
-rewrap set=2 key=2
-rewrap set=2 key=2 bytes=0
-rewrap set=2 key=2 bytes=4097
-rewrap set=9 key=2
+swap-keys set=2 key=2
+swap-keys set=2 key=2 bytes=0
+swap-keys set=2 key=2 bytes=4097
+swap-keys set=9 key=2
 ----
 rewrapped
 refused: wrapped key: found 0 bytes, expected 1 to 4096

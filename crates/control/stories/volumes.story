@@ -10,13 +10,13 @@ grow-volume volume=1 sectors=4095
 grow-volume volume=1 sectors=2199023255553
 grow-volume volume=3 sectors=4096
 ----
-i1: created v1
-i2: created v2
+i1: changed v1
+i2: changed v2
 i3: refused: a volume of this name exists already: v1 of 2048 sectors
 i4: refused: volume size: found 0 sectors, expected 1 to 2199023255552
 i5: refused: volume size: found 2199023255553 sectors, expected 1 to 2199023255552
-i6: grown
-i7: grown
+i6: changed v1
+i7: changed v1
 i8: refused: a volume cannot shrink: found 4095 sectors, it has 4096 already
 i9: refused: volume size: found 2199023255553 sectors, expected 1 to 2199023255552
 i10: refused: the set has no volume v3

@@ -1,4 +1,4 @@
-//! Calls to an etcd, at whichever of its members answers.
+//! Calls to an etcd: one member after the other, until one answers.
 
 use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::kv_client::KvClient;
@@ -20,18 +20,18 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// A member that falls silent is noticed between calls.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How an etcd is reached.
+/// How to connect to an etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     /// Its members, `http://HOST:PORT` or `https://HOST:PORT`; the first that answers is used.
     pub endpoints: Vec<String>,
     /// The authority's certificate (PEM), for https.
     pub ca: Option<Vec<u8>>,
-    /// Our certificate and its key (PEM), where it asks for one.
+    /// Our certificate and its key (PEM), if the etcd asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Nothing is known to have been written.
+/// A call to the etcd failed. It may have been done all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// An address.
@@ -42,8 +42,8 @@ pub enum EtcdError {
         /// What is wrong with it.
         reason: String,
     },
-    /// None of its members did it; the last one's word.
-    #[error("no member of the etcd did it: {last}")]
+    /// No member did it; the last error.
+    #[error("no etcd member answered: {last}")]
     Unreachable {
         /// The last error, with the member's address.
         last: String,
@@ -60,7 +60,7 @@ pub enum EtcdError {
     },
     /// Something else lies where a pair's roster should.
     #[error(
-        "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1: it is a newer build's, and this gateway needs one as well, or somebody else's, who has to take it away"
+        "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1. A newer build may have written it: then upgrade this gateway. If another program did, delete the key"
     )]
     NoRoster {
         /// The key.
@@ -69,7 +69,7 @@ pub enum EtcdError {
         found: String,
     },
     /// Somebody else wrote the key each time.
-    #[error("key {key:?} of the etcd was written by somebody else {times} times in a row")]
+    #[error("key {key:?} of the etcd was changed by others {times} times in a row")]
     Contended {
         /// The key.
         key: String,
@@ -122,7 +122,7 @@ impl Client {
         self.ask_over(|channel| call(KvClient::new(channel))).await
     }
 
-    /// Asks one member after the other, the one that answered last first.
+    /// Asks one member after the other, beginning with the one that answered last.
     async fn ask_over<T, F, C>(&mut self, call: F) -> Result<T, EtcdError>
     where
         F: Fn(Channel) -> C,
@@ -143,7 +143,7 @@ impl Client {
         Err(EtcdError::Unreachable { last })
     }
 
-    /// Linearizable: what is read is not older than what was written before.
+    /// Linearizable: the result is not older than any earlier write.
     pub(crate) async fn get(&mut self, key: &str) -> Result<Found, EtcdError> {
         let (_, found) = self.get_whole(key).await?;
         Ok(found.map_or(Found { value: None, revision: 0 }, |kv| Found {
@@ -163,7 +163,8 @@ impl Client {
         Ok((reply.header.map_or(0, |header| header.cluster_id), reply.kvs.into_iter().next()))
     }
 
-    /// Makes the key under a lease where it is not there; whether it was not. An error does not say that nothing was written.
+    /// Creates the key under a lease if it does not exist; returns whether it did. After an error it may have been
+    /// written.
     pub(crate) async fn put_new(&mut self, key: &str, value: &[u8], lease: i64) -> Result<bool, EtcdError> {
         let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec(), lease };
         let compare = Compare {
@@ -201,7 +202,7 @@ impl Client {
         Ok(if reply.id == lease { reply.ttl } else { 0 })
     }
 
-    /// Ends a lease, and with it the keys under it. Done also where there is none of that id.
+    /// Ends a lease and its keys. Succeeds if there is no lease of that id.
     pub(crate) async fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
         let reply = self.ask_over(|channel| async move {
             let mut client = LeaseClient::new(channel);
@@ -213,13 +214,14 @@ impl Client {
         reply.await.map(drop)
     }
 
-    /// Writes the key if it is still as it was read; whether it was. An error does not say that nothing was written.
+    /// Writes the key if it has not changed since it was read; returns whether it did. After an error it may have been
+    /// written.
     pub(crate) async fn put_if(&mut self, key: &str, value: &[u8], revision: i64) -> Result<bool, EtcdError> {
         let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec(), lease: 0 };
         self.change_if(key, request_op::Request::RequestPut(put), revision).await
     }
 
-    /// Deletes the key if it is still as it was read; whether it was. An error does not say that it is still there.
+    /// Deletes the key if it has not changed since it was read; returns whether it did. After an error it may be gone.
     pub(crate) async fn delete_if(&mut self, key: &str, revision: i64) -> Result<bool, EtcdError> {
         let delete = DeleteRangeRequest { key: key.as_bytes().to_vec() };
         self.change_if(key, request_op::Request::RequestDeleteRange(delete), revision).await

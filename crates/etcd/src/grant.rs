@@ -1,8 +1,8 @@
-//! What is told of a set's lease, and whether it is newer than what was told before.
+//! A set's lease as it is mirrored in an etcd, and whether it is newer than what is there.
 //!
-//! G1  What lies there is replaced only by what is newer: of a later life of the set, or of a later entry of its log. A leader that was stopped and goes on
-//!     takes nothing back.
-//! G2  What is there and is not ours stays.
+//! G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A leader
+//!     that was stopped and resumes takes nothing back.
+//! G2  A record that is not ours stays.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,8 @@ pub struct Grant {
     pub generation: u64,
     /// Index of the entry, in the log of that life, up to which this is true.
     pub index: u64,
-    /// The set's number: a set that was made after one of the same name was deleted has a higher one. 0 where an earlier build told of it.
+    /// The set's number: a set that was created after the deletion of one of the same name has a higher number. 0 in
+    /// records of earlier builds.
     #[serde(default)]
     pub number: u64,
 }
@@ -47,7 +48,7 @@ pub struct Held {
     pub since_unix_ms: u64,
 }
 
-/// What to do about what lies there.
+/// What to do about the record that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Write ours.
@@ -66,13 +67,13 @@ impl Grant {
         Self { form: FORM, set, cluster, held, generation, index, number }
     }
 
-    /// Whether two of them say the same about who holds the set, whenever it was.
+    /// Whether both say the same, whatever their index.
     pub fn says_the_same(&self, other: &Self) -> bool {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
-    /// Whether what lies there was told of this very set by this cluster, in this life or an earlier one (G2): it goes with the set. What a newer set of the name
-    /// was told stays, however late this comes.
+    /// Whether the record there is of this very set and cluster, in this life or an earlier one (G2), so that it goes
+    /// with the set. A record of a newer set of the same name stays, however late this call arrives.
     pub(crate) fn was_told_of(there: &[u8], set: &str, number: u64, cluster: &str, generation: u64) -> bool {
         let found = serde_json::from_slice::<Grant>(there);
         found.is_ok_and(|found| {
@@ -98,7 +99,8 @@ impl Grant {
         if found.form != FORM || found.set != self.set {
             return Next::Foreign(format!("form {} of set {:?}", found.form, found.set));
         }
-        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key are somebody's mistake.
+        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key
+        // are somebody's mistake.
         if found.cluster != self.cluster && found.generation == self.generation {
             return Next::Foreign(format!("a grant of cluster {}", found.cluster));
         }

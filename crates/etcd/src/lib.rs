@@ -1,13 +1,15 @@
-//! An etcd beside the cluster, told of each grant, for tools that follow etcd (ADR 0027); and the one seat of a gateway pair in it, and its roster (ADR 0031).
+//! An etcd beside the cluster: a mirror of each grant, for tools that follow etcd (ADR 0027); and the seat and roster
+//! of a gateway pair (ADR 0031).
 //!
 //! ```text
 //!   gateway that leads the set ─▶ Mirror::show ─▶ grant: is what lies there older? ─▶ client: written if unchanged since it was read ─▶ etcd
 //! ```
-//! The mirror decides nothing for Holdfast: no grant waits for an etcd, and none is read from it. The seat of a gateway pair does (ADR 0031): who has it
-//! serves, and until when follows from the answers here by `holdfast_control::pair`. So does what its roster is to say.
+//! The mirror decides nothing for Holdfast: no grant waits for an etcd, and none is read from it. The seat of a gateway
+//! pair does (ADR 0031): who has it serves, and until when follows from the answers here by `holdfast_control::pair`.
+//! So does what its roster is to say.
 //!
-//! Owns: the form of what is written, when it replaces what is there, and the calls by which a seat is taken, kept and given up. Does not own: when there is
-//! something to tell, any clock (the gateway's).
+//! Owns: the form of what is written, when it replaces what is there, and the calls by which a seat is taken, kept and
+//! given up. Does not own: when there is something to tell, any clock (the gateway's).
 
 mod client;
 mod grant;

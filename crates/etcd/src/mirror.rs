@@ -22,7 +22,7 @@ pub enum Shown {
 pub struct Mirror {
     client: Client,
     prefix: String,
-    /// A write of ours may still come to pass (R12). The next one raises the revision that it compares with, whatever it says.
+    /// An earlier write of ours may still arrive (R12). The next write raises the revision that it compares with.
     unsure: bool,
 }
 
@@ -64,8 +64,8 @@ impl Mirror {
         Err(EtcdError::Contended { key, times: TRIES })
     }
 
-    /// Takes away what was told of a set that is deleted: by `cluster`, of its life `generation` or an earlier one. What is not ours stays (G2). Whether
-    /// there was something. Can be repeated.
+    /// Removes the record of a deleted set: by `cluster`, of its life `generation` or an earlier one. Records that are
+    /// not ours stay (G2). Returns whether there was one. Can be repeated.
     ///
     /// # Errors
     /// [`EtcdError`], as [`Mirror::show`].

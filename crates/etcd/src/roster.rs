@@ -1,4 +1,5 @@
-//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR 0031).
+//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR
+//! 0031).
 //!
 //! Owns: its text, and the calls. Does not own: what it is to say, which `holdfast_control::pair` decides.
 
@@ -79,11 +80,12 @@ impl RosterKey {
         Ok((text, found.revision))
     }
 
-    /// Makes it what `next` says of what is there; where that is no change it is only read. What somebody else wrote meanwhile is asked about anew. Can be repeated: an
-    /// error may hide that it was written, and what lands late lands only on what it was made of (R12).
+    /// Replaces the roster by what `next` makes of it; if that is no change, it is only read. If another gateway wrote
+    /// meanwhile, `next` is asked again. Can be repeated: an error may hide that it was written, and a late write only
+    /// replaces what it was made from (R12).
     ///
     /// # Errors
-    /// [`EtcdError`], after a bounded number of calls. Inside of it what `next` refused: nothing was written then.
+    /// [`EtcdError`], after a bounded number of calls. Inside: `next`'s refusal; nothing was written then.
     pub async fn change<E>(
         &mut self,
         next: impl Fn(Option<&RosterText>) -> Result<RosterText, E>,

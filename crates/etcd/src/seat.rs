@@ -4,10 +4,11 @@
 //!   look ─▶ nobody's ─▶ a lease, then the key under it where there is none (one transaction) ─▶ held, of this create revision
 //!                       keep: keep-alive, then a look whether the key is still that one ─▶ kept, or lost
 //! ```
-//! Nobody waits in it with a lease in the hand: a lease is asked for when the seat was seen free, so its time to live counts from just before. Keep-alives go over
-//! connections of their own: what else is asked of an etcd that is slow does not hold them up.
+//! A lease is requested only after the seat was seen free, so its time to live counts from just before. Keep-alives use
+//! connections of their own, so that other calls to a slow etcd do not delay them.
 //!
-//! Owns: the calls. Does not own: when they are made, what their answers allow, any clock: who calls notes the moment before.
+//! Owns: the calls. Does not own: when they are made, what follows from their answers, any clock. The caller notes the
+//! time before each call.
 
 use crate::client::{Client, EtcdError, EtcdOptions};
 use crate::proto::KeyValue;
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// The form of [`Holder`] that this build writes.
 const FORM: u32 = 1;
 
-/// Who holds a seat, for people and tools; nothing follows from it.
+/// The holder of a seat, for people and tools; nothing depends on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     form: u32,
@@ -50,7 +51,7 @@ pub struct Tenancy {
     pub ttl: Duration,
 }
 
-/// Who sits there.
+/// The present occupant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
     /// As it says itself; `None` where the text is not of this form.
@@ -62,12 +63,12 @@ pub struct Occupant {
     lease: i64,
 }
 
-/// What a keep-alive came to.
+/// Result of a keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Ours for so long from before the asking.
+    /// Still ours, for this long from before the call.
     For(Duration),
-    /// Not ours any more: what was found.
+    /// No longer ours, and why.
     Lost(String),
 }
 
@@ -91,7 +92,8 @@ fn revision(kv: &KeyValue) -> u64 {
 }
 
 impl Seat {
-    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first used.
+    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first
+    /// used.
     ///
     /// # Errors
     /// [`EtcdError::Endpoint`].
@@ -106,7 +108,7 @@ impl Seat {
         &self.key
     }
 
-    /// Who has it now (linearizable); `None`: nobody.
+    /// The present occupant (linearizable); `None` if there is none.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -120,16 +122,17 @@ impl Seat {
         }))
     }
 
-    /// Takes it if nobody has it. The time to live counts from before the call. `None`: somebody was quicker.
+    /// Takes the seat if it is free. The time to live counts from before the call. `None`: another gateway was faster.
     ///
     /// # Errors
-    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was ended here.
+    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was
+    /// ended here.
     pub async fn take(&mut self, holder: &Holder) -> Result<Option<Tenancy>, EtcdError> {
         let (lease, ttl) = self.asks.grant(self.ttl_s).await?;
         // A struct of numbers and texts with string keys always has a form in JSON.
         let value = serde_json::to_vec(holder).unwrap_or_default();
         let put = self.asks.put_new(&self.key, &value, lease).await;
-        // R12: whatever the transaction said or did not say, what lies there decides. The lease is nobody else's.
+        // R12: what lies there decides, whatever the transaction answered. The lease is only ours.
         let found = match put {
             Ok(false) => Ok(None),
             Ok(true) | Err(_) => self.asks.get_whole(&self.key).await.map(Some),
@@ -139,14 +142,14 @@ impl Seat {
                 Ok(Some(Tenancy { etcd, revision: revision(&kv), lease, ttl: seconds(ttl) }))
             }
             not => {
-                // A transaction that is still on its way finds no lease then.
+                // A transaction that is still on its way will find no lease.
                 let revoked = self.asks.revoke(lease).await;
                 not.and(revoked).map(|()| None)
             }
         }
     }
 
-    /// Says that the holder lives, and looks whether it still is the holder. The time to live counts from before the call.
+    /// Renews the lease, and checks that we still hold the seat. The time to live counts from before the call.
     ///
     /// # Errors
     /// [`EtcdError`]: nothing is known; the last answer counts.
@@ -155,8 +158,8 @@ impl Seat {
         if ttl <= 0 {
             return Ok(Kept::Lost("there is no such lease".into()));
         }
-        // The key may be gone though the lease is not: deleted by a person. And a member that was cut off from the others may renew what they have let expire; this
-        // look needs a majority of them.
+        // The key may be gone although the lease is not: a person deleted it. And a member that was cut off may renew a
+        // lease that the others have let expire; this read needs a majority of them.
         let (etcd, found) = self.keeps.get_whole(&self.key).await?;
         Ok(match found {
             Some(kv) if kv.lease == held.lease && revision(&kv) == held.revision && etcd == held.etcd => {

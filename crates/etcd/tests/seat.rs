@@ -1,5 +1,6 @@
-//! What a pair relies on, against a real etcd on loopback: the seat is one gateway's at a time, its revision grows, and who lost it hears so; of two who replace the
-//! roster at once none is lost. Where there is no `etcd` (Debian's etcd-server), it says that it was skipped.
+//! What a pair relies on, against a real etcd on loopback: the seat is one gateway's at a time, its revision grows, and
+//! who lost it hears so; of two who replace the roster at once none is lost. Where there is no `etcd` (Debian's
+//! etcd-server), it says that it was skipped.
 
 use holdfast_etcd::{EtcdError, EtcdOptions, Holder, Kept, RosterKey, RosterText, Seat, Tenancy};
 use std::collections::BTreeMap;

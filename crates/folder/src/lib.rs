@@ -1,21 +1,23 @@
 //! Folders whose names outlive a power cut.
 //!
-//! A folder's own sync covers the names in it, not its own name in the folder above: a power cut may take a folder away whole, with everything that
-//! was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
+//! A sync of a folder covers the names in it, but not its own name in its parent: a power cut may remove a folder with
+//! everything that was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
 //!
 //! - **F1** Nothing is made in a folder before that folder's own name is durable.
-//! - **F2** Also where the folder was there: an earlier start may have been cut short between making and syncing, and who follows a link needs both names.
+//! - **F2** This holds for a folder that existed before, too: an earlier start may have ended between making and
+//!   syncing it. For a link, both names must be durable.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Makes `dir` and what is missing above it, and makes all these names durable, up to the file system's own root.
+/// Creates `dir` and its missing parents, and makes all these names durable, up to the file system's root.
 ///
 /// # Errors
-/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there cannot be opened (rights), or
-/// that a file system knows no sync of folders or cannot be written, is no error: then the name is the business of who made it.
+/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there
+/// cannot be opened (rights), or that a file system knows no sync of folders or cannot be written, is no error: then
+/// the name is the business of who made it.
 pub fn make(dir: &Path) -> io::Result<()> {
     make_from_above(dir)?;
     let real = dir.canonicalize()?;
@@ -32,7 +34,7 @@ pub fn make(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the file at `path` anew, and makes its content and its name durable. Its folder has to be there ([`make`]).
+/// Writes the file at `path`, and makes its content and its name durable. Its folder must exist ([`make`]).
 ///
 /// # Errors
 /// As the disk says, but for a file system that knows no sync of folders; what was written so far stays.
@@ -61,13 +63,13 @@ fn make_from_above(dir: &Path) -> io::Result<()> {
     };
     match made {
         Ok(()) => {}
-        // Somebody else was quicker.
+        // Another process was faster.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
         Err(error) => return Err(error),
     }
     match above(dir).map_or(Ok(()), |above| sync(&above)) {
         Err(error) if !knows_no_sync(&error) => {
-            // The next start must not take it for one that was there.
+            // Else the next start would believe that it is durable.
             let _ = fs::remove_dir(dir);
             Err(error)
         }
@@ -75,8 +77,8 @@ fn make_from_above(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The folders above this path, from the nearest on, that are on the file system that it is on itself. `path` is absolute; where it is a link, it is the
-/// link's own name that counts.
+/// The folders above this path, nearest first, that are on the same file system. `path` is absolute; of a link, its own
+/// name counts, not its target's.
 fn above_on_disk(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut at = path;

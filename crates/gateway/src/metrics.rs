@@ -181,16 +181,6 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by op and outcome."),
     (Kind::Counter, "holdfast_store_errors_total", "Attempts that failed, by kind of trouble."),
     (Kind::Counter, "holdfast_store_failovers_total", "Of several stores: reads that went on to another one."),
-    (
-        Kind::Counter,
-        "holdfast_store_hedges_left_out_total",
-        "Of several stores: reads that would have asked a second one after the p95, had the budget allowed it.",
-    ),
-    (
-        Kind::Counter,
-        "holdfast_store_hedges_total",
-        "Of several stores: reads that asked a second one beside the first.",
-    ),
     (Kind::Gauge, "holdfast_store_missing_bytes", "Of several stores: bytes that one lacks, as the leader knows."),
     (Kind::Gauge, "holdfast_store_missing_objects", "Of several stores: objects that one lacks, as the leader knows."),
     (Kind::Gauge, "holdfast_store_needs_operator", "1 while the store needs a person. Page on it."),

@@ -6,7 +6,7 @@ use holdfast_set::cluster::{Cluster, ClusterError};
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::node::{Adopted, Node};
-use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, LIVES_LEVEL, Standing};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
@@ -160,10 +160,6 @@ async fn change_life(
 async fn renew(node: &Arc<Node>, adopted: &Adopted) {
     let pace = node.renewal_pace();
     while passes(node, pace).await {
-        // A build that keeps no lives could not be gone back to otherwise: its counter of starts would be behind.
-        if node.cluster.state().level < LIVES_LEVEL {
-            continue;
-        }
         change_life(node, Identity::renew_life).await;
         if !passes(node, SETTLES.min(pace)).await || !registered(node, adopted).await {
             return;

@@ -1,19 +1,16 @@
-//! What readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups only.
+//! State that readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups
+//! only.
 
 use crate::DiskFile;
 use crate::format::Seed;
 use crate::index::SharedIndex;
 use holdfast_seal::FileKey;
 use holdfast_types::GroupId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-/// Locks even where a thread panicked inside: our critical sections leave their data whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A file that records are read from. Who holds it keeps it readable, also after it was dropped from the journal.
+/// A file that records are read from. It stays readable while a handle exists, also after the journal dropped it.
 pub struct JournalFile {
     pub(crate) number: u64,
     pub(crate) name: String,
@@ -52,31 +49,31 @@ pub struct Catalog {
 impl Catalog {
     /// The index of a group; an empty one is made where there is none.
     pub fn index(&self, group: GroupId) -> SharedIndex {
-        lock(&self.groups).entry(group).or_default().clone()
+        self.groups.locked().entry(group).or_default().clone()
     }
 
     /// Groups that have an index.
     pub fn groups(&self) -> Vec<GroupId> {
-        lock(&self.groups).keys().copied().collect()
+        self.groups.locked().keys().copied().collect()
     }
 
     pub(crate) fn file(&self, number: u64) -> Option<Arc<JournalFile>> {
-        lock(&self.files).get(&number).cloned()
+        self.files.locked().get(&number).cloned()
     }
 
     pub(crate) fn add_file(&self, file: Arc<JournalFile>) {
-        lock(&self.files).insert(file.number, file);
+        self.files.locked().insert(file.number, file);
     }
 
     pub(crate) fn remove_file(&self, number: u64) -> Option<Arc<JournalFile>> {
-        lock(&self.files).remove(&number)
+        self.files.locked().remove(&number)
     }
 
     pub(crate) fn oldest(&self) -> Option<Arc<JournalFile>> {
-        lock(&self.files).values().next().cloned()
+        self.files.locked().values().next().cloned()
     }
 
     pub(crate) fn file_count(&self) -> usize {
-        lock(&self.files).len()
+        self.files.locked().len()
     }
 }

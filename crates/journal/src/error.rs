@@ -60,7 +60,7 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// No further file can be begun (disk full). Nothing was written of what is left; it may be tried again.
-    #[error("no further journal file: {0}")]
+    #[error("cannot begin another journal file: {0}")]
     NoRoom(#[source] io::Error),
     /// J2: a write or sync failed, now or earlier. Nothing is durable from here on, for the life of the process.
     #[error("journal file {file}: {what}: {source}")]

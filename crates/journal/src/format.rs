@@ -14,11 +14,11 @@
 //! Every CRC32C is seeded by the file's uuid: what a recycled file held before can never pass for its new contents, and
 //! a client that chooses its payload cannot forge a record. Own offsets catch misdirected writes. A chunk's CRC is
 //! seeded by the record's place and the chunk's number as well, so that chunks of two records cannot stand in for each
-//! other; chunks exist so that a small read of a large entry is checked without reading all of it.
-//! A sealed file's payloads are encrypted chunk by chunk under the file's key, with the record's offset and the chunk's number
-//! as nonce, bound to bytes 4 to 48 of the record's head; the CRCs are of what is on disk, so that damage is told from a wrong
-//! key, and is found without any. Heads are not encrypted: groups, indexes and lengths can be read.
-//! The `synced` offsets are what J1 rests on: everything below was synced before this batch was written.
+//! other; chunks exist so that a small read of a large entry is checked without reading all of it. A sealed file's
+//! payloads are encrypted chunk by chunk under the file's key, with the record's offset and the chunk's number as
+//! nonce, bound to bytes 4 to 48 of the record's head; the CRCs are of what is on disk, so that damage is told from a
+//! wrong key, and is found without any. Heads are not encrypted: groups, indexes and lengths can be read. The `synced`
+//! offsets are what J1 rests on: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
 use holdfast_seal::{FileKey, KeyFingerprint, TAG_BYTES};
@@ -359,7 +359,8 @@ impl RecordHeader {
         Err((format!("crc {found:#010x} of payload chunk {number}"), format!("{expected:#010x}")))
     }
 
-    /// Opens chunks of payload where they stand, the first of them being number `first`. Without a key they are what they are.
+    /// Opens chunks of payload where they stand, the first of them being number `first`. Without a key they are what
+    /// they are.
     pub(crate) fn open_chunks(
         &self,
         key: Option<&FileKey>,

@@ -1,4 +1,4 @@
-//! Where each live record of a group lies, and how many live bytes each file still holds.
+//! The place of each live record of a group, and how many live bytes each file holds.
 //!
 //! The same [`GroupIndex::apply`] serves while writing and while replaying, so the two cannot drift apart.
 
@@ -349,7 +349,8 @@ impl GroupIndex {
 mod tests {
     use super::*;
 
-    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between them.
+    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between
+    /// them.
     #[test]
     fn an_overtaken_purge_takes_nothing_back() {
         let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());

@@ -1,4 +1,4 @@
-//! What a group asks the journal to remember.
+//! Operations that the journal records for a group.
 
 use bytes::Bytes;
 use holdfast_types::{GroupId, LogId};

@@ -1,10 +1,11 @@
 //! Reading entries back: place from the index, file pinned, header and checksums checked (R9, J7).
 
-use crate::catalog::{Catalog, JournalFile, lock};
+use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
 use crate::index::{Place, SharedIndex, Slot};
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, ReadError};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex};
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,12 +53,13 @@ pub fn read_part(
     read_range(&file, slot.place, Kind::Entry, group, id, slot.len, start..start + len)
 }
 
-/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows more.
+/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows
+/// more.
 fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, Slot), ReadError> {
     let mut last = None;
     loop {
         let (slot, next) = {
-            let index = lock(index);
+            let index = index.locked();
             (index.slot(at), index.next())
         };
         let Some(slot) = slot else { return Err(ReadError::Missing { index: at, next }) };
@@ -163,7 +165,7 @@ pub fn read_entries(
         let mut run = Vec::new();
         let mut end = u64::from(slot.place.offset);
         {
-            let index = lock(index);
+            let index = index.locked();
             for next in at..range.end {
                 let Some(slot) = index.slot(next).filter(|slot| slot.place.file == file.number) else { break };
                 let offset = u64::from(slot.place.offset);

@@ -1,11 +1,11 @@
 //! Opening: scan, cut, begin a new file, rewrite the uncertain tail into it, sync; only then is the journal usable.
 //!
-//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2. The
-//! new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is synced:
-//! a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is answered
-//! before.
+//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2.
+//! The new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is
+//! synced: a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is
+//! answered before.
 
-use crate::catalog::{Catalog, JournalFile, file_name, file_number, lock};
+use crate::catalog::{Catalog, JournalFile, file_name, file_number};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
 use crate::read::read_record;
 use crate::replay::Replay;
@@ -14,6 +14,7 @@ use crate::write::{Current, Item, Journal, Params, Sealing, UuidSource, begin_fi
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -38,8 +39,8 @@ pub struct RecoveryReport {
     pub corrupt: Vec<CorruptRecord>,
     /// R9: groups that have lost, or may have lost, something synced. They need rebuilding from peers.
     pub damaged: BTreeMap<GroupId, CorruptRecord>,
-    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows nothing of may
-    /// have been in it.
+    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows
+    /// nothing of may have been in it.
     pub lost: Option<CorruptRecord>,
 }
 
@@ -208,8 +209,9 @@ fn replay_waiting(
     Ok(())
 }
 
-/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node until peers heal them: so it is
-/// read a second time, and what the disk says of it counts only where it gives another block of the same file.
+/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node
+/// until peers heal them: so it is read a second time, and what the disk says of it counts only where it gives another
+/// block of the same file.
 ///
 /// # Errors
 /// The disk does not answer, and nothing is known of what it holds.
@@ -274,7 +276,7 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
     let mut items = Vec::new();
     for (group, touched) in &replay.touched {
         let index = replay.catalog.index(*group);
-        let index = lock(&index);
+        let index = index.locked();
         if index.damaged.is_some() {
             // J8: written again it might look whole. Nobody may use it before it is dropped.
             continue;

@@ -4,16 +4,18 @@
 //! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
 //! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
 //!
-//! What is not known synced is opened as well, at every start: a payload with right checksums that was not sealed here is no torn tail, and could
-//! not be written again. It damages its group, not the start of the others. Elsewhere the tag is looked at when an entry is read.
+//! Payloads that are not known to be synced are decrypted too, at every start: a payload with correct checksums that
+//! was not sealed here is no torn tail, and could not be written again. It damages its group, not the start of the
+//! others. Elsewhere the tag is checked when an entry is read.
 
-use crate::catalog::{Catalog, JournalFile, file_name, lock};
+use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};
 use crate::index::{Ledger, Place};
 use crate::read::read_record;
 use crate::scan::{Bad, Piece, Scanned, ScannedBatch, ScannedFile};
 use crate::{CorruptRecord, ReadError, RecoverError};
 use holdfast_types::GroupId;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -196,7 +198,7 @@ impl Replay {
             _ => {}
         }
         let index = self.catalog.index(group);
-        let result = lock(&index).apply(group, &header.change(&record.payload), place, &mut self.ledger);
+        let result = index.locked().apply(group, &header.change(&record.payload), place, &mut self.ledger);
         if let Err(found) = result {
             let expected = "entries without a gap".to_string();
             let misfit =
@@ -226,13 +228,13 @@ impl Replay {
         let mut damaged = std::mem::take(&mut self.bad_votes);
         for bad in std::mem::take(&mut self.bad_entries) {
             let index = self.catalog.index(bad.group);
-            if lock(&index).slot(bad.index).is_some_and(|slot| slot.place == bad.place) {
+            if index.locked().slot(bad.index).is_some_and(|slot| slot.place == bad.place) {
                 damaged.entry(bad.group).or_insert(bad.corrupt);
             }
         }
         for group in self.catalog.groups() {
             let index = self.catalog.index(group);
-            let mut index = lock(&index);
+            let mut index = index.locked();
             let dropped_at = self.dropped_at.get(&group).copied().unwrap_or(0);
             if let Some((_, corrupt)) = self.lost.as_ref().filter(|(lost_at, _)| *lost_at > dropped_at) {
                 damaged.entry(group).or_insert_with(|| corrupt.clone());
@@ -253,14 +255,14 @@ impl Replay {
             }
         }
         for (group, corrupt) in &damaged {
-            lock(&self.catalog.index(*group)).damaged = Some(corrupt.clone());
+            self.catalog.index(*group).locked().damaged = Some(corrupt.clone());
         }
         damaged
     }
 }
 
-/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the start fails, and the next one
-/// looks again. A group that is called damaged stays so until its peers heal it.
+/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the
+/// start fails, and the next one looks again. A group that is called damaged stays so until its peers heal it.
 fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Result<Option<CorruptRecord>, RecoverError> {
     if header.kind != Kind::Entry || file.key.is_none() {
         return Ok(None);

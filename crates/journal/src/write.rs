@@ -1,6 +1,6 @@
 //! The journal while it is written: batches, rotation, carrying forward, dropping.
 
-use crate::catalog::{Catalog, JournalFile, file_name, lock};
+use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, Kind, RecordHeader, batch_bytes, record_bytes,
 };
@@ -9,6 +9,7 @@ use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
 use holdfast_seal::NodeKey;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -32,7 +33,8 @@ const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Carried forward at a time, in bytes, so that appends wait little.
 const CARRY_BYTES_MAX: usize = 1 << 20;
 
-/// Left at the end of a file, in bytes, as long as the next could not be begun: for the purges that give a full disk its room back. Of a small file a sixteenth.
+/// Bytes that are left free at the end of a file while the next cannot be begun, for the purges that free a full disk;
+/// in a small file a sixteenth.
 const PURGE_ROOM_BYTES_MAX: u64 = 64 << 10;
 
 /// Files dropped, or parts of one carried forward, at a time.
@@ -144,8 +146,8 @@ pub struct Journal<D: Disk> {
     pub(crate) damaged: BTreeSet<GroupId>,
     /// Files whose header is bad: they go in their turn, like others.
     pub(crate) lost_files: BTreeSet<u64>,
-    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried again
-    /// once they are fewer.
+    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried
+    /// again once they are fewer.
     pub(crate) blocked: Option<(u64, u64, ReadError)>,
 }
 
@@ -268,9 +270,10 @@ impl<D: Disk> Journal<D> {
         PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
     }
 
-    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else would ever make room for that. What waits
-    /// for the same group comes after the entry that `upto` names, and a truncation never goes back behind what was purged, so the order between them does not
-    /// matter. True if any was written; the one that waits in its turn changes nothing any more.
+    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else
+    /// would ever make room for that. What waits for the same group comes after the entry that `upto` names, and a
+    /// truncation never goes back behind what was purged, so the order between them does not matter. True if any was
+    /// written; the one that waits in its turn changes nothing any more.
     ///
     /// # Errors
     /// Final (J2).
@@ -278,7 +281,7 @@ impl<D: Disk> Journal<D> {
         let mut items = Vec::new();
         for (group, upto) in purges {
             let index = self.catalog.index(group);
-            let held = lock(&index).slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
+            let held = index.locked().slot(upto.index.0).is_some_and(|slot| slot.term == upto.term);
             let op = Op::Purge { group, upto };
             if held && self.fits_at_all(items.iter().map(Item::bytes).sum::<usize>() + record_bytes(0)) {
                 items.push(Item::of(&op));
@@ -324,7 +327,7 @@ impl<D: Disk> Journal<D> {
                 Some((group, index)) if group == item.group => index,
                 _ => self.catalog.index(item.group),
             };
-            let mut guard = lock(&index);
+            let mut guard = index.locked();
             let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
             assert!(takes, "J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
             if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
@@ -406,8 +409,8 @@ impl<D: Disk> Journal<D> {
         !self.marked && !self.failed
     }
 
-    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known as
-    /// corruption, not taken for a torn tail. Costs one block per pause.
+    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known
+    /// as corruption, not taken for a torn tail. Costs one block per pause.
     ///
     /// # Errors
     /// Final (J2).
@@ -436,8 +439,8 @@ impl<D: Disk> Journal<D> {
         result
     }
 
-    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch may
-    /// spoil its neighbour as well, and would then pass for a torn tail.
+    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch
+    /// may spoil its neighbour as well, and would then pass for a torn tail.
     ///
     /// # Errors
     /// Final (J2).
@@ -453,7 +456,8 @@ impl<D: Disk> Journal<D> {
         self.untidy && !self.failed
     }
 
-    /// Puts the house in order, a few steps at a time: drops old files that hold nothing live, carries little forward, begins the next file.
+    /// Housekeeping, a few steps at a time: drops old files without live records, carries the last ones forward, begins
+    /// the next file.
     ///
     /// # Errors
     /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (J2).
@@ -530,7 +534,7 @@ impl<D: Disk> Journal<D> {
         let most = CARRY_BYTES_MAX.min(self.batch_bytes_max() as usize);
         for group in self.ledger.groups(file.number) {
             let index = self.catalog.index(group);
-            let index = lock(&index);
+            let index = index.locked();
             let mut places = Vec::new();
             let mut wanted = self.ledger.records(file.number, group);
             for (_, note) in notes(group, &index).into_iter().filter(|(place, _)| place.file == file.number) {

@@ -3,12 +3,12 @@
 //! ```text
 //!   fill-N  being zero-filled        ready-N  whole and synced, for the next create        journal-N, begin-N  in use
 //! ```
-//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks are
-//! written once before they are used, and fdatasync has no metadata to commit.
+//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks
+//! are written once before they are used, and fdatasync has no metadata to commit.
 
 use crate::config::OpenError;
-use crate::queue::lock;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
+use holdfast_types::sync::LockExt;
 use rustix::fs::{FlockOperation, OFlags};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -28,9 +28,9 @@ const LOCK_NAME: &str = "lock";
 struct Ready {
     names: Vec<String>,
     next_number: u64,
-    /// Why the last fill failed; cleared by who asks again.
+    /// Why the last fill failed; cleared by the next request.
     error: Option<io::Error>,
-    /// Somebody waits for a file.
+    /// A caller waits for a file.
     wanted: bool,
     closing: bool,
 }
@@ -108,7 +108,7 @@ impl RealDisk {
 
     /// The handle of `file`, whose name is `name` by now.
     fn handle(&self, name: &str, file: File, bytes: u64) -> RealFile {
-        let mut open = lock(&self.open);
+        let mut open = self.open.locked();
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
         RealFile { file, direct: self.folder.direct, bytes, _open: token }
@@ -117,7 +117,7 @@ impl RealDisk {
 
 impl Drop for RealDisk {
     fn drop(&mut self) {
-        lock(&self.folder.ready).closing = true;
+        self.folder.ready.locked().closing = true;
         self.folder.changed.notify_all();
         if let Some(filler) = self.filler.take()
             && filler.join().is_err()
@@ -146,7 +146,7 @@ fn open_file(path: &Path, direct: bool) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether O_DIRECT works here: tried out, because some file systems refuse only the write.
+/// Whether O_DIRECT works here. Tries it, because some file systems refuse only the write.
 fn takes_direct(dir: &Path) -> io::Result<bool> {
     let path = dir.join("fill-probe");
     drop(File::create(&path)?);
@@ -156,8 +156,9 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     direct_works(tried)
 }
 
-/// What the outcome of a direct write says. Only a refusal means no: a full disk took the request, and has no room for it now; to go through the page
-/// cache for the life of the process because of that would be wrong. Any other error says nothing, and the start fails with it.
+/// Whether direct writes work, by the result of one. Only a refusal means no. A full disk accepted the request and has
+/// no room at present; that must not send all writes through the page cache for the life of the process. Any other
+/// error fails the start.
 fn direct_works(tried: io::Result<()>) -> io::Result<bool> {
     let Err(error) = tried else { return Ok(true) };
     let refused = [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
@@ -173,7 +174,7 @@ impl Folder {
     fn fill_ahead(&self) {
         loop {
             let number = {
-                let mut ready = lock(&self.ready);
+                let mut ready = self.ready.locked();
                 // After an error only on demand: a full disk is not hammered.
                 while !ready.closing && !ready.wanted && (ready.names.len() >= READY_WANTED || ready.error.is_some()) {
                     ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +187,7 @@ impl Folder {
                 ready.next_number - 1
             };
             let filled = self.fill(number);
-            let mut ready = lock(&self.ready);
+            let mut ready = self.ready.locked();
             match filled {
                 Ok(name) => ready.names.push(name),
                 Err(error) => ready.error = Some(error),
@@ -222,7 +223,7 @@ impl Folder {
             let len = (self.file_bytes - at).min(FILL_BYTES as u64);
             file.write_all_at(&zeroes[..len as usize], at)?;
             at += len;
-            if lock(&self.ready).closing {
+            if self.ready.locked().closing {
                 return Err(io::Error::from(io::ErrorKind::Interrupted));
             }
         }
@@ -231,7 +232,7 @@ impl Folder {
 
     /// A ready file's name; waits for the filling thread where there is none.
     fn take_ready(&self) -> io::Result<String> {
-        let mut ready = lock(&self.ready);
+        let mut ready = self.ready.locked();
         ready.error = None;
         loop {
             if let Some(name) = ready.names.pop() {
@@ -247,7 +248,8 @@ impl Folder {
         }
     }
 
-    /// Opens a ready file and gives it its name. In this order: what fails (no file descriptor, as a rule) leaves the file ready, and the name free.
+    /// Opens a ready file, then renames it. In this order a failure (usually no file descriptor) leaves the file ready
+    /// and the name free.
     fn begin(&self, ready: &str, path: &Path) -> io::Result<(File, u64)> {
         let from = self.dir.join(ready);
         let file = open_file(&from, self.direct)?;
@@ -277,7 +279,7 @@ impl Disk for RealDisk {
         match self.folder.begin(&ready, &path) {
             Ok((file, bytes)) => Ok(self.handle(name, file, bytes)),
             Err(error) => {
-                lock(&self.folder.ready).names.push(ready);
+                self.folder.ready.locked().names.push(ready);
                 Err(error)
             }
         }
@@ -290,10 +292,10 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let read = lock(&self.open).remove(name).is_some_and(|token| token.strong_count() > 0);
+        let read = self.open.locked().remove(name).is_some_and(|token| token.strong_count() > 0);
         let path = self.folder.dir.join(name);
         let whole = std::fs::metadata(&path)?.len() == self.folder.file_bytes;
-        let mut ready = lock(&self.folder.ready);
+        let mut ready = self.folder.ready.locked();
         if read || !whole || ready.names.len() >= self.ready_max {
             drop(ready);
             return std::fs::remove_file(path);
@@ -302,14 +304,14 @@ impl Disk for RealDisk {
         ready.next_number += 1;
         drop(ready);
         std::fs::rename(path, self.folder.dir.join(&recycled))?;
-        lock(&self.folder.ready).names.push(recycled);
+        self.folder.ready.locked().names.push(recycled);
         self.folder.changed.notify_all();
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         std::fs::rename(self.folder.dir.join(from), self.folder.dir.join(to))?;
-        let mut open = lock(&self.open);
+        let mut open = self.open.locked();
         if let Some(token) = open.remove(from) {
             open.insert(to.to_string(), token);
         }
@@ -376,7 +378,7 @@ mod tests {
         disk.create("no such folder/begin-1", 1 << 20).err().expect("there is no place for it");
         let begun = std::time::Instant::now();
         loop {
-            let mut known = lock(&disk.folder.ready).names.clone();
+            let mut known = disk.folder.ready.locked().names.clone();
             let mut there = names(dir.path()).expect("lists");
             there.retain(|name| name.starts_with("ready-"));
             known.sort_unstable();

@@ -1,17 +1,18 @@
 //! One group's log, as the Raft adapter uses it.
 
-use crate::memory::{Memory, Misplaced, Removed};
-use crate::node::Shared;
-use crate::queue::{Done, Evictable, Job, lock, stopped};
+use crate::memory::{Group, Memory, Misplaced, Removed};
+use crate::queue::{Done, Evictable, Job, stopped};
+use crate::shared::Shared;
 use bytes::Bytes;
 use holdfast_journal::{
-    Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
+    Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, read_entries, read_part, record_bytes,
 };
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 /// A Raft entry; the payload is opaque here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +39,6 @@ pub struct GroupLogState {
     /// R9: recovery met a bad record that was, or may have been, of this group. The group MUST NOT vote, lead or serve
     /// before it was rebuilt from peers ([`GroupLog::drop_group`] and start again).
     pub damaged: Option<CorruptRecord>,
-}
-
-pub(crate) struct Group {
-    pub id: GroupId,
-    pub memory: Mutex<Memory>,
-    pub index: SharedIndex,
 }
 
 /// Handle of one group's log: cheap to clone, used from any thread.
@@ -101,7 +96,7 @@ fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<
     let ReadPlace { index, offset, len } = place;
     match read_part(catalog, group.id, &group.index, index.0, offset, len) {
         // Purged since the look at the memory.
-        Err(ReadError::Missing { index, next }) => match lock(&group.memory).purged {
+        Err(ReadError::Missing { index, next }) => match group.memory.locked().purged {
             Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
             _ => Err(ReadError::Missing { index, next }),
         },
@@ -117,7 +112,7 @@ impl GroupLog {
 
     /// The log as it is now, durable or not.
     pub fn state(&self) -> GroupLogState {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         GroupLogState {
             vote: memory.vote.clone(),
             committed: memory.committed,
@@ -130,12 +125,13 @@ impl GroupLog {
 
     /// Bytes that the group's entries take in the journal.
     pub fn live_bytes(&self) -> u64 {
-        lock(&self.group.memory).live_bytes()
+        self.group.memory.locked().live_bytes()
     }
 
     /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
     /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (L1),
-    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was closed.
+    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was
+    /// closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let done: Done = Box::new(done);
         let Some(first) = entries.first() else {
@@ -153,7 +149,7 @@ impl GroupLog {
                 return self.refuse(misplaced(error), done);
             }
         }
-        let mut memory = lock(&self.group.memory);
+        let mut memory = self.group.memory.locked();
         if let Err(error) = memory.check_append(first.id.index.0) {
             drop(memory);
             return self.refuse(misplaced(error), done);
@@ -193,7 +189,7 @@ impl GroupLog {
 
     /// Notes what is known committed. Written with the next batch; causes none.
     pub fn save_committed(&self, id: LogId) {
-        let mut memory = lock(&self.group.memory);
+        let mut memory = self.group.memory.locked();
         memory.committed = Some(id);
         self.shared.queue.note_committed(self.group.id, id);
     }
@@ -218,7 +214,8 @@ impl GroupLog {
         .await
     }
 
-    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees files.
+    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees
+    /// files.
     ///
     /// # Errors
     /// When the journal failed or was closed.
@@ -226,8 +223,8 @@ impl GroupLog {
         self.change(|memory| Ok(self.purge_in(memory, upto))).await
     }
 
-    /// The same without waiting for the disk: a purge that a crash takes away is one that may be made again, and whatever is appended later becomes
-    /// durable no earlier (L1).
+    /// The same without waiting for the disk: if a crash takes the purge away it can be made again, and nothing
+    /// appended later becomes durable earlier (L1).
     ///
     /// # Errors
     /// When the journal failed or was closed before. Where it fails later, whoever writes next is told.
@@ -238,7 +235,7 @@ impl GroupLog {
         let group = self.group.id;
         let done: Done = Box::new(move |result| {
             if let Err(error) = result {
-                tracing::warn!(%group, %upto, %error, "journal: a purge is not on the disk; the next start makes up for it");
+                tracing::warn!(%group, %upto, %error, "journal: a purge is not durable; the next start repeats it");
             }
         });
         match self.queue_change(|memory| Ok(self.purge_in(memory, upto)), done)? {
@@ -271,9 +268,9 @@ impl GroupLog {
         .await
     }
 
-    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of payload
-    /// end; the first is returned whatever its size. Empty where there is no entry at the start of `range`. From memory
-    /// without I/O where possible, else read and checked (R9) off the runtime's threads.
+    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of
+    /// payload end; the first is returned whatever its size. Empty where there is no entry at the start of `range`.
+    /// From memory without I/O where possible, else read and checked (R9) off the runtime's threads.
     ///
     /// # Errors
     /// `InvalidData` with a [`ReadError::Corrupt`] inside for a bad record; the disk's own.
@@ -281,7 +278,7 @@ impl GroupLog {
         let (mut found, mut bytes, mut at) = (Vec::new(), 0, range.start);
         loop {
             let on_disk = {
-                let memory = lock(&self.group.memory);
+                let memory = self.group.memory.locked();
                 let end = range.end.min(memory.next());
                 if at < memory.first() || at >= end {
                     return Ok(found);
@@ -327,7 +324,7 @@ impl GroupLog {
 
     /// All entries of `range`, if every one of them is in memory. No I/O, no waiting.
     pub fn entries_in_tail(&self, range: Range<u64>) -> Option<Vec<Entry>> {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         range
             .map(|index| {
                 let entry = memory.in_tail(index)?;
@@ -349,7 +346,8 @@ impl GroupLog {
         blocking(move || read_from_disk(&catalog, &group, place)).await
     }
 
-    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are not in memory.
+    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are
+    /// not in memory.
     ///
     /// # Errors
     /// The first one met.
@@ -369,7 +367,7 @@ impl GroupLog {
     /// `None` where the entry is in the journal, but no longer in memory.
     fn read_from_tail(&self, place: ReadPlace) -> Result<Option<Bytes>, ReadError> {
         let ReadPlace { index, offset, len } = place;
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
             return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
         }
@@ -387,19 +385,19 @@ impl GroupLog {
 
     /// Term of the entry at `index`, or of the last one purged.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
-        let memory = lock(&self.group.memory);
+        let memory = self.group.memory.locked();
         if let Some(term) = memory.term_at(index.0) {
             return Some(term);
         }
         if index.0 < memory.first() || index.0 >= memory.next() {
             return None;
         }
-        lock(&self.group.index).slot(index.0).map(|slot| slot.term)
+        self.group.index.locked().slot(index.0).map(|slot| slot.term)
     }
 
     /// Bytes that the records of `range` take. Lock order: memory before index.
     fn bytes_of(&self, memory: &Memory, range: Range<u64>) -> u64 {
-        let index = lock(&self.group.index);
+        let index = self.group.index.locked();
         let len = |at: u64| match memory.in_tail(at) {
             Some(entry) => Some(entry.payload.len()),
             None => index.slot(at).map(|slot| slot.len as usize),
@@ -411,7 +409,7 @@ impl GroupLog {
     async fn change(&self, change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>) -> io::Result<()> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let done: Done = Box::new(move |result| {
-            // Nobody waits any more: nobody is told.
+            // The caller may have stopped waiting.
             let _ = sender.send(result);
         });
         let back = self.queue_change(change, done)?;
@@ -419,14 +417,15 @@ impl GroupLog {
         receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
     }
 
-    /// Changes memory and queues the record for it, both under the group's lock. What comes back was not queued: the journal is closed.
+    /// Changes memory and queues the record for it, both under the group's lock. Returns the job if it was not queued
+    /// because the journal is closed.
     fn queue_change(
         &self,
         change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>,
         done: Done,
     ) -> io::Result<Option<Job>> {
         let (removed, back) = {
-            let mut memory = lock(&self.group.memory);
+            let mut memory = self.group.memory.locked();
             let (op, removed) = change(&mut memory)?;
             let bytes = op.as_ref().map_or(0, |op| record_bytes(op.payload_len()) as u64);
             // Without an operation as well: it returns after everything that was queued before it (L1).

@@ -1,8 +1,8 @@
-//! The node's journal on a real disk: O_DIRECT files, one writer thread, the memory tail.
+//! The node's journal on a real disk: O_DIRECT files, one writer thread, the newest entries in memory.
 //!
-//! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock.
-//! Does not own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean.
-//! Depends on `journal`, `folder` and `types`.
+//! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock. Does not
+//! own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean. Depends
+//! on `journal`, `folder` and `types`.
 //!
 //! ```text
 //!  append, votes, purges ─▶ memory (readable at once) ─▶ queue ─▶ writer thread: one batch, one pwrite, one fdatasync
@@ -14,19 +14,20 @@
 //! - **L3** A payload leaves memory only when it is durable and its place is known.
 //! - **L4** Nothing is refused for lack of room: callers admit client data by [`NodeLog::usage`].
 
+mod blocking;
 mod config;
 mod disk;
 mod group;
 mod memory;
 mod node;
 mod queue;
-mod seam;
+mod shared;
 mod writer;
 
+pub use blocking::{run_blocking_inline, spawn_blocking};
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, NodeKey, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};
-pub use seam::{run_blocking_inline, spawn_blocking};
 pub use writer::Turns;

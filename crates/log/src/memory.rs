@@ -1,4 +1,4 @@
-//! What one group's log looks like to its readers: everything appended, durable or not.
+//! One group's log as its readers see it: everything appended, durable or not.
 //!
 //! ```text
 //!   | purged |  in the index only (on disk)  |  tail: payloads in memory  |   index grows ->
@@ -8,9 +8,17 @@
 //! because a payload leaves the tail only once its record is in the index (L3).
 
 use bytes::Bytes;
-use holdfast_journal::{CorruptRecord, GroupIndex};
-use holdfast_types::{LogId, LogIndex, Term};
+use holdfast_journal::{CorruptRecord, GroupIndex, SharedIndex};
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::VecDeque;
+use std::sync::Mutex;
+
+/// One group: its memory, and the journal's index of it.
+pub(crate) struct Group {
+    pub id: GroupId,
+    pub memory: Mutex<Memory>,
+    pub index: SharedIndex,
+}
 
 /// An entry whose payload is in memory.
 #[derive(Clone, Debug)]
@@ -55,7 +63,7 @@ impl Removed {
 pub(crate) enum Misplaced {
     #[error("append: found index {found}, expected {expected}")]
     Append { found: u64, expected: u64 },
-    #[error("truncation after {found:?}, below what is purged, {purged}")]
+    #[error("truncation: found last entry {found:?}, expected one after the purged {purged}")]
     Truncate { found: Option<LogId>, purged: LogId },
     #[error("payload: found {found} bytes, expected {max} at most")]
     TooLarge { found: usize, max: usize },

@@ -2,16 +2,16 @@
 
 use crate::config::{Identity, LogConfig, OpenError};
 use crate::disk::RealDisk;
-use crate::group::{Group, GroupLog};
-use crate::memory::Memory;
-use crate::queue::{Queue, lock};
+use crate::group::GroupLog;
+use crate::memory::{Group, Memory};
+use crate::queue::Queue;
+use crate::shared::Shared;
 use crate::writer::{Turns, Writer};
-use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport, Sealing};
+use holdfast_journal::{Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
-use std::collections::BTreeMap;
+use holdfast_types::sync::LockExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 /// How full the journal is, and whether it still works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,26 +28,9 @@ pub struct LogUsage {
     pub failed: Option<String>,
     /// Why no further file can be begun at the moment (disk full); tried again until it works.
     pub stalled: Option<String>,
-    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its group.
+    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its
+    /// group.
     pub blocked: Option<String>,
-}
-
-pub(crate) struct Shared {
-    pub queue: Arc<Queue>,
-    pub catalog: Arc<Catalog>,
-    pub tail_bytes: Arc<AtomicU64>,
-    groups: Mutex<BTreeMap<GroupId, Arc<Group>>>,
-    config: LogConfig,
-    /// R9: records of unknown groups were lost; a group that the journal does not know may be among them.
-    lost: Option<CorruptRecord>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Drop for Shared {
-    /// Lets the writer drain and end. Only [`NodeLog::close`] waits for that.
-    fn drop(&mut self) {
-        self.queue.close();
-    }
 }
 
 /// Handle of the node's journal: cheap to clone, used from any thread.
@@ -120,7 +103,7 @@ impl NodeLog {
         let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
         let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
         let thread = thread.map_err(|source| OpenError::Io { dir: log.shared.config.dir.clone(), source })?;
-        *lock(&log.shared.writer) = Some(thread);
+        *log.shared.writer.locked() = Some(thread);
         Ok((log, report))
     }
 
@@ -169,15 +152,18 @@ impl NodeLog {
         Ok((NodeLog { shared: Arc::new(shared) }, writer, report))
     }
 
-    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost records
-    /// without knowing whose they were.
+    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost
+    /// records without knowing whose they were.
     pub fn group(&self, id: GroupId) -> GroupLog {
-        let group = lock(&self.shared.groups)
+        let group = self
+            .shared
+            .groups
+            .locked()
             .entry(id)
             .or_insert_with(|| {
                 let known = self.shared.catalog.groups().contains(&id);
                 let index = self.shared.catalog.index(id);
-                let mut memory = Memory::from_index(&lock(&index));
+                let mut memory = Memory::from_index(&index.locked());
                 if !known {
                     memory.damaged = self.shared.lost.clone();
                 }
@@ -205,8 +191,8 @@ impl NodeLog {
         }
     }
 
-    /// Returns once no more than `bytes` of appends, of all groups, wait for the disk; at once where the journal failed or is closed. For who takes in
-    /// appends from elsewhere, and need not hold in memory what the disk does not take.
+    /// Waits until at most `bytes` of appends, of all groups, wait for the disk; returns at once if the journal failed
+    /// or is closed. A caller that receives appends from elsewhere bounds its memory with this.
     pub async fn queue_at_most(&self, bytes: u64) {
         self.shared.queue.at_most(bytes).await;
     }
@@ -215,7 +201,7 @@ impl NodeLog {
     /// MUST NOT be called from a callback.
     pub fn close(self) {
         self.shared.queue.close();
-        let writer = lock(&self.shared.writer).take();
+        let writer = self.shared.writer.locked().take();
         if let Some(writer) = writer
             && writer.join().is_err()
         {

@@ -1,29 +1,25 @@
 //! What waits for the writer thread.
 
-use crate::group::Group;
+use crate::memory::Group;
 use holdfast_journal::Op;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Called once, with the fate of what was asked for (L1).
+/// Called once with the result (L1).
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// Locks even where a thread panicked inside: all our critical sections leave their data whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Payloads that an append brought into memory: may leave it once the job is durable (L3).
+/// Payloads of an append in memory: they may be evicted once the job is durable (L3).
 pub(crate) struct Evictable {
     pub group: Arc<Group>,
     pub append: u64,
 }
 
-/// Some changes of one group that become durable together, and who wants to know.
+/// Changes of one group that become durable together, and the callback for the result.
 pub(crate) struct Job {
     pub ops: Vec<Op>,
     pub bytes: u64,
@@ -34,9 +30,9 @@ pub(crate) struct Job {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Lazily written: only the last of each group, with whatever is written next.
+    /// Written lazily: only the last of each group, with the next write.
     committed: BTreeMap<GroupId, LogId>,
-    /// How far each group was told to be purged, done or not: what may be done ahead on a full disk.
+    /// The newest purge of each group, done or not: it may be done first on a full disk.
     purges: BTreeMap<GroupId, LogId>,
     closing: bool,
     closed: bool,
@@ -54,7 +50,7 @@ pub(crate) struct Queue {
     blocked: Mutex<Option<String>>,
     /// Bytes of records not written yet.
     pending_bytes: AtomicU64,
-    /// Rings when there are fewer of them.
+    /// Notified when `pending_bytes` drops.
     fewer: tokio::sync::Notify,
     /// Bytes that the journal's files take.
     written_bytes: AtomicU64,
@@ -74,10 +70,10 @@ pub(crate) enum Work {
 }
 
 impl Queue {
-    /// Queues a job. After [`Queue::mark_closed`] it comes back and the caller fails it, outside its locks.
+    /// Queues a job. After [`Queue::mark_closed`] returns it; the caller must then fail it, outside its locks.
     #[must_use]
     pub fn push(&self, job: Job) -> Option<Job> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         if state.closed {
             return Some(job);
         }
@@ -100,29 +96,29 @@ impl Queue {
 
     /// Whether a job waits.
     pub fn has_jobs(&self) -> bool {
-        !lock(&self.state).jobs.is_empty()
+        !self.state.locked().jobs.is_empty()
     }
 
-    /// How far groups were told to be purged.
+    /// The newest purge of each group.
     pub fn purges(&self) -> BTreeMap<GroupId, LogId> {
-        lock(&self.state).purges.clone()
+        self.state.locked().purges.clone()
     }
 
     pub fn note_committed(&self, group: GroupId, id: LogId) {
-        lock(&self.state).committed.insert(group, id);
+        self.state.locked().committed.insert(group, id);
     }
 
     pub fn forget_committed(&self, group: GroupId) {
-        lock(&self.state).committed.remove(&group);
+        self.state.locked().committed.remove(&group);
     }
 
-    /// Everything that waits; after `patience` without work [`Work::Idle`], where `None` waits for ever.
+    /// All waiting jobs. [`Work::Idle`] after `patience` without work; `None` waits for ever.
     pub fn take(&self, patience: Option<Duration>) -> Work {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         loop {
             if !state.jobs.is_empty() {
                 let jobs = std::mem::take(&mut state.jobs);
-                // What is taken is written with these jobs: brought back later, it could come after its group was dropped.
+                // Written with these jobs: if it were put back, it could be written after its group was dropped.
                 let writes = jobs.iter().any(|job| !job.ops.is_empty());
                 let committed = if writes { std::mem::take(&mut state.committed) } else { BTreeMap::new() };
                 return Work::Jobs { jobs, committed };
@@ -145,27 +141,27 @@ impl Queue {
         }
     }
 
-    /// Waits out `patience` or until somebody wants to close; true for the latter.
+    /// Waits for `patience`, or until the journal is to close; true in the second case.
     pub fn wait_for_close(&self, patience: Duration) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.locked();
         let waited = self.wake.wait_timeout_while(state, patience, |state| !state.closing);
         waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
-    /// Whether somebody wants to close.
+    /// Whether the journal is to close.
     pub fn closing(&self) -> bool {
-        lock(&self.state).closing
+        self.state.locked().closing
     }
 
     /// No new wake-ups: the writer ends once the queue is empty.
     pub fn close(&self) {
-        lock(&self.state).closing = true;
+        self.state.locked().closing = true;
         self.wake.notify_all();
     }
 
-    /// The writer is gone. False when jobs came in meanwhile: they are to be dealt with first.
+    /// The writer has ended. False if jobs arrived meanwhile: they must be handled first.
     pub fn mark_closed(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.locked();
         state.closed = state.jobs.is_empty();
         self.fewer.notify_waiters();
         state.closed
@@ -182,23 +178,23 @@ impl Queue {
     }
 
     pub fn set_stalled(&self, why: Option<String>) {
-        *lock(&self.stalled) = why;
+        *self.stalled.locked() = why;
     }
 
     pub fn stalled(&self) -> Option<String> {
-        lock(&self.stalled).clone()
+        self.stalled.locked().clone()
     }
 
-    /// True when that is news.
+    /// True if that changed.
     pub fn set_blocked(&self, why: Option<String>) -> bool {
-        let mut blocked = lock(&self.blocked);
+        let mut blocked = self.blocked.locked();
         let news = *blocked != why;
         *blocked = why;
         news
     }
 
     pub fn blocked(&self) -> Option<String> {
-        lock(&self.blocked).clone()
+        self.blocked.locked().clone()
     }
 
     pub fn written(&self, job_bytes: u64, total: u64) {
@@ -209,13 +205,13 @@ impl Queue {
         }
     }
 
-    /// Returns once no more than `bytes` of records wait to be written, or none of them ever will be.
+    /// Waits until at most `bytes` of records wait to be written, or until none will ever be.
     pub async fn at_most(&self, bytes: u64) {
         loop {
             let mut fewer = std::pin::pin!(self.fewer.notified());
-            // From here on no ring is missed.
+            // From here on no notification is missed.
             fewer.as_mut().enable();
-            let closed = lock(&self.state).closed;
+            let closed = self.state.locked().closed;
             if closed || self.failed().is_some() || self.pending_bytes.load(Ordering::Relaxed) <= bytes {
                 return;
             }

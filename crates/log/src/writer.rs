@@ -1,7 +1,8 @@
 //! The writer thread: drains the queue, makes it durable, calls back, lets old payloads out of memory.
 
-use crate::queue::{Done, Evictable, Job, Queue, Work, lock, stopped};
+use crate::queue::{Done, Evictable, Job, Queue, Work, stopped};
 use holdfast_journal::{Disk, Journal, Op, WriteError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,13 +16,13 @@ const STALL_RETRY: Duration = Duration::from_millis(200);
 
 const PRUNE_AT_LEAST: usize = 4096;
 
-/// Jobs that make one batch, and what of them is not durable yet.
+/// Jobs of one batch, and those of their operations that are not durable yet.
 struct Chunk {
     ops: VecDeque<Op>,
     jobs: Vec<(u64, Option<Evictable>, Done)>,
 }
 
-/// What a turn left, for want of room on the disk.
+/// What one turn could not write because the disk is full.
 struct Held {
     chunk: Chunk,
     jobs: VecDeque<Job>,
@@ -37,7 +38,7 @@ pub(crate) struct Writer<D: Disk> {
     evictable: VecDeque<Evictable>,
     /// Length at which `evictable` is looked through for what is gone: doubles, so the cost per append is constant.
     prune_at: usize,
-    /// It has no thread, and waits for nothing: what the disk has no room for is held until the next turn.
+    /// Without a thread it never waits: what the disk has no room for is held until the next turn.
     turns: bool,
     held: Option<Held>,
 }
@@ -90,7 +91,7 @@ impl<D: Disk> Writer<D> {
         debug_assert!(lazy.is_empty(), "what was taken from the queue goes with the last job that writes");
     }
 
-    /// The next chunk of `jobs`, which are not none; with the last one that writes goes what may be written at any time.
+    /// The next chunk of `jobs`, which must not be empty. Lazy writes go with the last job that writes.
     fn chunk(&self, jobs: &mut VecDeque<Job>, lazy: &mut BTreeMap<GroupId, LogId>) -> Chunk {
         let (mut chunk, mut bytes) = (Chunk { ops: VecDeque::new(), jobs: Vec::new() }, 0);
         while let Some(job) = jobs.pop_front() {
@@ -108,7 +109,7 @@ impl<D: Disk> Writer<D> {
         chunk
     }
 
-    /// Calls back: the chunk is durable, or nothing is any more.
+    /// Calls back: the chunk is durable, or the journal has failed.
     fn answer(&mut self, chunk: Chunk) {
         let used = self.journal.used_bytes();
         for (job_bytes, evictable, done) in chunk.jobs {
@@ -125,18 +126,18 @@ impl<D: Disk> Writer<D> {
         self.tidy();
     }
 
-    /// True when `ops` are durable, or the journal failed (L2). False, only where it works in turns: the disk has no room for what is left of them.
+    /// True if `ops` are durable or the journal failed (L2). False only in turns: the disk has no room for the rest.
     fn write_durably(&mut self, ops: &mut VecDeque<Op>) -> bool {
         while self.queue.failed().is_none() && !ops.is_empty() {
             let begun = Instant::now();
             match self.journal.write(ops) {
                 Ok(()) => {
-                    // Whether it is stalled, `tidy` says: what still fits into the last file says nothing of room for another, and who asks
-                    // for the pace in between must not take it for that.
+                    // Only `tidy` says whether the journal is stalled: that this batch fits into the last file does not
+                    // mean that there is room for another file.
                     metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
                 }
                 Err(WriteError::NoRoom(error)) => {
-                    tracing::warn!(%error, "journal: no further file can be begun, trying again");
+                    tracing::warn!(%error, "journal: cannot begin another file, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
                     if self.purge_ahead() {
                         continue;
@@ -155,7 +156,8 @@ impl<D: Disk> Writer<D> {
         true
     }
 
-    /// What would free files waits in the queue behind what has no room, or comes to wait there meanwhile. True when that has changed something.
+    /// On a full disk, writes the purges that wait behind jobs without room: they free files. True if that changed
+    /// something.
     fn purge_ahead(&mut self) -> bool {
         match self.journal.purge_ahead(self.queue.purges()) {
             Ok(false) => return false,
@@ -173,7 +175,7 @@ impl<D: Disk> Writer<D> {
     }
 
     fn fail(&mut self, error: &WriteError) {
-        tracing::error!(%error, "journal: this node acknowledges nothing any more");
+        tracing::error!(%error, "journal failed: this node acknowledges no more writes");
         self.queue.fail(error.to_string());
     }
 
@@ -203,7 +205,7 @@ impl<D: Disk> Writer<D> {
         if self.queue.set_blocked(blocked.clone())
             && let Some(why) = blocked
         {
-            tracing::error!(why, "journal: a record that was synced is bad, old files cannot be freed");
+            tracing::error!(why, "journal: a synced record is bad, old files cannot be freed");
         }
         let used = self.journal.used_bytes();
         metrics::gauge!("holdfast_journal_used_bytes").set(used as f64);
@@ -213,12 +215,12 @@ impl<D: Disk> Writer<D> {
     fn evict(&mut self) {
         if self.evictable.len() >= self.prune_at {
             // Purged or truncated ones have left memory already.
-            self.evictable.retain(|Evictable { group, append }| lock(&group.memory).holds(*append));
+            self.evictable.retain(|Evictable { group, append }| group.memory.locked().holds(*append));
             self.prune_at = (2 * self.evictable.len()).max(PRUNE_AT_LEAST);
         }
         while self.tail_bytes.load(Ordering::Relaxed) > self.tail_bytes_max {
             let Some(Evictable { group, append }) = self.evictable.pop_front() else { return };
-            let removed = lock(&group.memory).evict(append);
+            let removed = group.memory.locked().evict(append);
             self.tail_bytes.fetch_sub(removed.bytes, Ordering::Relaxed);
         }
     }
@@ -256,8 +258,9 @@ impl Turns {
         self.0.waits()
     }
 
-    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while, which is when the
-    /// thread would mark the last batch as synced. What a disk has no room for is held, and tried again by the next turn.
+    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while,
+    /// which is when the thread would mark the last batch as synced. What a disk has no room for is held, and tried
+    /// again by the next turn.
     pub fn turn(&mut self, idle: bool) {
         self.0.turn(idle);
     }

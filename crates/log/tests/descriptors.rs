@@ -1,4 +1,5 @@
-//! A moment without file descriptors: the journal waits, and goes on. In a process of its own, for the limit counts for all of it.
+//! A moment without file descriptors: the journal waits, and goes on. In a process of its own, for the limit counts for
+//! all of it.
 
 use bytes::Bytes;
 use holdfast_log::{Entry, GroupLog, LogConfig, NodeLog};

@@ -1,7 +1,6 @@
 //! Waiting for the seat, and keeping it.
 
 use super::{Authority, Pair, PairError};
-use holdfast_control::cluster::FIRST_LEVEL;
 use holdfast_control::pair::{Ended, renew_every};
 use holdfast_etcd::{Holder, Kept, Seat, Tenancy};
 use holdfast_raft::boot_now;
@@ -58,7 +57,7 @@ pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Resul
 
 /// P6: whether the roster has this gateway as it is, as of now.
 async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
-    match pair.roster.enrol(FIRST_LEVEL).await {
+    match pair.roster.enrol().await {
         Ok(()) => Ok(true),
         Err(refused @ PairError::NotEnrolled { .. }) => Err(refused),
         Err(error) => {

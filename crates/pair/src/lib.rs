@@ -193,7 +193,6 @@ impl Pair {
         let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
         let durability = self.config.pair.durability.into();
         let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
-        authority.learn(self.roster.level());
         tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
         metrics::counter!("holdfast_pair_tenures_total").increment(1);
         metrics::gauge!("holdfast_pair_holder").set(1.0);
@@ -218,7 +217,7 @@ impl Pair {
             ended = &mut node => Some(ended),
             () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
             // Over connections of its own as well; it ends by `ends` alone.
-            () = self.roster.follow(&authority, &ends) => None,
+            () = self.roster.follow(&ends) => None,
         };
         let told = stop.is_cancelled();
         // Before the seat is given up: from here on nothing is answered, however long the rest takes.

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   a gateway starts ─▶ says what its build knows, or is refused ─▶ for the seat, which it asks for only after another look at the roster
-//!   a gateway serves ─▶ looks every few seconds whether both builds know more by now ─▶ the level is raised in the etcd ─▶ then it writes by it
+//!   a gateway serves ─▶ looks every few seconds whether both builds know more by now ─▶ the level is raised in the etcd
 //! ```
 
+use super::PairError;
 use super::keep::Said;
-use super::{Authority, PairError};
 use holdfast_gateway::config::GatewayConfig;
 use holdfast_control::cluster::{FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::{NotEnrolled, Roster};
@@ -36,8 +36,8 @@ fn read(text: &RosterText) -> Roster {
 }
 
 /// The roster with this gateway in it, at the level that follows.
-fn enrolled(found: Option<&RosterText>, gateway: &str, knows: u32, needs: u32) -> Result<RosterText, NotEnrolled> {
-    let next = found.map(read).unwrap_or_default().with(gateway, knows, needs)?;
+fn enrolled(found: Option<&RosterText>, gateway: &str, knows: u32) -> Result<RosterText, NotEnrolled> {
+    let next = found.map(read).unwrap_or_default().with(gateway, knows)?;
     Ok(RosterText::new(next.level, next.gateways))
 }
 
@@ -45,11 +45,6 @@ impl Enrolment {
     pub(super) fn new(options: &EtcdOptions, pair: &str, config: &GatewayConfig) -> Result<Self, EtcdError> {
         let key = RosterKey::new(options, &config.etcd.prefix, pair)?;
         Ok(Self { key, gateway: config.name.to_string(), level: FIRST_LEVEL, looked: None })
-    }
-
-    /// The pair's level, as the roster said last.
-    pub(super) fn level(&self) -> u32 {
-        self.level
     }
 
     /// What the roster says.
@@ -62,13 +57,13 @@ impl Enrolment {
         self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY)
     }
 
-    /// Says which build this is, where the roster does not say it, and that the stores need `needs`.
+    /// Says which build this is, where the roster does not say it.
     ///
     /// # Errors
     /// [`PairError::Etcd`]: nothing is known. [`PairError::NotEnrolled`]: this gateway must not have the seat.
-    pub(super) async fn enrol(&mut self, needs: u32) -> Result<(), PairError> {
+    pub(super) async fn enrol(&mut self) -> Result<(), PairError> {
         let gateway = self.gateway.as_str();
-        let text = self.key.change(|found| enrolled(found, gateway, FEATURE_LEVEL, needs)).await?;
+        let text = self.key.change(|found| enrolled(found, gateway, FEATURE_LEVEL)).await?;
         let text = text.map_err(|why| PairError::NotEnrolled { key: self.key.key().to_owned(), why })?;
         if self.level != text.level {
             tracing::info!(level = text.level, gateways = ?text.gateways, "the pair's feature level, as its roster says");
@@ -77,17 +72,16 @@ impl Enrolment {
         Ok(())
     }
 
-    /// Keeps the level of a tenure as the roster says, until `ends` is cancelled.
-    pub(super) async fn follow(&mut self, authority: &Authority, ends: &CancellationToken) {
+    /// Keeps the level in the roster at what both builds know, until `ends` is cancelled.
+    pub(super) async fn follow(&mut self, ends: &CancellationToken) {
         let mut said = Said::default();
         loop {
             let enrolled = tokio::select! {
                 () = ends.cancelled() => return,
-                enrolled = self.enrol(authority.needs()) => enrolled,
+                enrolled = self.enrol() => enrolled,
             };
             let pause = match enrolled {
                 Ok(()) => {
-                    authority.learn(self.level);
                     said = Said::default();
                     LOOK_EVERY
                 }
@@ -100,7 +94,6 @@ impl Enrolment {
             };
             tokio::select! {
                 () = ends.cancelled() => return,
-                () = authority.asked.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -115,12 +108,12 @@ mod tests {
     /// What the rule says is tested in `control`; this is that nothing of the text is lost on the way to it and back.
     #[test]
     fn the_roster_is_read_and_written_as_the_rule_has_it() {
-        let alone = enrolled(None, "a", 9, FIRST_LEVEL).unwrap();
+        let alone = enrolled(None, "a", 9).unwrap();
         assert_eq!(alone, RosterText::new(FIRST_LEVEL, BTreeMap::from([("a".into(), 9)])));
-        let both = enrolled(Some(&alone), "b", 8, FIRST_LEVEL).unwrap();
+        let both = enrolled(Some(&alone), "b", 8).unwrap();
         assert_eq!(both, RosterText::new(8, BTreeMap::from([("a".into(), 9), ("b".into(), 8)])));
-        assert_eq!(enrolled(Some(&both), "a", 9, FIRST_LEVEL).unwrap(), both);
-        let refused = enrolled(Some(&both), "b", 7, FIRST_LEVEL).unwrap_err();
+        assert_eq!(enrolled(Some(&both), "a", 9).unwrap(), both);
+        let refused = enrolled(Some(&both), "b", 7).unwrap_err();
         let error = PairError::NotEnrolled { key: "/holdfast/pairs/db/roster".into(), why: refused };
         let said = error.to_string();
         assert!(said.contains("knows feature level 7, and the pair is at 8"), "{said}");

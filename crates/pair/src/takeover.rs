@@ -16,17 +16,13 @@ use holdfast_gateway::config::GatewayConfig;
 use holdfast_set::random::random_u128;
 use holdfast_gateway::store_options::open_store;
 use holdfast_gateway::node::Node;
-use holdfast_set::recovery::{self, Found, LEAVES_LEVEL, Leaves, RecoveryError};
+use holdfast_set::recovery::{self, Found, Leaves, RecoveryError};
 use holdfast_gateway::{Begin, RunError};
 use holdfast_set::head::NOTICED_AFTER;
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
-use holdfast_control::cluster::{ClusterCommand, FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::Whose;
-use holdfast_control::set::SNAPSHOTS_LEVEL;
-use holdfast_raft::Registered;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -187,7 +183,6 @@ impl Takeover {
         // Listed snapshots come back as they are listed, unlooked at: what they name was there when they were listed, and nobody has deleted it since (S15). One of which
         // something was lost is then what it would have been without a takeover: there, unreadable, and named once garbage is looked for, which comes to a stop before
         // anything is deleted.
-        self.await_pair_level(self.needed(&found).await?).await?;
         // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
@@ -204,25 +199,6 @@ impl Takeover {
         let (generation, snapshots) = (raised.head.life.generation, raised.head.links.snapshots.snapshots.len());
         tracing::info!(set = %name, generation, ?covered, snapshots, "taken over");
         Ok(Some(raised))
-    }
-
-    /// The feature level of what a set has in its store. One request more at most, and none once the pair is past that.
-    async fn needed(&self, found: &Found) -> Result<u32, PairError> {
-        let lists = !found.head.links.snapshots.is_empty();
-        let in_leaves = !lists
-            && self.authority.level() < LEAVES_LEVEL
-            && recovery::is_in_leaves(found).await.map_err(RecoveryError::Store)?;
-        Ok(needed(lists, in_leaves))
-    }
-
-    /// P6, from what is in a store already: the roster says so before this tenure adds to it. It does not yet where the sets were another cluster's until now, or where
-    /// the etcd was set back; a gateway of an older build reads them no less for it.
-    async fn await_pair_level(&self, level: u32) -> Result<(), PairError> {
-        self.authority.stores_need(level);
-        while self.authority.level() < level {
-            self.again(format!("the pair's roster does not say yet that its sets need feature level {level}")).await?;
-        }
-        Ok(())
     }
 
     fn adopted(&self) -> Option<u128> {
@@ -248,23 +224,7 @@ impl Takeover {
                 Err(refusal) => return Err(PairError::Refused(refusal)),
             }
         }
-        self.raise_level().await;
         Ok(())
-    }
-
-    /// The fresh cluster comes to this build's feature level: sets with snapshots are restored by an entry of a later one than it begins with. The node sees to it by
-    /// itself, a second or two later; where this fails, that is waited for. Nobody else is asked who this member is: no copy of a disk that has just been made can be about.
-    async fn raise_level(&self) {
-        let Some(adopted) = self.node.adopted() else { return };
-        let registered = adopted.raft.register(&BTreeMap::new(), FEATURE_LEVEL).await;
-        let level = self.node.cluster.state().raisable().filter(|_| registered == Registered::Done);
-        let Some(level) = level else {
-            tracing::debug!(?registered, "the feature level is left to the node's own round");
-            return;
-        };
-        if let Err(error) = self.node.cluster.command(&adopted.group, &ClusterCommand::RaiseLevel { level }).await {
-            tracing::debug!(%error, "the feature level is left to the node's own round");
-        }
     }
 
     /// Step 4, one set.
@@ -293,18 +253,6 @@ impl Takeover {
             }
             self.again(format!("set {} has no leader yet", found.head.name)).await?;
         }
-    }
-}
-
-/// Roots of snapshots may be in leaves: who opens a head that lists any reads those as well.
-const _: () = assert!(SNAPSHOTS_LEVEL > LEAVES_LEVEL);
-
-/// The feature level of a set whose head lists snapshots once it is raised, or whose root is in leaves.
-fn needed(lists: bool, in_leaves: bool) -> u32 {
-    match (lists, in_leaves) {
-        (true, _) => SNAPSHOTS_LEVEL,
-        (false, true) => LEAVES_LEVEL,
-        (false, false) => FIRST_LEVEL,
     }
 }
 

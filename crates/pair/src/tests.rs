@@ -51,16 +51,3 @@ fn the_other_gateway_gets_its_chance_after_a_failure() {
     // What no other tenure would do better: the process ends, and whoever runs it says so.
     after(Err(NodeError::Refused("no disk".into()).into()), false).unwrap_err();
 }
-
-/// P6: a head that lists snapshots stays one, whatever is read of the etcd later.
-#[test]
-fn the_level_of_a_tenure_only_grows() {
-    let authority = authority(boot_now());
-    assert_eq!((authority.level(), authority.needs()), (FIRST_LEVEL, FIRST_LEVEL), "nothing is known yet");
-    authority.stores_need(8);
-    assert_eq!((authority.level(), authority.needs()), (FIRST_LEVEL, 8), "the roster does not say so yet");
-    authority.learn(9);
-    authority.learn(7);
-    authority.stores_need(3);
-    assert_eq!((authority.level(), authority.needs()), (9, 9));
-}

@@ -1,29 +1,24 @@
-//! A change of members is carried through by whoever began it, whatever becomes of the one who asked for it; and what is committed of the members.
+//! Changes of a group's members.
 //!
-//! openraft proposes the two entries of a change of voters one after the other from the future that asks for it. A caller that gives up between
-//! them, as a limit or a connection that is gone makes it, would leave the group between two sets of voters.
+//! openraft proposes the two entries of a change of voters one after the other, from the future that asks for it. If a
+//! limit or a lost connection ended that future between the two, the group would stay in its joint membership.
 //!
-//! B1  One change of a group at a time in this process, and in a task of its own: only the end of the process or of the leadership leaves it
-//!     undone, and then the next leader ends it (`control::members`, M5).
-//! B2  Every change names the membership that it was decided on, and is refused where that is not the newest any more: two who decide
-//!     (the loop that follows group 0, a member that asks to be taken out) never undo each other's.
+//! B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
+//!     leadership leaves it unfinished; then the next leader ends it (`control::members`, M5).
+//! B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
+//!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
-use crate::group::Group;
+use crate::group::RaftGroup;
 use crate::wire::{RaftMembership, id_from_raft, id_to_raft};
 use holdfast_types::{LogId, LogIndex, MemberId};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
 use openraft::raft::Precondition;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries that a member may be behind and still carry the group without this one.
+/// A member that is at most so many entries behind can still carry the group without this one.
 const NEAR_ENTRIES: u64 = 1024;
-
-/// Held by the change that is under way (B1).
-#[derive(Debug, Default)]
-pub(crate) struct Changing(Arc<tokio::sync::Mutex<()>>);
 
 /// A change did not happen, or is not done yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +29,7 @@ pub(crate) enum ChangeError {
     Late,
 }
 
-/// A member could not be taken out, or the members not be named.
+/// Only the leader could answer, or it cannot at present.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLeading {
     #[error("not the leader")]
@@ -43,12 +38,12 @@ pub(crate) enum NotLeading {
     NotNow { reason: String },
 }
 
-/// Who is in a group, by its leader's word: as old as the question at most.
+/// The members of a group, as its leader knew them at the time of the question or later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roll {
-    /// Voters, learners, and whoever votes in either of two sets.
+pub struct CommittedMembers {
+    /// Voters of both sets, and learners.
     pub members: BTreeSet<MemberId>,
-    /// What the leader had applied by then: no entry after it was committed when it was asked.
+    /// What the leader had applied by then: no later entry was committed when it was asked.
     pub applied: LogIndex,
 }
 
@@ -56,13 +51,8 @@ fn not_now(reason: impl Into<String>) -> NotLeading {
     NotLeading::NotNow { reason: reason.into() }
 }
 
-impl Group {
-    /// Whether a change of members that this process began is under way. It is not to be judged by what it has done so far.
-    pub fn is_changing(&self) -> bool {
-        self.changing_members().0.try_lock().is_err()
-    }
-
-    /// B1, B2: the last entry of the change, and the members that it says.
+impl RaftGroup {
+    /// Makes `change` (B1, B2). Returns the last entry of the change, and the members in it.
     pub(crate) async fn carry_through(
         &self,
         change: ChangeMembers<u64, BasicNode>,
@@ -70,18 +60,18 @@ impl Group {
         limit: Duration,
     ) -> Result<(LogId, RaftMembership), ChangeError> {
         let refused = |why: String| ChangeError::Refused(why);
-        let Ok(one) = self.changing_members().0.clone().try_lock_owned() else {
+        let Ok(one) = self.changing.clone().try_lock_owned() else {
             return Err(refused("another change of members is under way".to_string()));
         };
-        let group = self.clone();
+        let (raft, acks) = (self.raft().clone(), self.parts.acks.clone());
         let task = tokio::spawn(async move {
             let _one = one;
             let only_if = Precondition::LastMembershipLogId { last_membership_log_id: seen.map(id_to_raft) };
-            let done = group.raft().change_membership_if(change, false, [only_if]).await;
+            let done = raft.change_membership_if(change, false, [only_if]).await;
             let done = done.map_err(|e| refused(e.to_string()))?;
             let members = done.membership.ok_or_else(|| refused("an entry that names no members".to_string()))?;
-            // Who is out may come back with nothing.
-            group.acks().1.keep_only(|member| members.get_node(&member.0).is_some());
+            // A member that left may come back with an empty log.
+            acks.acked.keep_only(|member| members.get_node(&member.0).is_some());
             Ok((id_from_raft(&done.log_id), members))
         });
         match tokio::time::timeout(limit, task).await {
@@ -94,11 +84,11 @@ impl Group {
     fn leads(&self) -> Result<(), NotLeading> {
         match self.leading_term() {
             Some(_) => Ok(()),
-            None => Err(NotLeading::NotLeader { leader: self.leadership().borrow().leader }),
+            None => Err(NotLeading::NotLeader { leader: self.leader() }),
         }
     }
 
-    /// The newest membership, once it is known to be committed and this member to lead: as old as the call at most.
+    /// The newest membership. It is committed, this member leads, and the answer is no older than the call.
     async fn committed_membership(&self, limit: Duration) -> Result<(LogId, RaftMembership), NotLeading> {
         use openraft::async_runtime::watch::WatchReceiver;
         self.leads()?;
@@ -112,40 +102,38 @@ impl Group {
         Ok((at, newest.membership().clone()))
     }
 
-    /// Everybody who is in the group, by a membership that is committed. Only at the leader.
-    pub(crate) async fn roll(&self, limit: Duration) -> Result<Roll, NotLeading> {
+    /// All members of the group, from a committed membership. Only at the leader.
+    pub(crate) async fn committed_members(&self, limit: Duration) -> Result<CommittedMembers, NotLeading> {
         let (_, members) = self.committed_membership(limit).await?;
         let members = members.nodes().map(|(id, _)| MemberId(*id)).collect();
-        Ok(Roll { members, applied: self.applied().index })
+        Ok(CommittedMembers { members, applied: self.applied().index })
     }
 
     fn answering(&self) -> BTreeSet<u64> {
-        let there =
-            |m: &crate::MemberStatus| m.member == self.me() || m.silent.is_some_and(|silent| silent <= self.patience());
-        self.status().members.into_iter().filter(there).map(|m| m.member.0).collect()
+        self.status().members.into_iter().filter(|member| self.answers(member)).map(|m| m.member.0).collect()
     }
 
-    /// Whether the others that answer could take this member out of the group, and go on without it. Only the leader knows.
-    pub fn may_do_without_me(&self) -> bool {
+    /// See [`crate::Consensus::may_do_without_me`].
+    pub(crate) fn may_do_without_me(&self) -> bool {
         use openraft::async_runtime::watch::WatchReceiver;
-        if self.script().is_some() || self.leading_term().is_none() {
+        if self.leading_term().is_none() {
             return false;
         }
         let members = self.raft().metrics().borrow_watched().membership_config.membership().clone();
         let status = self.status();
         let last = status.last.map_or(0, |last| last.0);
-        // One that lags may lack what only this member and another have.
+        // A member that lags may lack entries that only this member and another one have.
         let near = |m: &&crate::MemberStatus| last.saturating_sub(m.matched.map_or(0, |at| at.0)) <= NEAR_ENTRIES;
         let near: BTreeSet<u64> = status.members.iter().filter(near).map(|m| m.member.0).collect();
         let answering = self.answering().intersection(&near).copied().collect();
-        may_lose(members.get_joint_config(), &answering, self.me().0)
+        may_lose(members.get_joint_config(), &answering, self.parts.me.0)
     }
 
-    /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without
-    /// it is committed, what it has forgotten cannot matter any more (quarantine, Q3). Only at the leader; needs a quorum without
-    /// it. Answers the entry of that membership.
+    /// Removes `member` at its own request, because it has lost part of its log (R9). Once a membership without it is
+    /// committed, what it has forgotten no longer matters (quarantine, Q3). Only at the leader; needs a quorum without
+    /// `member`. Returns the entry of that membership.
     ///
-    /// A change of voters that an earlier leader did not end is ended by the way, without `member`.
+    /// Also ends a joint membership that an earlier leader left, without `member`.
     pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, NotLeading> {
         use openraft::async_runtime::watch::WatchReceiver;
         self.leads()?;
@@ -161,16 +149,16 @@ impl Group {
             }
             Some(_) => ChangeMembers::RemoveNodes(id),
             None => {
-                // Out already.
+                // Removed already.
                 let (at, members) = self.committed_membership(limit).await?;
-                self.acks().1.keep_only(|other| other != member);
+                self.parts.acks.acked.keep_only(|other| other != member);
                 return match members.get_node(&member.0) {
                     None => Ok(at),
                     Some(_) => Err(not_now("a change of members is under way")),
                 };
             }
         };
-        // Its answer is the entry that was committed. What came after it (a newcomer is let in at once) does not matter.
+        // The answer is the entry that was committed. Later entries (a newcomer is let in at once) do not matter.
         match self.carry_through(change, seen, limit).await {
             Ok((at, members)) if members.get_node(&member.0).is_none() => Ok(at),
             Ok(_) => Err(not_now("the membership that was committed still has it")),
@@ -180,8 +168,9 @@ impl Group {
     }
 }
 
-/// Whether taking `gone` out of the voters can be committed by those that answer: `sets` is one set of voters, or two between which the group
-/// is. The change begins from the newer one, so both that one and what is left of it must have their majority without `gone`.
+/// Whether those that answer can commit the removal of voter `gone`. `sets` is one set of voters, or the two of a joint
+/// membership. The change begins from the newer set, so both that set and what is left of it need a majority without
+/// `gone`.
 fn may_lose(sets: &[BTreeSet<u64>], answering: &BTreeSet<u64>, gone: u64) -> bool {
     let Some(newer) = sets.last() else { return false };
     let there = |set: &BTreeSet<u64>| set.iter().filter(|id| **id != gone && answering.contains(id)).count();

@@ -1,8 +1,9 @@
 //! Changes of members that nobody ended, and what two of them do to each other, over real sockets.
 
-use crate::group::GroupError;
+use crate::GroupStatus;
+use crate::consensus::{Consensus, GroupError};
+use crate::group::RaftGroup;
 use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, propose};
-use crate::{Group, GroupStatus};
 use futures_util::FutureExt;
 use holdfast_types::{LogIndex, MemberId};
 use openraft::ChangeMembers;
@@ -30,7 +31,7 @@ async fn three(dir: &std::path::Path) -> anyhow::Result<Vec<Host>> {
     Ok(hosts)
 }
 
-async fn until(what: &str, group: &Group, holds: impl Fn(&GroupStatus) -> bool) -> anyhow::Result<()> {
+async fn until(what: &str, group: &RaftGroup, holds: impl Fn(&GroupStatus) -> bool) -> anyhow::Result<()> {
     let all = async {
         while !holds(&group.status()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -40,7 +41,8 @@ async fn until(what: &str, group: &Group, holds: impl Fn(&GroupStatus) -> bool) 
     tokio::time::timeout(LIMIT, all).await.map_err(late)
 }
 
-/// Only the first entry of the change that takes `gone` out: what a leader leaves that is killed then. Leadership goes to another one that stays.
+/// Only the first entry of the change that takes `gone` out: what a leader leaves that is killed then. Leadership goes
+/// to another one that stays.
 async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     let at = leader(hosts).await?;
     let others: Vec<MemberId> =
@@ -114,10 +116,10 @@ async fn the_next_leader_ends_what_the_one_before_began() -> anyhow::Result<()> 
     // Its leader says who is in, to any other member; and says nothing where it lags behind in group 0.
     let other = hosts.iter().find(|h| rest.contains(&h.node.member()) && h.node.member() != hosts[at].node.member());
     let other = other.ok_or_else(|| anyhow::anyhow!("nobody else"))?;
-    let roll = other.node.roll(GROUP, LogIndex(0)).await?;
+    let roll = other.node.committed_members(GROUP, LogIndex(0)).await?;
     assert_eq!(roll.members, rest);
     assert!(roll.applied >= status.membership.map_or(LogIndex(0), |id| id.index), "{roll:?}");
-    let why = other.node.roll(GROUP, LogIndex(7)).await.expect_err("group 0 is not there").to_string();
+    let why = other.node.committed_members(GROUP, LogIndex(7)).await.expect_err("group 0 is not there").to_string();
     assert!(why.contains("group 0 is applied up to i0 here, and i7 is asked for"), "{why}");
     for host in hosts {
         host.end().await;

@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What a simulation put in place of the machine's clocks.
+/// The clocks of a simulation.
 static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
 
 /// Both clocks at one moment.
@@ -22,10 +22,10 @@ pub struct Clocks {
     pub monotonic: MonoTime,
 }
 
-/// From now on, for the life of the process, time is what `clocks` answers: for a simulation (ADR 0017). A second call changes nothing.
+/// Replaces the clocks for the life of the process, for a simulation (ADR 0017). A second call changes nothing.
 pub fn replace_clocks(clocks: fn() -> Clocks) {
     if REPLACED.set(clocks).is_err() {
-        tracing::error!("the clocks were replaced before");
+        tracing::error!("the clocks are replaced already");
     }
 }
 

@@ -47,7 +47,8 @@ pub struct RaftTiming {
     pub election_min: Duration,
     /// Longest election timeout; also the leader lease that followers grant.
     pub election_max: Duration,
-    /// How long after sending a heartbeat that a quorum acknowledged a leader reads (R3): `election_max` less what clocks may drift.
+    /// How long after sending a heartbeat that a quorum acknowledged a leader reads (R3): `election_max` less what
+    /// clocks may drift.
     pub read_lease: Duration,
     /// After a process start: no vote, no pre-vote, no candidacy for this long, since what was promised is forgotten.
     pub embargo: Duration,

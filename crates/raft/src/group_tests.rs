@@ -1,17 +1,18 @@
 //! Three nodes in one process, over real sockets and real journals.
 
-use crate::Group;
 use crate::config::RaftTiming;
-use crate::group::ProposeError;
+use crate::consensus::{Consensus, ProposeError};
+use crate::group::RaftGroup;
 use crate::lives::Life;
 use crate::machine::{StateMachine, Unfit};
 use crate::node::{NodeConfig, RaftNode};
 use bytes::Bytes;
 use holdfast_log::{LogConfig, NodeLog};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ pub(crate) struct List {
 
 impl List {
     fn inner(&self) -> std::sync::MutexGuard<'_, (Vec<Bytes>, LogId)> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     pub(crate) fn all(&self) -> Vec<Bytes> {
@@ -81,7 +82,7 @@ impl StateMachine for List {
 
 pub(crate) struct Host {
     pub(crate) node: RaftNode,
-    pub(crate) group: Group,
+    pub(crate) group: Arc<RaftGroup>,
     pub(crate) list: Arc<List>,
     stop: CancellationToken,
 }
@@ -123,7 +124,7 @@ impl Host {
         };
         let (log, _) = NodeLog::open(config)?;
         let snapshots = dir.join(format!("raft-{member}"));
-        let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
+        let abort = |why: &str| ABORTED.locked().push(why.to_string());
         let config = NodeConfig {
             member: MemberId(member),
             cluster: 99,
@@ -141,7 +142,7 @@ impl Host {
     /// Starts the group of `node` and serves it.
     pub(crate) async fn with(node: RaftNode, listener: TcpListener) -> anyhow::Result<Self> {
         let list = Arc::new(List::default());
-        let group = node.start_group(GROUP, list.clone(), None).await?;
+        let group = node.start_local(GROUP, list.clone(), None).await?;
         let stop = CancellationToken::new();
         let (service, ended) = (node.service(), stop.clone());
         tokio::spawn(async move {
@@ -205,7 +206,7 @@ pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
 }
 
 /// Until `members` are the voters: newcomers learn first.
-pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
+pub(crate) async fn members_become(group: &RaftGroup, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
     let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);
     let newcomers: BTreeMap<MemberId, String> =
         members.iter().filter(|(id, _)| seen(id).is_none()).map(|(id, addr)| (*id, addr.clone())).collect();
@@ -336,7 +337,8 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
     Ok(())
 }
 
-/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody committed.
+/// The same at a follower whose log ended below the leader's snapshot, with entries of a later term that nobody
+/// committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Result<()> {
     use openraft::async_runtime::watch::WatchReceiver;
@@ -375,8 +377,8 @@ async fn a_snapshot_above_a_tail_of_a_later_term_is_started_from() -> anyhow::Re
     Ok(())
 }
 
-/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that it is damaged. Two of three that
-/// were would be set down for ever, with everything there.
+/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that
+/// it is damaged. Two of three that were would be set down for ever, with everything there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_another_build_is_no_damage() -> anyhow::Result<()> {
     use crate::node::NodeError;

@@ -1,9 +1,12 @@
-//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns anew.
+//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns
+//! anew.
 
+use crate::consensus::Consensus;
 use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};
 use crate::node::NodeError;
 use crate::readmit::ReadmitError;
 use holdfast_types::MemberId;
+use holdfast_types::sync::LockExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -122,14 +125,14 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     let mut peer = crate::proto::peer_client::PeerClient::new(asked);
     let vote = crate::proto::Vote { term: since.term.0 - 1, member: 9, committed: true };
     let append = crate::proto::AppendRequest { vote: Some(vote), prev: None, entries: Vec::new(), commit: None };
-    let refused = peer.append(hosts[at].node.addressed(append, GROUP, member)).await.unwrap_err();
+    let refused = peer.append(hosts[at].node.channels().request(append, GROUP, member)).await.unwrap_err();
     assert!(refused.message().contains("(Q4)"), "{refused}");
     let candidate = async {
         loop {
             let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
             let last = Some(crate::proto::LogId { term: since.term.0, index: since.index.0 - 1 });
             let request = crate::proto::VoteRequest { vote, last, ..Default::default() };
-            let status = peer.vote(hosts[at].node.addressed(request, GROUP, member)).await.unwrap_err();
+            let status = peer.vote(hosts[at].node.channels().request(request, GROUP, member)).await.unwrap_err();
             if !status.message().contains("embargo") {
                 return status;
             }
@@ -260,7 +263,7 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
     let restored = Host::start(dir.path(), member.0, TcpListener::bind(&addresses[&member]).await?).await?;
     let named = format!("group {GROUP}: this member's log went backwards");
     let ended = || {
-        let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let said = crate::group_tests::ABORTED.locked();
         said.iter().any(|why| why.starts_with(&named))
     };
     eventually("the restored member ends", ended).await?;
@@ -317,8 +320,8 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     let member = lead.node.member();
     let (expected, found) = ("checksum 1".to_string(), "checksum 2".to_string());
     let record = holdfast_log::CorruptRecord { file: "journal-rot".into(), offset: 4096, expected, found };
-    lead.node.rotten(&lead.group, record.clone());
-    let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    lead.node.rotten(lead.group.id(), record.clone());
+    let said = crate::group_tests::ABORTED.locked().clone();
     assert!(said.iter().any(|why| why.contains("does not read back") && why.contains("journal-rot")), "{said:?}");
     lead.end().await;
 

@@ -2,45 +2,52 @@
 //!
 //! Owns: the groups of one node ([`RaftNode`], [`Group`]), the adapter between openraft and the node's journal, the
 //! protocol between gateways, snapshots of the replicated state on disk, the vote embargo after a start, CLOCK_BOOTTIME
-//! as openraft's clock.
-//! Does not own: what entries mean. A payload is opaque bytes, a [`StateMachine`] gives them a meaning.
-//! Depends on `log` and `types`.
+//! as openraft's clock. What the crates above need of a group is [`Consensus`]; a simulation implements it too.
+//! Does not own: what entries mean. A payload is opaque bytes; a [`StateMachine`] interprets them.
+//! Depends on `log`, `folder`, `tls` and `types`.
 //!
 //! ```text
-//!   Group::propose ─▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ─┐
+//!   Group::submit ──▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ─┐
 //!                          │ └───────▶ PeerClient ─▶ other gateways ────┤ quorum
 //!                          ▼                                            ▼
 //!                    StateMachine::apply ◀──────────────────────── committed
 //! ```
 
+mod candidacy;
 mod change;
 mod clock;
 mod config;
-mod ended;
+mod consensus;
+mod end_group;
+mod end_marker;
 mod group;
+mod hooks;
 mod lives;
 mod log_store;
 mod machine;
-mod members;
+mod membership_query;
 mod network;
 mod node;
-mod placing;
+mod note_file;
+mod peer_call;
+mod placement_query;
 mod promise;
 mod protocol;
 mod quarantine;
+mod raft_consensus;
 mod readmit;
 mod register;
 mod reversion;
-mod roll;
-mod script;
 mod server;
 mod snapshot_file;
+mod start_group;
+mod status;
 mod wire;
 
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
-mod ended_tests;
+mod end_group_tests;
 #[cfg(test)]
 mod group_tests;
 #[cfg(test)]
@@ -59,20 +66,20 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
-pub use change::Roll;
+pub use change::CommittedMembers;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
-pub use ended::Ended;
-pub use group::{
-    Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,
-};
+pub use consensus::{Consensus, Group, GroupError, Outcome, Pending, ProposeError, Proposed};
+pub use end_marker::Ended;
+/// A part of the log that could not be read.
+pub use holdfast_log::{ReadError as ReadLogError, ReadPlace};
+pub use hooks::{Placer, Placing, Registered, Registrar};
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};
+pub use membership_query::MembershipUnknown;
 pub use node::{NodeConfig, NodeError, RaftNode};
-pub use placing::{Placer, Placing};
 pub use protocol::{PROTOCOL, Protocol};
-pub use readmit::{Healing, ReadmitError};
-pub use register::{Registered, Registrar};
-pub use roll::RollError;
-pub use script::{Outcome, Script};
+pub use quarantine::Healing;
+pub use readmit::ReadmitError;
 pub use server::PeerService;
+pub use status::{GroupStatus, Leadership, MemberStatus};

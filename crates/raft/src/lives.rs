@@ -1,15 +1,16 @@
-//! Which life of a member speaks: disk, boot counter and nonce go with every call and every answer between gateways, and one that
-//! cannot be the member any more is refused (C3): a restored disk is older than what was seen, a cloned one has a counter that is taken, and
-//! one that has counted on since does not remember the life that was registered.
+//! Checks which life of a member speaks. Every call and answer between gateways carries disk, boot counter and nonce.
+//! One that cannot be the member is refused (C3): a restored disk is older than what was seen, a cloned one has a
+//! counter that is taken, and one that has counted on since does not remember the registered life.
 //!
-//! What is known comes from group 0, as applied here. A member or a start that is not known yet is let through: after a start of all
-//! gateways at once nobody could register before group 0 has a leader, and group 0 has none before they talk.
+//! The known lives come from group 0, as applied here. A member or a start that is not known yet is let through: after
+//! a start of all gateways at once no one can register before group 0 has a leader, and it gets none before they talk.
 
 use crate::protocol::Protocol;
 use holdfast_types::MemberId;
+use holdfast_types::sync::RwLockExt;
 use std::collections::BTreeMap;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: disk in hex, boot counter, nonce.
@@ -32,13 +33,13 @@ pub struct Life {
     pub disk: u128,
 }
 
-/// A life, and those of its disk before it that group 0 may still have as the last one.
+/// A life, and the earlier ones of its disk that group 0 may still have as the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lineage {
     /// The present one.
     pub life: Life,
-    /// Counter and nonce of those before it, oldest first: from the last one that is known to be registered on. What is older was registered
-    /// before that one and cannot be the newest; empty where nothing is known of them.
+    /// Counter and nonce of the earlier lives, oldest first, from the last one known to be registered. Older ones were
+    /// registered before that one and cannot be the newest. Empty if nothing is known of them.
     pub before: Vec<(u64, u64)>,
 }
 
@@ -75,8 +76,8 @@ impl KnownLife {
             Some((seen, nonce)) if life.boot == seen && life.nonce != nonce => {
                 Err(format!("boot counter {seen} is that of another process: a cloned disk"))
             }
-            // It has counted past what was registered, and remembers another life than that one, or none. A receiver that is far behind knows an older one than any
-            // that is told: it cannot judge.
+            // Its counter is past the registered one, and it remembers another life than that, or none. A receiver that
+            // is far behind knows an older life than any in `before`: it cannot judge.
             Some((seen, nonce))
                 if before.first().is_some_and(|(oldest, _)| *oldest <= seen)
                     && life.boot > seen
@@ -91,15 +92,15 @@ impl KnownLife {
     }
 }
 
-/// What this process says of itself.
+/// This process's own lives.
 #[derive(Debug)]
 struct Own {
     lineage: Lineage,
-    /// The life that it renewed: a call that was sent before may say so.
+    /// The life before the last renewal: a call that was sent earlier may still carry it.
     renewed: Option<Life>,
 }
 
-/// What a member that may not speak for itself is told: it ends.
+/// Message for a member that is refused: it ends.
 pub fn not_who_it_says(member: MemberId, why: &str) -> String {
     format!(
         "{member} is not who it says: {why}. If another process runs as {member}, end this one; else stop this gateway, move its data_dir away, start it empty, and join it \
@@ -125,13 +126,9 @@ impl Lives {
         Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0), level: AtomicU32::new(0) }
     }
 
-    fn read_own(&self) -> RwLockReadGuard<'_, Own> {
-        self.own.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The same process goes on under this one.
+    /// The same process goes on under this life.
     pub(crate) fn set_own(&self, lineage: Lineage) {
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.writing();
         if own.lineage.life != lineage.life {
             own.renewed = Some(own.lineage.life);
         }
@@ -140,19 +137,19 @@ impl Lives {
 
     /// Whether `life` is this process.
     pub(crate) fn is_own(&self, life: &Life) -> bool {
-        let own = self.read_own();
+        let own = self.own.reading();
         own.lineage.life == *life || own.renewed.as_ref() == Some(life)
     }
 
     pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.writing() = known;
         self.next.store(next.0, Ordering::Release);
         self.level.store(level, Ordering::Release);
     }
 
-    /// Whether `member` was one and is none any more: ids are never used again.
+    /// Whether `member` was removed: ids are never used again.
     pub(crate) fn removed(&self, member: MemberId) -> bool {
-        let known = || self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(&member);
+        let known = || self.known.reading().contains_key(&member);
         member.0 < self.next.load(Ordering::Acquire) && !known()
     }
 
@@ -161,10 +158,10 @@ impl Lives {
         self.protocol.common(meta).map(drop)
     }
 
-    /// Says who we are, and what we speak.
+    /// Adds this process's life and its protocol versions.
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         self.protocol.stamp(meta);
-        let own = self.read_own();
+        let own = self.own.reading();
         let Life { disk, boot, nonce } = own.lineage.life;
         if let Ok(text) = MetadataValue::try_from(format!("{disk:032x} {boot} {nonce}")) {
             meta.insert(META_LIFE, text);
@@ -179,10 +176,10 @@ impl Lives {
     }
 
     pub(crate) fn own(&self) -> Lineage {
-        self.read_own().lineage.clone()
+        self.own.reading().lineage.clone()
     }
 
-    /// What a call says of its sender.
+    /// The sender's lineage in a call.
     pub(crate) fn of(meta: &MetadataMap) -> Option<Lineage> {
         let life = parse(meta.get(META_LIFE)?.to_str().ok()?)?;
         let before = match meta.get(META_BEFORE) {
@@ -192,20 +189,21 @@ impl Lives {
         Some(Lineage { life, before })
     }
 
-    /// Whether `lineage` may speak for `member`, as far as is known here. One whose build knows less than feature level `level` is not judged: its counter of starts may be
-    /// behind that of its lives, which it does not know, and it is refused for what it is.
+    /// Whether `lineage` may speak for `member`, as far as is known here. A member whose build knows less than feature
+    /// level `level` is not judged: it counts starts but not lives, so its counter may be behind. It is refused for its
+    /// build.
     pub(crate) fn judge(&self, member: MemberId, lineage: &Lineage, level: u32) -> Result<(), String> {
         if level < self.level.load(Ordering::Acquire) {
             return Ok(());
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&member).copied();
+        let known = self.known.reading().get(&member).copied();
         known.map_or(Ok(()), |known| known.judge(lineage))
     }
 
-    /// Whether what `from` says of itself can be true, and we understand each other.
+    /// Whether `from` can be the member that it says, and speaks a protocol version of ours.
     pub(crate) fn check(&self, from: MemberId, meta: &MetadataMap) -> Result<(), String> {
         self.check_protocol(meta).map_err(|why| format!("{from}: {why}"))?;
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied();
+        let known = self.known.reading().get(&from).copied();
         let Some(known) = known else { return Ok(()) };
         let text = |key| meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
         let lineage = Self::of(meta).ok_or_else(|| {
@@ -293,7 +291,8 @@ mod tests {
             );
         }
         assert!(check(6, &[(4, 40)]).is_err(), "nor does one that it has left out count");
-        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind all of them.
+        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind
+        // all of them.
         assert_eq!(check(6, &[]), Ok(()));
         assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
         known(8, 80);

@@ -135,8 +135,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.truncate_after(last.as_ref().map(id_from_raft)).await
     }
 
-    /// Not waited for: openraft awaits this in the loop that sends heartbeats, and a disk that is slow or full would cost the leadership for the sake of
-    /// what nobody needs durable. The snapshot that covers it is; `RaftNode::start_group` purges again what a crash took away.
+    /// Does not wait for the disk: openraft awaits this in the loop that sends heartbeats, and a slow or full disk
+    /// would cost the leadership. The purge need not be durable: the snapshot that covers it is, and
+    /// `RaftNode::start_group` repeats a purge that a crash took away.
     async fn purge(&mut self, id: RaftLogId) -> Result<(), io::Error> {
         self.log.purge_later(id_from_raft(&id))
     }

@@ -6,18 +6,19 @@ use crate::wire::{RaftLogId, RaftStoredMembership, id_from_raft, id_to_raft};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use holdfast_log::Sealing;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Between two tries to make a snapshot durable, at first …
+/// First pause between two tries to make a snapshot durable.
 const SAVE_AGAIN_MIN: Duration = Duration::from_millis(100);
-/// … and at most.
+/// Longest pause.
 const SAVE_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What entries mean. The same entries give the same state and the same answers at every member.
@@ -28,7 +29,8 @@ pub trait StateMachine: Send + Sync + 'static {
     /// An entry without payload was applied (a leader's first of its term, a membership).
     fn observe(&self, id: LogId);
 
-    /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go backwards.
+    /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go
+    /// backwards.
     fn snapshot(&self) -> Option<(LogId, Bytes)>;
 
     /// Whether [`StateMachine::install`] would take these bytes; changes nothing.
@@ -44,13 +46,13 @@ pub trait StateMachine: Send + Sync + 'static {
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit>;
 }
 
-/// Why a machine does not take a snapshot's bytes: what was found, and what was expected. Which of the two it is decides what becomes of the group.
+/// Why a state machine refuses a snapshot. The kind decides what happens to the group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Whole, as far as this build can tell, and written by a build that has another form of it. Nothing is damaged: the group is not started, nothing is
-    /// dropped, and the build that wrote it can go on with it.
+    /// Whole, but written by a build with another format. Nothing is damaged: the group is not started, nothing is
+    /// dropped, and the build that wrote it can go on.
     #[error(
-        "{0}; nothing of it is damaged: another build wrote it, and this one does not read that. Start that build again, or a newer one"
+        "{0}; it is not damaged: another build wrote it, and this build cannot read it. Start that build again, or a newer one"
     )]
     OtherBuild(String),
     /// Not what was written (R9).
@@ -87,11 +89,6 @@ pub(crate) struct Shared {
     applied_index: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every critical section below leaves the value whole, so a panic elsewhere does not make it wrong.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// Term and index of the last entry applied here.
     pub(crate) fn applied(&self) -> LogId {
@@ -107,7 +104,7 @@ impl Shared {
 
     /// Why a snapshot is not on the disk yet, though it is tried.
     pub(crate) fn unsaved(&self) -> Option<String> {
-        lock(&self.unsaved).clone()
+        self.unsaved.locked().clone()
     }
 
     pub(crate) fn close(&self) {
@@ -122,7 +119,7 @@ impl Shared {
     }
 
     pub(crate) fn snapshot_last(&self) -> Option<LogId> {
-        lock(&self.current).as_ref().and_then(StoredSnapshot::last)
+        self.current.locked().as_ref().and_then(StoredSnapshot::last)
     }
 }
 
@@ -176,7 +173,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
-        let membership = lock(&self.shared.memberships).last().cloned().unwrap_or_default();
+        let membership = self.shared.memberships.locked().last().cloned().unwrap_or_default();
         Ok((self.last, membership))
     }
 
@@ -197,7 +194,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
                     Bytes::new()
                 }
                 EntryPayload::Membership(m) => {
-                    lock(&self.shared.memberships).push(RaftStoredMembership::new(Some(raft_id), m));
+                    self.shared.memberships.locked().push(RaftStoredMembership::new(Some(raft_id), m));
                     self.machine.observe(id);
                     Bytes::new()
                 }
@@ -218,7 +215,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
             return None;
         }
         let membership = {
-            let mut all = lock(&self.shared.memberships);
+            let mut all = self.shared.memberships.locked();
             let limit = Some(id_to_raft(last));
             let as_of = all.iter().rposition(|m| *m.log_id() <= limit);
             let chosen = as_of.map(|i| all[i].clone()).unwrap_or_default();
@@ -231,7 +228,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let snapshot = lock(&self.shared.current).clone();
+        let snapshot = self.shared.current.locked().clone();
         let snapshot = snapshot
             .unwrap_or_else(|| StoredSnapshot::new(LogId::default(), RaftStoredMembership::default(), Bytes::new()));
         Builder { snapshot, shared: self.shared.clone() }
@@ -242,14 +239,14 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         let last = snapshot
             .last()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
-        // Before it takes the place of the one that is here: one that this build does not understand leaves the group stopped, and whole.
+        // Before it replaces the present one: if this build does not understand it, the group stops and stays whole.
         self.machine.check(last, &data).map_err(|e| {
             e.into_io(format_args!("the leader's snapshot at {last} (the one on this disk stays as it is)"))
         })?;
         // Durable before adopted: openraft purges the log up to it as soon as this returns.
         save_patiently(&self.shared, snapshot, lacks_room).await?;
         self.machine.install(last, &data).map_err(|e| e.into_io(format_args!("snapshot at {last}")))?;
-        *lock(&self.shared.memberships) = vec![meta.last_membership.clone()];
+        *self.shared.memberships.locked() = vec![meta.last_membership.clone()];
         self.last = meta.last_log_id;
         self.shared.set_applied(last);
         tracing::info!(group = %self.shared.group, %last, "installed a snapshot");
@@ -259,7 +256,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>>, io::Error> {
-        Ok(lock(&self.shared.current).clone().map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
+        Ok(self.shared.current.locked().clone().map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
     }
 }
 
@@ -270,7 +267,7 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     if shared.over.load(Ordering::Acquire) {
         return Err(io::Error::other("the group is ended"));
     }
-    if let Some(current) = lock(&shared.current).clone()
+    if let Some(current) = shared.current.locked().clone()
         && current.last() >= snapshot.last()
     {
         return Ok(current);
@@ -279,11 +276,11 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     holdfast_log::spawn_blocking(move || snapshot_file::save(&to.dir, to.group, &copy, to.sealing.as_ref()))
         .await
         .map_err(io::Error::other)??;
-    *lock(&shared.current) = Some(snapshot.clone());
+    *shared.current.locked() = Some(snapshot.clone());
     Ok(snapshot)
 }
 
-/// The disk is full, or something else ran out, or disturbed it: it may take the same a moment later.
+/// The disk is full, or another resource ran out: the same write may work a moment later.
 fn lacks_room(e: &io::Error) -> bool {
     use rustix::io::Errno;
     let passes = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
@@ -291,8 +288,8 @@ fn lacks_room(e: &io::Error) -> bool {
         || passes.contains(&e.raw_os_error())
 }
 
-/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and nobody would begin it again before
-/// the next start. The journal beside it waits for room as well.
+/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and it
+/// would stay ended until the next start. The journal waits for disk space in the same way.
 async fn save_patiently(
     shared: &Arc<Shared>,
     snapshot: StoredSnapshot,
@@ -302,11 +299,11 @@ async fn save_patiently(
     loop {
         match save(shared, snapshot.clone()).await {
             Err(e) if passes(&e) && !shared.closing.load(Ordering::Acquire) => {
-                tracing::warn!(group = %shared.group, error = %e, "a state snapshot is not on the disk; trying again");
-                *lock(&shared.unsaved) = Some(e.to_string());
+                tracing::warn!(group = %shared.group, error = %e, "a state snapshot could not be written; trying again");
+                *shared.unsaved.locked() = Some(e.to_string());
             }
             done => {
-                *lock(&shared.unsaved) = None;
+                *shared.unsaved.locked() = None;
                 return done;
             }
         }

@@ -1,5 +1,6 @@
 //! Who stands aside, and who was removed, over real sockets.
 
+use crate::consensus::Consensus;
 use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
 use crate::lives::{KnownLife, Life};
 use holdfast_types::MemberId;
@@ -24,7 +25,8 @@ async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<Mem
     Ok((hosts, addresses))
 }
 
-/// M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to notice.
+/// M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to
+/// notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -82,7 +84,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     propose(&hosts, "after").await?;
     for (to, addr) in &rest {
         let channel = gone.node.channels().get(*to, addr, false)?;
-        let ask = gone.node.addressed(Default::default(), gone.group.id(), *to);
+        let ask = gone.node.channels().request(Default::default(), gone.group.id(), *to);
         let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
         let why = status.expect_err("a vote for a removed member").message().to_string();
         assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
@@ -98,7 +100,8 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads or not, and is refused before anybody counts it.
+/// C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads
+/// or not, and is refused before anybody counts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -138,7 +141,8 @@ async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::
     Ok(())
 }
 
-/// A gateway of a build that speaks nothing that we do is told so, in both directions, before its words are taken for what they mean here.
+/// A gateway of a build that speaks nothing that we do is told so, in both directions, before its words are taken for
+/// what they mean here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -152,7 +156,7 @@ async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()
         (None, Some("found \"\"")),
         (Some("1-7"), None),
     ] {
-        let mut ask = from.node.addressed(crate::proto::DeniedRequest::default(), from.group.id(), to);
+        let mut ask = from.node.channels().request(crate::proto::DeniedRequest::default(), from.group.id(), to);
         match says {
             Some(says) => drop(ask.metadata_mut().insert("holdfast-protocol", says.parse()?)),
             None => drop(ask.metadata_mut().remove("holdfast-protocol")),

@@ -19,6 +19,7 @@ use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
 use holdfast_tls::Dialer;
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
@@ -30,7 +31,7 @@ use openraft::raft::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
@@ -41,44 +42,73 @@ type Rpc = RPCError<TypeConfig>;
 /// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// Channels to every peer, shared by all groups. Two each: heartbeats and votes do not queue behind bulk appends.
+/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
+/// appends.
 pub(crate) struct Channels {
+    cluster: String,
+    me: MemberId,
     timing: RaftTiming,
     dialer: Dialer,
-    map: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
-    /// Addresses newer than those in a membership entry: a gateway may move.
-    book: Mutex<BTreeMap<MemberId, String>>,
-    /// Whose answers count.
+    open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
+    /// Addresses that are newer than those in membership entries: a gateway may move.
+    addresses: Mutex<BTreeMap<MemberId, String>>,
+    /// Which lives of members are believed (C3).
     pub(crate) lives: Lives,
-    /// What they promise.
+    /// Read leases that members promise (R3).
     pub(crate) promises: Promises,
 }
 
 impl Channels {
-    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Lineage, protocol: Protocol) -> Self {
-        let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
+    pub(crate) fn new(
+        cluster: u128,
+        me: MemberId,
+        timing: RaftTiming,
+        dialer: Dialer,
+        own: Lineage,
+        protocol: Protocol,
+    ) -> Self {
         let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
-        Self { timing, dialer, map, book, lives, promises }
+        let (open, addresses) = (Mutex::default(), Mutex::default());
+        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, lives, promises }
     }
 
-    /// Says who we are, and what we promise.
+    /// The cluster's id as it is in the metadata of calls.
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Adds this process's life and its promise.
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         self.lives.stamp(meta);
         self.promises.stamp(meta);
     }
 
+    /// `message` with the metadata that every call between gateways carries.
+    pub(crate) fn request<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
+        let mut request = Request::new(message);
+        let meta = request.metadata_mut();
+        meta.insert(META_GROUP, MetadataValue::from(group.0));
+        meta.insert(META_FROM, MetadataValue::from(self.me.0));
+        meta.insert(META_TO, MetadataValue::from(to.0));
+        if let Ok(cluster) = MetadataValue::try_from(&self.cluster) {
+            meta.insert(META_CLUSTER, cluster);
+        }
+        self.stamp(meta);
+        request
+    }
+
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).insert(member, addr);
+        self.addresses.locked().insert(member, addr);
     }
 
     /// A lazily connecting channel to `member`.
     pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
         let addr = {
-            let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-            book.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
+            let addresses = self.addresses.locked();
+            addresses.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
         };
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, channel)) = map.get(&(member, bulk))
+        let mut open = self.open.locked();
+        if let Some((known, channel)) = open.get(&(member, bulk))
             && *known == addr
         {
             return Ok(channel.clone());
@@ -97,29 +127,34 @@ impl Channels {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES);
         let channel = self.dialer.channel(&endpoint);
-        map.insert((member, bulk), (addr, channel.clone()));
+        open.insert((member, bulk), (addr, channel.clone()));
         Ok(channel)
     }
 }
 
-/// When each peer was last *sent* a heartbeat that it has acknowledged, and in which term: what a read lease is made of. Earlier where it promises less than we count
-/// on ([`Promises::counted_from`]).
-///
-/// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a one-way
-/// loss a lease would then last longer than the promises that it stands on (R3). Heartbeats are answered one by one.
+/// What followers have acknowledged to this leader.
 #[derive(Default)]
-pub(crate) struct Acks(Mutex<BTreeMap<u64, (u64, MonoTime)>>, pub(crate) Acked);
+pub(crate) struct Acks {
+    /// When the newest acknowledged heartbeat to each peer was *sent*, and in which term: the base of a read lease.
+    /// Earlier if the peer promises less than we count on ([`Promises::counted_from`]).
+    ///
+    /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a
+    /// one-way loss a lease would last longer than the promises it rests on (R3). Heartbeats are answered one by one.
+    sent: Mutex<BTreeMap<u64, (u64, MonoTime)>>,
+    /// The newest entry that each has acknowledged.
+    pub(crate) acked: Acked,
+}
 
 impl Acks {
     fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
-        let mut acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut acks = self.sent.locked();
         let known = acks.entry(member.0).or_insert((term, sent));
         *known = (*known).max((term, sent));
     }
 
-    /// The latest moment at which a majority of `voters` had been sent what it acknowledged in `term`. `me` always has.
+    /// The latest time at which a majority of `voters` had been sent what it acknowledged in `term`. `me` always has.
     pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
-        let acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let acks = self.sent.locked();
         let of = |v: &u64| match acks.get(v) {
             _ if *v == me.0 => Some(now),
             Some((t, sent)) if *t == term => Some(*sent),
@@ -138,8 +173,6 @@ pub(crate) struct Network {
     pub(crate) log: NodeLog,
     pub(crate) shared: Arc<Shared>,
     pub(crate) group: GroupId,
-    pub(crate) me: MemberId,
-    pub(crate) cluster: u128,
     pub(crate) timing: RaftTiming,
     pub(crate) channels: Arc<Channels>,
 }
@@ -156,11 +189,11 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     }
 }
 
-/// How far one append stream has carried the log: tells requests that say something new from those that only carry a newer commit.
+/// How far one append stream has carried the log. Drops requests that only carry a newer commit.
 ///
-/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as there are
-/// appends. Nobody waits for them: a follower learns the commit with the next append or the next heartbeat, and openraft asks
-/// for no answer of its own to each request (an answer acknowledges all up to its position).
+/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as
+/// there are appends. No one waits for them: a follower learns the commit with the next append or heartbeat, and
+/// openraft needs no answer to each request (an answer acknowledges everything up to its position).
 #[derive(Default)]
 struct Carried {
     /// The last position of the requests so far; `None` before the first.
@@ -168,8 +201,8 @@ struct Carried {
 }
 
 impl Carried {
-    /// False for a request without entries whose position an earlier one of this stream has carried: that one's answer tells
-    /// all that its own would. The first of a stream is always worth sending: it may be a probe.
+    /// Whether to send the request. False if it has no entries and an earlier one of this stream has carried its
+    /// position: that one's answer says the same. The first of a stream is always sent: it may be a probe.
     fn note(&mut self, req: &AppendEntriesRequest<TypeConfig>) -> bool {
         if req.entries.is_empty() && self.last.as_ref().is_some_and(|last| *last >= req.prev_log_id) {
             return false;
@@ -189,6 +222,7 @@ pub(crate) struct Client {
 }
 
 impl Network {
+    /// Whether to give up a follower that has `matched`: see [`lets_go`].
     fn must_let_go(&self, term: u64, matched: Option<LogId>) -> bool {
         let usage = self.log.usage();
         let room = usage.bound_bytes.saturating_sub(usage.reserve_bytes);
@@ -200,14 +234,12 @@ impl Network {
         let purged = self.log.group(self.group).state().purged;
         lets_go(filling, settled, matched, self.shared.snapshot_last(), purged)
     }
-}
 
-impl Network {
-    /// V1: `target` denies what it had acknowledged. It is told, and nothing that it says is taken until it was healed.
+    /// `target` denies what it had acknowledged (V1). Tells it so; none of its answers counts until it is healed.
     fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
-        tracing::error!(group = %self.group, %why, "R11: told so, its process is to end");
+        tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
         let net = self.clone();
         tokio::spawn(async move {
             let client = Client { net, target, addr, bulk: false };
@@ -216,7 +248,9 @@ impl Network {
             let limit = client.net.timing.election_max.saturating_mul(2);
             let call = peer.denied(client.request(proto::DeniedRequest { acknowledged }));
             match client.within("denied", limit, call).await {
-                Ok(reply) if !reply.gone => tracing::warn!(%target, %acked, "it finds that entry after all"),
+                Ok(reply) if !reply.gone => {
+                    tracing::warn!(%target, %acked, "the member still has the entry that it denied")
+                }
                 // It ends before it answers.
                 Ok(_) | Err(_) => {}
             }
@@ -225,16 +259,17 @@ impl Network {
     }
 }
 
-/// A follower so far behind that what it needs could be freed, in a journal that is filling: holding on to it would bring every writer
-/// down to its pace.
+/// Whether to give up a follower: it lags so far that the entries it needs could be freed, and the journal is filling.
+/// To keep it would slow every writer down to its pace.
 ///
-/// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does not know yet what
-/// anybody has: what matched is where it happened to ask first. Letting go of each follower at its first answer, it would never learn
-/// more, commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
+/// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does
+/// not know what followers have: `matched` is where it happened to ask first. If it gave up each follower at its first
+/// answer, it would never learn more, commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
 ///
-/// `purged`: what is gone from this leader's log already. Where that is all that the snapshot covers, nothing waits for this follower and
-/// letting it go frees nothing. Where it is less, openraft waits with the purge for this stream to end, and sends the snapshot after it. It has to
-/// know of that purge: what a crash left between snapshot and purge is caught up with before a group takes part (`RaftNode::start_group`).
+/// `purged`: what is gone from this leader's log already. If that is all that the snapshot covers, nothing waits for
+/// this follower and giving it up frees nothing. If it is less, openraft waits with the purge until this stream ends,
+/// and sends the snapshot after it. openraft must know of that purge: a purge that a crash cut short is made up for
+/// before a group takes part (`RaftNode::start_group`).
 fn lets_go(
     filling: bool,
     settled: bool,
@@ -272,16 +307,7 @@ impl Client {
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        let meta = request.metadata_mut();
-        meta.insert(META_GROUP, MetadataValue::from(self.net.group.0));
-        meta.insert(META_FROM, MetadataValue::from(self.net.me.0));
-        meta.insert(META_TO, MetadataValue::from(self.target.0));
-        if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.net.cluster)) {
-            meta.insert(META_CLUSTER, cluster);
-        }
-        self.net.channels.stamp(meta);
-        request
+        self.net.channels.request(message, self.net.group, self.target)
     }
 
     async fn within<T>(
@@ -303,7 +329,7 @@ impl Client {
             Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
                 Ok(()) => Ok(reply),
                 Err(why) => {
-                    tracing::warn!(group = %self.net.group, %why, "an answer that does not count");
+                    tracing::warn!(group = %self.net.group, %why, "answer ignored: its sender is not the member it says");
                     Err(RPCError::Unreachable(Unreachable::from_string(why)))
                 }
             },
@@ -352,7 +378,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 AppendEntriesResponse::PartialSuccess(id)
             }
             Err(StreamAppendError::Conflict(conflict)) => {
-                if let Some(acked) = self.net.acks.1.denied(self.target, term, id_from_raft(&conflict)) {
+                if let Some(acked) = self.net.acks.acked.denied(self.target, term, id_from_raft(&conflict)) {
                     return Err(self.net.accuse(self.target, self.addr.clone(), acked));
                 }
                 AppendEntriesResponse::Conflict
@@ -378,8 +404,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
         // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
         let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
         Box::pin(async move {
-            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed before
-            // anything was asked of the stream would be tried again at once, for ever.
+            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed
+            // before anything was asked of the stream would be tried again at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
             let term = first.vote.leader_id.term;
             let counter = sent.clone();
@@ -411,18 +437,18 @@ impl RaftNetworkV2<TypeConfig> for Client {
                         };
                         let item = match item {
                             Ok(Ok(matched)) if net.must_let_go(term, matched.as_ref().map(id_from_raft)) => {
-                                tracing::warn!(group = %net.group, %target, "lags by more than the journal affords: let go, it gets a snapshot");
-                                let why = "lags by more than the journal affords";
+                                tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
+                                let why = "lags too far for the leader's journal";
                                 Err(RPCError::Unreachable(Unreachable::from_string(why)))
                             }
                             Ok(Ok(matched)) => {
                                 if let Some(id) = &matched {
-                                    net.acks.1.note(target, term, id_from_raft(id));
+                                    net.acks.acked.note(target, term, id_from_raft(id));
                                 }
                                 Ok(Ok(matched))
                             }
                             Ok(Err(StreamAppendError::Conflict(conflict))) => {
-                                match net.acks.1.denied(target, term, id_from_raft(&conflict)) {
+                                match net.acks.acked.denied(target, term, id_from_raft(&conflict)) {
                                     None => Ok(Err(StreamAppendError::Conflict(conflict))),
                                     Some(acked) => Err(net.accuse(target, addr, acked)),
                                 }

@@ -1,7 +1,8 @@
 //! A member that was cut off and comes back, over sockets that a test can cut.
 
-use crate::Group;
 use crate::config::RaftTiming;
+use crate::consensus::Consensus;
+use crate::group::RaftGroup;
 use crate::group_tests::{Host, LIMIT, leader, listeners, propose, wait_len};
 use crate::lives::Life;
 use crate::proto;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// So often the member that is cut off calls another one in vain: each time one more election timeout of its own is over.
+/// So often the member that is cut off calls another one in vain: each time one more election timeout of its own is
+/// over.
 const CALLS: u32 = 4;
 
 /// A way to a member that a test can cut: what is open ends, and whoever comes is turned away and counted.
@@ -56,11 +58,12 @@ impl Way {
 }
 
 /// Term and leader that a member stands by.
-fn vote(group: &Group) -> proto::Vote {
+fn vote(group: &RaftGroup) -> proto::Vote {
     proto::Vote::from(&group.raft().metrics().borrow_watched().vote)
 }
 
-/// Members 1 and 2 hold on to a leader for minutes, and stand for no election by themselves: whoever deposes one here is member 3.
+/// Members 1 and 2 hold on to a leader for minutes, and stand for no election by themselves: whoever deposes one here
+/// is member 3.
 fn timing(member: u64) -> RaftTiming {
     let election_min = if member == 3 { Duration::from_millis(300) } else { Duration::from_secs(60) };
     let heartbeat = Duration::from_millis(100);

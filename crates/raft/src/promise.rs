@@ -1,16 +1,19 @@
-//! What a follower promises with its answers (R3): to vote for nobody else for a while. How long follows from its own settings, and its leader may have others: a setting is
-//! changed gateway by gateway. So each says in every call and answer what a leader may count on, and a leader counts that much and no more.
+//! With its answers a follower promises to vote for no one else for a while (R3). How long depends on its own settings,
+//! and its leader may have others, because settings are changed gateway by gateway. So each gateway sends the duration
+//! with every call and answer, and a leader counts no more than that.
 
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, MonoTime};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-/// Metadata key: milliseconds from when a heartbeat was sent that a leader may read on this member's answer. Not there from builds that took all gateways' times for equal.
+/// Metadata key: how many milliseconds after sending a heartbeat a leader may read on this member's answer. Missing in
+/// builds that took all gateways' times for equal.
 const META_READ_LEASE: &str = "holdfast-read-lease-ms";
 
-/// What this member promises, and who promises something else.
+/// This member's promise, and those of members that promise something else.
 #[derive(Debug)]
 pub(crate) struct Promises {
     own: Duration,
@@ -22,28 +25,24 @@ impl Promises {
         Self { own, others: Mutex::default() }
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<MemberId, Duration>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         meta.insert(META_READ_LEASE, MetadataValue::from(u64::try_from(self.own.as_millis()).unwrap_or(u64::MAX)));
     }
 
-    /// What `from` promises, by a call or an answer of its; ours, where it does not say.
+    /// The promise in a call or an answer of `from`; ours, if there is none.
     pub(crate) fn heard(&self, from: MemberId, meta: &MetadataMap) -> Duration {
         let told = meta.get(META_READ_LEASE).and_then(|text| text.to_str().ok()?.parse().ok());
         let theirs = told.map_or(self.own, Duration::from_millis);
         if theirs == self.own {
-            self.others().remove(&from);
-        } else if self.others().insert(from, theirs) != Some(theirs) {
+            self.others.locked().remove(&from);
+        } else if self.others.locked().insert(from, theirs) != Some(theirs) {
             tracing::warn!(member = %from, why = self.words(from, theirs), "the gateways' times differ");
         }
         theirs
     }
 
-    /// From when on a leader here counts an answer to what it sent at `sent`: as long before as the follower's promise is shorter than what this leader takes off from
-    /// the moment that it counts from.
+    /// The time from which a leader here counts an answer to what it sent at `sent`: earlier by as much as the
+    /// follower's promise is shorter than this leader's own.
     pub(crate) fn counted_from(&self, sent: MonoTime, theirs: Duration) -> MonoTime {
         let short = u64::try_from(self.own.saturating_sub(theirs).as_nanos()).unwrap_or(u64::MAX);
         MonoTime(sent.0.saturating_sub(short))
@@ -57,9 +56,9 @@ impl Promises {
         )
     }
 
-    /// For each member that promises something else, what to do about it.
+    /// For each member with another promise: what to do about it.
     pub(crate) fn unequal(&self) -> Vec<String> {
-        self.others().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
+        self.others.locked().iter().map(|(member, theirs)| self.words(*member, *theirs)).collect()
     }
 }
 

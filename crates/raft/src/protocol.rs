@@ -1,7 +1,8 @@
-//! Which versions of the peer protocol a gateway speaks: said with every call and every answer, refused by name where there is none in common.
+//! Versions of the peer protocol that a gateway speaks. Every call and answer carries them; if there is none in common,
+//! the call is refused with both ranges.
 //!
-//! A version is raised by whoever changes the meaning of a message, with the oldest one kept for as long as gateways of both builds may
-//! meet: while a cluster is upgraded, one gateway after the other.
+//! Raise the version with every change of a message's meaning, and keep the oldest one for as long as gateways of both
+//! builds may meet during an upgrade.
 
 use tonic::metadata::{MetadataMap, MetadataValue};
 

@@ -1,5 +1,6 @@
-//! A group whose log here cannot be trusted any more: kept out until its leader has taken this member out of it, then let in
-//! again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so, and the checks that find it.
+//! A group whose log on this member cannot be trusted any more. It is kept out until its leader has removed this member
+//! from the group, then let in again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so,
+//! and the checks that find the damage.
 //!
 //! ```text
 //!   damage found ──▶ Out{record} ──▶ the leader commits a membership without us ──▶ snapshot and log dropped
@@ -9,31 +10,33 @@
 //!                          note gone ◀── voter again ◀── started, empty, learns ◀── Rejoining{since}
 //! ```
 //!
-//! Q1  While the note says `Out`, the group is not started here: nothing of it votes, acknowledges or serves.
+//! Q1  While the note says `Out`, the group is not started here: it does not vote, acknowledge or serve.
 //! Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
-//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of the
-//!     membership before it, without this member, still meets the quorum that committed it.
-//! Q4  While `Rejoining`, only who has `since` is listened to: no vote for a candidate whose log ends before it, nothing from a leader of an
-//!     earlier term. The log here is an honest new one, but empty: a member that was left behind in a membership of long before (it was away while
-//!     others were replaced) could be elected by it, or go on leading over it. Whoever may lead has `since`: it was committed.
+//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of
+//!     the membership before it, without this member, still meets the quorum that committed it.
+//! Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing
+//!     from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a much older
+//!     membership (it was away while others were replaced) could be elected with such a vote, or go on leading. A
+//!     legitimate leader has `since`, because it was committed.
 
+use crate::note_file::{self, Magic};
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, GroupLogState};
 use holdfast_types::{GroupId, LogId};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"HFQUARA1";
+const MAGIC: &Magic = b"HFQUARA1";
 
-/// What was found, where, and how far the healing is.
+/// The damage, and the stage of the healing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Quarantine {
     pub(crate) record: CorruptRecord,
     pub(crate) stage: Stage,
 }
 
-/// How far the healing is.
+/// The stage of the healing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stage {
     /// Q1.
@@ -43,6 +46,17 @@ pub(crate) enum Stage {
         /// The entry of the membership without this member.
         since: LogId,
     },
+}
+
+/// A group that is being healed, for status and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Healing {
+    /// The group.
+    pub group: GroupId,
+    /// The damage.
+    pub record: CorruptRecord,
+    /// The entry of the membership without this member, once there is one: the group learns again.
+    pub since: Option<LogId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -70,29 +84,16 @@ pub(crate) fn save(dir: &Path, group: GroupId, note: &Quarantine) -> io::Result<
         expected: record.expected,
         found: record.found,
     };
-    let body = postcard::to_stdvec(&image).map_err(io::Error::other)?;
-    let target = path(dir, group);
-    let beside = target.with_extension("quarantine.new");
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(MAGIC)?;
-    file.write_all(&crc32c::crc32c(&body).to_le_bytes())?;
-    file.write_all(&body)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, &target)?;
-    std::fs::File::open(dir)?.sync_all()
+    note_file::replace(&path(dir, group), MAGIC, &postcard::to_stdvec(&image).map_err(io::Error::other)?)
 }
 
-/// The note of `group`, if there is one. One that cannot be read means `Out`: it was written for a reason.
+/// The note of `group`, if there is one. A note that cannot be read means `Out`: it was written for a reason.
 ///
 /// # Errors
 /// When the disk refuses.
 pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<Quarantine>> {
     let path = path(dir, group);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
+    let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
     Ok(Some(decode(group, &bytes).unwrap_or_else(|found| Quarantine {
         record: CorruptRecord {
             file: path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -105,12 +106,7 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<Quarantine>>
 }
 
 fn decode(group: GroupId, bytes: &[u8]) -> Result<Quarantine, String> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| format!("{} bytes without its magic", bytes.len()))?;
-    let (crc, body) = rest.split_first_chunk::<4>().ok_or_else(|| format!("{} bytes", bytes.len()))?;
-    let (expected, found) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
-    if expected != found {
-        return Err(format!("checksum {found:08x} instead of {expected:08x}"));
-    }
+    let body = note_file::body(bytes, MAGIC)?;
     let image: Image = postcard::from_bytes(body).map_err(|e| e.to_string())?;
     if image.group != group.0 {
         return Err(format!("the note of group {}", image.group));
@@ -119,18 +115,14 @@ fn decode(group: GroupId, bytes: &[u8]) -> Result<Quarantine, String> {
     Ok(Quarantine { record: CorruptRecord { file, offset, expected, found }, stage })
 }
 
-/// Takes the note away.
+/// Removes the note.
 pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
-    match std::fs::remove_file(path(dir, group)) {
-        Ok(()) => std::fs::File::open(dir)?.sync_all(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e),
-    }
+    note_file::remove(&path(dir, group))
 }
 
-/// Whether what the journal and the snapshot say of a group can be all that there was. Recovery names records that are bad; this
-/// finds what is missing without a trace: an oldest file that is gone, a snapshot that is gone after its entries were purged.
-/// `vote`: whether the vote decodes; the journal does not know what it means.
+/// Whether journal and snapshot of a group can be complete. Recovery reports bad records; this finds what is missing
+/// without a trace: an oldest file that is gone, or a snapshot that is gone after its entries were purged. `vote`:
+/// whether the vote decodes; the journal does not know what it means.
 pub(crate) fn unsound(
     group: GroupId,
     state: &GroupLogState,
@@ -152,7 +144,8 @@ pub(crate) fn unsound(
         return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));
     }
     match &state.vote {
-        // A vote is saved before the first entry, or a snapshot, is taken. Where all of the journal is gone, only the snapshot tells that there was one.
+        // A vote is saved before the first entry or snapshot is accepted. If the whole journal is gone, only the
+        // snapshot shows that there was one.
         None if state.last.max(snapshot).is_some_and(|last| last.index.0 > 0) => {
             bad("the vote under which the entries were taken".to_string(), "none".to_string())
         }

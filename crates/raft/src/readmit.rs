@@ -1,42 +1,31 @@
-//! How a member that has lost part of a group's log gets out of that group and back into it (R9): the asking side, and what
-//! becomes of the group here. The stages are in `quarantine`; the leader's side is `Group::expel`.
+//! How a member that has lost part of a group's log leaves that group and comes back (R9): what it finds out about
+//! itself, whom it asks, and what happens to the group here. The stages are in `quarantine`; the leader's side is
+//! `RaftGroup::expel`.
 
-use crate::group::Group;
+use crate::group::RaftGroup;
 use crate::node::{NodeError, RaftNode};
-use crate::proto::{self, peer_client::PeerClient, readmit_reply::Result as Outcome};
-use crate::quarantine::{self, Quarantine, Stage};
+use crate::peer_call::To;
+use crate::proto::{self, readmit_reply::Result as Outcome};
+use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::snapshot_file;
-use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
 use holdfast_log::CorruptRecord;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
-use tonic::Request;
-use tonic::metadata::MetadataValue;
 
-/// How long a peer may take to answer: taking a member out needs two rounds of the group's quorum.
+/// How long a peer may take to answer: to remove a member needs two rounds of the group's quorum.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
 
-/// How often a group that learns is looked at.
+/// How often to check a group that learns.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A group that is being healed, for status and metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Healing {
-    /// The group.
-    pub group: GroupId,
-    /// What was found.
-    pub record: CorruptRecord,
-    /// The entry of the membership without this member, once there is one: the group learns again.
-    pub since: Option<LogId>,
-}
-
-/// A group was not let in again; asked again later.
+/// This member was not removed from a quarantined group; ask again later.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadmitError {
-    /// Nobody could, now; each peer's answer.
-    #[error("no gateway could take this member out of group {group} yet: {}", .answers.join("; "))]
+    /// No peer could remove it now; each peer's answer.
+    #[error("no gateway could remove this member from group {group} yet: {}", .answers.join("; "))]
     Nobody {
         /// The group.
         group: GroupId,
@@ -66,13 +55,14 @@ impl RaftNode {
         self.healing_map().values().cloned().collect()
     }
 
-    /// Groups that were healed since the process started.
+    /// Number of groups that were healed since the process started.
     pub fn healed(&self) -> u64 {
         self.healed_count()
     }
 
-    /// Asks `peers` (member and address, `HOST:PORT`) to take this member out of the quarantined group `id`; once its leader
-    /// did, drops what is left of the group here, so that [`RaftNode::start_group`] starts it as a newcomer.
+    /// Asks `peers` (member and address, `HOST:PORT`) to remove this member from the quarantined group `id`. When its
+    /// leader has done so, drops what is left of the group here, so that [`RaftNode::start_group`] starts it as a
+    /// newcomer.
     ///
     /// # Errors
     /// [`ReadmitError`]; the group stays quarantined, and the caller asks again.
@@ -106,16 +96,11 @@ impl RaftNode {
     }
 
     async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {
-        let channel = self.channels().get(peer, addr, false).map_err(|e| e.to_string())?;
-        let request = self.addressed(proto::ReadmitRequest { reason: reason.to_string() }, id, peer);
-        let mut client = PeerClient::new(channel);
-        let reply = tokio::time::timeout(ASK_LIMIT, client.readmit(request))
-            .await
-            .map_err(|_| format!("no answer within {ASK_LIMIT:?}"))?
-            .map_err(|status| status.message().to_string())?;
-        // What follows from its word is that a log and a snapshot are dropped: not from that of an older or a cloned life (C3).
-        self.channels().lives.check(peer, reply.metadata())?;
-        match reply.into_inner().result {
+        let to = To { group: id, peer, addr, limit: ASK_LIMIT };
+        let message = proto::ReadmitRequest { reason: reason.to_string() };
+        // The answer makes us drop a log and a snapshot: `call` refuses it from an older or a cloned life (C3).
+        let reply = self.call(to, message, |mut peer, request| async move { peer.readmit(request).await }).await?;
+        match reply.result {
             Some(Outcome::Out(since)) => Ok(LogId::new(since.term, since.index)),
             Some(Outcome::Leader(0)) => Err("does not lead, and knows of no leader".to_string()),
             Some(Outcome::Leader(leader)) => Err(format!("does not lead, {} does", MemberId(leader))),
@@ -124,21 +109,37 @@ impl RaftNode {
         }
     }
 
-    /// `message` with the metadata that every call between gateways carries.
-    pub(crate) fn addressed<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
-        let mut request = Request::new(message);
-        let meta = request.metadata_mut();
-        meta.insert(META_GROUP, MetadataValue::from(group.0));
-        meta.insert(META_FROM, MetadataValue::from(self.member().0));
-        meta.insert(META_TO, MetadataValue::from(to.0));
-        if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.cluster())) {
-            meta.insert(META_CLUSTER, cluster);
-        }
-        self.channels().stamp(meta);
-        request
+    /// A leader says that this member does not have an entry that it had acknowledged. If that is true, quarantines the
+    /// group and ends the process (R11).
+    pub(crate) fn denied(&self, group: &RaftGroup, acked: LogId) -> bool {
+        let Some(found) = group.lacks(acked) else { return false };
+        let (id, expected) = (group.id(), format!("{acked}, which this member had acknowledged"));
+        let record = CorruptRecord { file: format!("(log of group {})", id.0), offset: 0, expected, found };
+        let why = format!("group {id}: this member's log went backwards: {record}");
+        // The note first: the next start must not take part with this log (Q2).
+        let error = self.quarantine(id, record);
+        tracing::error!(%why, %error, "R11: this process ends");
+        (self.config().abort)(&why);
+        true
     }
 
-    /// The start of a group that looks damaged: noted durably (Q2), named, refused.
+    /// A record of the running group `id`, which this member had acknowledged, does not read back (R9). Quarantines the
+    /// group and ends the process: the next start heals it from its peers. The caller knows that they are a quorum
+    /// without this member ([`crate::Consensus::may_do_without_me`]), and that a second read failed too.
+    ///
+    /// Does nothing if the note cannot be written: without it the next start would have to find the record by itself.
+    pub fn rotten(&self, id: GroupId, record: CorruptRecord) {
+        let why = format!("group {id}: what this member had synced does not read back: {record}");
+        match self.quarantine(id, record) {
+            NodeError::Damaged { .. } => {
+                tracing::error!(%why, "R9: this process ends; its next start is healed from its peers");
+                (self.config().abort)(&why);
+            }
+            error => tracing::error!(%why, %error, "the group could not be quarantined; trying again"),
+        }
+    }
+
+    /// Writes the note of quarantine for a damaged group (Q2), and logs the record. The group does not start.
     pub(crate) fn quarantine(&self, id: GroupId, record: CorruptRecord) -> NodeError {
         let note = Quarantine { record: record.clone(), stage: Stage::Out };
         if let Err(source) = quarantine::save(self.snapshots_dir(), id, &note) {
@@ -156,8 +157,8 @@ impl RaftNode {
         NodeError::Damaged { group: id, member: self.member(), record }
     }
 
-    /// Watches a group that learns again until it has this member as a voter; the note goes then.
-    pub(crate) fn watch_rejoining(&self, group: Group, since: LogId) {
+    /// Waits until the group that learns again has this member as a voter; then removes the note.
+    pub(crate) fn watch_rejoining(&self, group: Arc<RaftGroup>, since: LogId) {
         let node = self.downgrade();
         tokio::spawn(async move {
             loop {
@@ -174,7 +175,7 @@ impl RaftNode {
                     continue;
                 }
                 if let Err(error) = quarantine::clear(node.snapshots_dir(), group.id()) {
-                    tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine does not go away");
+                    tracing::warn!(group = %group.id(), %error, "healed, but its note of quarantine cannot be removed; trying again");
                     continue;
                 }
                 tracing::info!(group = %group.id(), %since, "healed from its peers: a voter again");

@@ -1,10 +1,10 @@
-//! A start is registered with group 0 (C3): this side asks, the leader's side commits. What a registration means is not known here: the
-//! owner of group 0's state gives a [`Registrar`].
+//! Registers this process's start with group 0 (C3): this side asks, the leader of group 0 commits.
 
+use crate::hooks::Registered;
 use crate::lives::Lineage;
 use crate::node::RaftNode;
-use crate::proto::{self, peer_client::PeerClient, register_reply::Result as Outcome};
-use futures_util::future::BoxFuture;
+use crate::peer_call::To;
+use crate::proto::{self, register_reply::Result as Outcome};
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,35 +12,24 @@ use std::time::Duration;
 /// How long one gateway may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long whoever answers at this member's own address may take: where nobody does, or it cannot be reached from here, the others are asked so much later.
+/// How long an answer at this member's own address may take. If no one answers there, the other gateways are asked this
+/// much later.
 const OWN_LIMIT: Duration = Duration::from_secs(1);
 
-/// What became of a registration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registered {
-    /// It is committed: every older life of the member is refused from now on.
-    Done,
-    /// Nobody could say, or nobody could do it now; asked again. Why, for people.
-    NotNow(String),
-    /// This life cannot be the member's. Why, for people.
-    Refused(String),
-}
-
-/// Commits a registration at the leader of group 0.
-pub type Registrar = Box<dyn Fn(MemberId, Lineage, u32) -> BoxFuture<'static, Registered> + Send + Sync>;
-
 impl RaftNode {
-    /// Registers this process, whose build knows `level`, with whoever leads group 0: this member itself, or one of `peers`.
+    /// Registers this process, whose build knows feature level `level`, with the leader of group 0: this member, or one
+    /// of `peers`.
     ///
-    /// This member's own address, where `peers` has it, is asked first. Another process that answers there uses a copy of this disk. It may have acknowledged what this
-    /// copy lacks, and a registration would have the others refuse it and count this one: so this one is refused, while nothing has been lost.
+    /// If `peers` has this member's own address, that is asked first. Another process that answers there uses a copy of
+    /// this disk. It may have acknowledged entries that this copy lacks; a registration would make the others refuse it
+    /// and count this one. So this one is refused, before anything is lost.
     pub async fn register(&self, peers: &BTreeMap<MemberId, String>, level: u32) -> Registered {
         if let Some(addr) = peers.get(&self.member())
             && let refused @ Registered::Refused(_) = self.ask_register(self.member(), addr, level, OWN_LIMIT).await
         {
             return refused;
         }
-        let leads = self.group(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
+        let leads = self.local(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
         if leads {
             return self.registered(self.member(), self.lineage(), level).await;
         }
@@ -55,26 +44,23 @@ impl RaftNode {
     }
 
     async fn ask_register(&self, peer: MemberId, addr: &str, level: u32, limit: Duration) -> Registered {
-        let channel = match self.channels().get(peer, addr, false) {
-            Ok(channel) => channel,
-            Err(e) => return Registered::NotNow(e.to_string()),
+        let to = To { group: GroupId::CLUSTER, peer, addr, limit };
+        let message = proto::RegisterRequest { level };
+        let reply = self.call_unchecked(to, message, |mut peer, request| async move { peer.register(request).await });
+        let reply = match reply.await {
+            Ok(reply) => reply,
+            Err(why) => return Registered::NotNow(why),
         };
-        let request = self.addressed(proto::RegisterRequest { level }, GroupId::CLUSTER, peer);
-        let mut client = PeerClient::new(channel);
-        match tokio::time::timeout(limit, client.register(request)).await {
-            Err(_) => Registered::NotNow(format!("no answer within {limit:?}")),
-            Ok(Err(status)) => Registered::NotNow(status.message().to_string()),
-            // Another process of this very member says by its answer that it is another (C3): that is what is asked there.
-            Ok(Ok(reply)) if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() => {
-                Registered::NotNow("an older or a cloned life answers there".to_string())
-            }
-            Ok(Ok(reply)) => match reply.into_inner().result {
-                Some(Outcome::Boot(_)) => Registered::Done,
-                Some(Outcome::Refused(why)) => Registered::Refused(why),
-                Some(Outcome::Leader(leader)) => Registered::NotNow(format!("does not lead ({leader} does)")),
-                Some(Outcome::Busy(why)) => Registered::NotNow(why),
-                None => Registered::NotNow("an answer without a result".to_string()),
-            },
+        // At our own address another life is just what we look for (C3).
+        if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() {
+            return Registered::NotNow("an older or a cloned life answers there".to_string());
+        }
+        match reply.into_inner().result {
+            Some(Outcome::Boot(_)) => Registered::Done,
+            Some(Outcome::Refused(why)) => Registered::Refused(why),
+            Some(Outcome::Leader(leader)) => Registered::NotNow(format!("does not lead ({leader} does)")),
+            Some(Outcome::Busy(why)) => Registered::NotNow(why),
+            None => Registered::NotNow("an answer without a result".to_string()),
         }
     }
 

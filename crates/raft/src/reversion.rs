@@ -1,14 +1,15 @@
-//! A follower whose log went backwards: what it acknowledged is not there any more (a restored or a cloned machine, a journal whose last
-//! file is gone). openraft's guard is a debug assertion; this one is always on. The leader remembers what each follower has
-//! acknowledged in its term and tells one that denies it; that one quarantines the group and ends its process (R11). Its next start
-//! is healed (`quarantine`).
+//! Detects a follower whose log went backwards: an entry that it acknowledged is gone (a restored or a cloned machine,
+//! or a lost last journal file). openraft's guard is a debug assertion; this one is always on. The leader remembers
+//! what each follower has acknowledged in its term, and tells a follower that denies it. That follower quarantines the
+//! group and ends its process (R11). Its next start is healed (`quarantine`).
 //!
-//! V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then the answer to
-//!     this leader is a higher vote, not a conflict.
+//! V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then
+//!     the answer to this leader is a higher vote, not a conflict.
 
+use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, MemberId};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The newest entry that each follower has acknowledged to this leader, and in which term.
 #[derive(Default)]
@@ -16,20 +17,19 @@ pub(crate) struct Acked(Mutex<BTreeMap<MemberId, (u64, LogId)>>);
 
 impl Acked {
     pub(crate) fn note(&self, member: MemberId, term: u64, matched: LogId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.locked();
         let known = all.entry(member).or_insert((term, matched));
         *known = (*known).max((term, matched));
     }
 
-    /// Who is not kept was taken out of the group: it may come back with nothing.
+    /// Forgets members that were removed from the group: they may come back with an empty log.
     pub(crate) fn keep_only(&self, keep: impl Fn(MemberId) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|member, _| keep(*member));
+        self.0.locked().retain(|member, _| keep(*member));
     }
 
-    /// A follower says in `term` that it does not have the entry at `conflict`: the entry that it had acknowledged, if that denies
-    /// it (V1).
+    /// The entry that `member` had acknowledged in `term`, if its conflict at `conflict` denies it (V1).
     pub(crate) fn denied(&self, member: MemberId, term: u64, conflict: LogId) -> Option<LogId> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.locked();
         all.get(&member).filter(|(t, acked)| *t == term && conflict.index <= acked.index).map(|(_, acked)| *acked)
     }
 }

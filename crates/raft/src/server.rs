@@ -1,12 +1,13 @@
-//! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
+//! The server side of the protocol between gateways. Checks sender, receiver and group of each call.
 
 use crate::change::NotLeading;
-use crate::group::Group;
-use crate::lives::{Lives, not_who_it_says};
+use crate::group::RaftGroup;
+use crate::hooks::Registered;
+use crate::lives::{Lineage, Lives, not_who_it_says};
 use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
-use crate::register::Registered;
+use crate::proto::register_reply::Result as RegisterOutcome;
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
@@ -18,15 +19,17 @@ use holdfast_types::limits::{APPEND_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_SNAP
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Appends of a stream are taken in while no more than this waits for the disk, over all groups: what a follower that catches up holds in memory, beside
-/// one message of each stream. openraft itself takes in 64 messages of up to [`APPEND_BYTES_MAX`] for each group.
+/// Appends of a stream are accepted while no more than this waits for the disk, over all groups. It bounds the memory
+/// of a follower that catches up, beside one message of each stream. openraft itself accepts 64 messages of up to
+/// [`APPEND_BYTES_MAX`] for each group.
 const QUEUE_BYTES_MAX: u64 = 4 * APPEND_BYTES_MAX as u64;
 
-/// How long a member may take to leave a group before it is told to ask again.
+/// How long the removal of a member may take before it is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The tonic service: add it to the gateway's peer listener.
@@ -37,18 +40,21 @@ pub struct Handler {
     node: RaftNode,
 }
 
-impl Handler {
-    pub(crate) fn service(node: RaftNode) -> PeerService {
-        PeerServer::new(Self { node })
-            // One bound for all calls: a state is the largest of them.
+impl RaftNode {
+    /// The service that answers peers.
+    pub fn service(&self) -> PeerService {
+        PeerServer::new(Handler { node: self.clone() })
+            // One bound for all calls: a snapshot is the largest of them.
             .max_decoding_message_size(PEER_SNAPSHOT_BYTES_MAX)
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
     }
+}
 
-    /// Who calls, once cluster and receiver are known to be right.
+impl Handler {
+    /// The sender, once cluster, receiver and protocol version are known to be right.
     fn sender(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let ours = format!("{:032x}", self.node.cluster());
+        let ours = self.node.channels().cluster();
         if cluster != ours {
             return Err(Status::permission_denied(format!("cluster: found {cluster:?}, expected {ours:?}")));
         }
@@ -57,7 +63,7 @@ impl Handler {
             return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
         }
         let from = MemberId(number(meta, META_FROM)?);
-        // Before anything else that it says is believed to mean what it means here.
+        // First of all: without a common version nothing else in the call can be understood.
         self.node.channels().lives.check_protocol(meta).map_err(|why| {
             tracing::warn!(%from, %why, "a call is refused");
             Status::failed_precondition(why)
@@ -65,21 +71,75 @@ impl Handler {
         Ok(from)
     }
 
-    /// The group that a call is for, once its sender is known to be who it says.
-    fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
+    /// The sender, once it is known to be the member that it says it is (C3).
+    fn believed(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let from = self.sender(meta)?;
         self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        Ok(from)
+    }
+
+    /// The group that a call is for, and the believed sender.
+    fn group(&self, meta: &MetadataMap) -> Result<(Arc<RaftGroup>, MemberId), Status> {
+        let from = self.believed(meta)?;
         self.node.channels().promises.heard(from, meta);
         let id = GroupId(number(meta, META_GROUP)?);
-        let group = self.node.group(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
-        // One that was removed does not know it yet, or came back with its old disk.
+        let group = self.node.local(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
+        // A removed member may not know it yet, or came back with its old disk.
         if self.node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
             return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
         }
         Ok((group, from))
     }
 
-    /// An answer that says who we are.
+    /// The answer to a start that this gateway can give without group 0: these refusals are final.
+    fn refuses_start(&self, from: MemberId, lineage: &Lineage, level: u32) -> Option<RegisterOutcome> {
+        let (lives, life) = (&self.node.channels().lives, lineage.life);
+        // Any gateway that has heard of it may say so: a member that was cut off for long may know no leader, or no one
+        // who is still a member (found by simulation, seed 133).
+        if lives.removed(from) {
+            return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster for ever")));
+        }
+        // A start asks its own address as well: it must find itself there, or no one.
+        if from == self.node.member() {
+            let own = self.node.lineage().life;
+            if lives.is_own(&life) {
+                return Some(RegisterOutcome::Busy("this process itself".to_string()));
+            }
+            tracing::error!(
+                boot = life.boot,
+                own = own.boot,
+                "C3: a second process runs on a copy of this gateway's disk; it is refused"
+            );
+            return Some(RegisterOutcome::Refused(format!(
+                "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
+                 were started. If that other one is not meant to run, end it and start this one again; else remove this copy",
+                own.boot, life.boot
+            )));
+        }
+        // What was registered never goes back. Group 0 may have no leader, or none that this member hears of.
+        lives.judge(from, lineage, level).err().map(|why| RegisterOutcome::Refused(not_who_it_says(from, &why)))
+    }
+
+    async fn register_as_leader(
+        &self,
+        from: MemberId,
+        lineage: Lineage,
+        level: u32,
+    ) -> Result<RegisterOutcome, Status> {
+        let group = self.node.local(GroupId::CLUSTER);
+        let group = group.ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
+        if group.leading_term().is_none() {
+            return Ok(RegisterOutcome::Leader(group.leader().map_or(0, |l| l.0)));
+        }
+        let boot = lineage.life.boot;
+        Ok(match self.node.registered(from, lineage, level).await {
+            Registered::Done => RegisterOutcome::Boot(boot),
+            Registered::NotNow(why) => RegisterOutcome::Busy(why),
+            Registered::Refused(why) => RegisterOutcome::Refused(why),
+        })
+    }
+
+    /// An answer with this process's life.
     fn answer<T>(&self, message: T) -> Response<T> {
         let mut response = Response::new(message);
         self.node.channels().stamp(response.metadata_mut());
@@ -100,7 +160,7 @@ fn fatal(e: impl std::fmt::Display) -> Status {
     Status::internal(e.to_string())
 }
 
-/// Q4: refuses what a leader of a term before `floor` says.
+/// Refuses a leader of a term before `floor` (Q4).
 #[allow(clippy::result_large_err, reason = "tonic's own")]
 fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -> Result<(), Status> {
     let term = vote.map_or(0, |vote| vote.term);
@@ -112,7 +172,7 @@ fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -
     }
 }
 
-/// `input`, each item once the journal's disk has taken most of what came before it.
+/// `input`, slowed down to the pace of the journal's disk.
 fn paced<S: Stream>(input: S, log: NodeLog) -> impl Stream<Item = S::Item> {
     input.then(move |item| {
         let log = log.clone();
@@ -134,7 +194,7 @@ impl Peer for Handler {
         let mut replies = Box::pin(group.raft().stream_append(input));
         let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
         if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
-            group.candidacy().heard();
+            group.candidacy.heard();
         }
         Ok(self.answer(append_reply_to_wire(reply)))
     }
@@ -152,7 +212,7 @@ impl Peer for Handler {
         let requests = input
             .map(move |item| match item {
                 Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
-                    tracing::warn!(%from, group = %id, "append of a term before this member was taken out; stream closed (Q4)");
+                    tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (Q4)");
                     Err(())
                 }
                 Ok(message) => append_from_wire(message).map_err(|e| {
@@ -171,8 +231,8 @@ impl Peer for Handler {
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
-        // After a start we have forgotten what we promised: no answer at all until every lease that we may have
-        // granted has run out. The candidate counts it as neither yes nor no.
+        // After a start we have forgotten what we promised: no answer until every lease that we may have granted has
+        // run out. The candidate counts it as neither yes nor no.
         if let Some(left) = self.node.embargo_left() {
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
         }
@@ -228,49 +288,12 @@ impl Peer for Handler {
         &self,
         request: Request<proto::RegisterRequest>,
     ) -> Result<Response<proto::RegisterReply>, Status> {
-        use proto::register_reply::Result as Outcome;
         let from = self.sender(request.metadata())?;
         let lineage = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
-        let life = lineage.life;
-        // Final, so whoever has heard of it may say so: one that was cut off for long may know nobody any more who leads, or is a member
-        // (found by simulation, seed 133).
-        if self.node.channels().lives.removed(from) {
-            let refused = Outcome::Refused(format!("{from} was removed from this cluster for ever"));
-            return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
-        }
-        // A start asks its own address as well: it must find itself there, or nobody.
-        if from == self.node.member() {
-            let own = self.node.lineage().life;
-            let outcome = if self.node.channels().lives.is_own(&life) {
-                Outcome::Busy("this process itself".to_string())
-            } else {
-                tracing::error!(
-                    boot = life.boot,
-                    own = own.boot,
-                    "C3: a second process runs on a copy of this gateway's disk; it is refused"
-                );
-                Outcome::Refused(format!(
-                    "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
-                     were started. If that other one is not meant to run, end it and start this one again; else remove this copy",
-                    own.boot, life.boot
-                ))
-            };
-            return Ok(self.answer(proto::RegisterReply { result: Some(outcome) }));
-        }
-        // Final as well: what was registered never goes back. Group 0 may have no leader, or none that this one hears of.
-        if let Err(why) = self.node.channels().lives.judge(from, &lineage, request.get_ref().level) {
-            let refused = Outcome::Refused(not_who_it_says(from, &why));
-            return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
-        }
-        let group = self.node.group(GroupId::CLUSTER).ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
-        let outcome = if group.leading_term().is_none() {
-            Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))
-        } else {
-            match self.node.registered(from, lineage, request.get_ref().level).await {
-                Registered::Done => Outcome::Boot(life.boot),
-                Registered::NotNow(why) => Outcome::Busy(why),
-                Registered::Refused(why) => Outcome::Refused(why),
-            }
+        let level = request.get_ref().level;
+        let outcome = match self.refuses_start(from, &lineage, level) {
+            Some(refused) => refused,
+            None => self.register_as_leader(from, lineage, level).await?,
         };
         Ok(self.answer(proto::RegisterReply { result: Some(outcome) }))
     }
@@ -280,7 +303,7 @@ impl Peer for Handler {
         let acked = request.into_inner().acknowledged.ok_or_else(|| bad("denied: no entry"))?;
         let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
         if !gone {
-            tracing::warn!(group = %group.id(), %from, ?acked, "told that this log went backwards: it did not");
+            tracing::warn!(group = %group.id(), %from, ?acked, "a leader says that this log went backwards; it did not");
         }
         Ok(self.answer(proto::DeniedReply { gone }))
     }
@@ -289,10 +312,10 @@ impl Peer for Handler {
         use proto::readmit_reply::Result as Outcome;
         let (group, from) = self.group(request.metadata())?;
         let reason = request.into_inner().reason;
-        tracing::warn!(group = %group.id(), member = %from, %reason, "R9: a member has lost part of its log and asks to be taken out");
+        tracing::warn!(group = %group.id(), member = %from, %reason, "R9: a member has lost part of its log and asks to be removed");
         let outcome = match group.expel(from, EXPEL_LIMIT).await {
             Ok(since) => {
-                tracing::info!(group = %group.id(), member = %from, %since, "taken out: it may come back as a newcomer");
+                tracing::info!(group = %group.id(), member = %from, %since, "removed: the member may come back as a newcomer");
                 Outcome::Out(proto::LogId { term: since.term.0, index: since.index.0 })
             }
             Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
@@ -304,10 +327,10 @@ impl Peer for Handler {
     async fn roll(&self, request: Request<proto::RollRequest>) -> Result<Response<proto::RollReply>, Status> {
         use proto::roll_reply::Result as Outcome;
         let (group, _) = self.group(request.metadata())?;
-        let outcome = match self.node.rolled(&group, LogIndex(request.get_ref().cluster)).await {
-            Ok(roll) => {
-                let members = roll.members.into_iter().map(|m| m.0).collect();
-                Outcome::Roll(proto::Roll { members, applied: roll.applied.0 })
+        let outcome = match self.node.members_as_leader(&group, LogIndex(request.get_ref().cluster)).await {
+            Ok(found) => {
+                let members = found.members.into_iter().map(|m| m.0).collect();
+                Outcome::Roll(proto::Roll { members, applied: found.applied.0 })
             }
             Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
             Err(e @ NotLeading::NotNow { .. }) => Outcome::Busy(e.to_string()),
@@ -317,16 +340,14 @@ impl Peer for Handler {
 
     async fn ended(&self, request: Request<proto::EndedRequest>) -> Result<Response<proto::EndedReply>, Status> {
         let meta = request.metadata();
-        let from = self.sender(meta)?;
-        self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        self.believed(meta)?;
         let reply = self.node.ended_reply(GroupId(number(meta, META_GROUP)?)).map_err(fatal)?;
         Ok(self.answer(reply))
     }
 
     async fn placing(&self, request: Request<proto::PlacingRequest>) -> Result<Response<proto::PlacingReply>, Status> {
         let meta = request.metadata();
-        let from = self.sender(meta)?;
-        self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        self.believed(meta)?;
         let reply = self.node.placing_reply(GroupId(number(meta, META_GROUP)?));
         Ok(self.answer(reply))
     }
@@ -360,7 +381,7 @@ mod tests {
     use futures_util::FutureExt;
     use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
 
-    /// A disk that stands still: who catches up takes in a bounded part of what the leader has for it.
+    /// While the disk stands still, a follower that catches up accepts a bounded amount of appends.
     #[tokio::test]
     async fn appends_are_taken_in_no_faster_than_the_disk_takes_them() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -7,6 +7,7 @@
 //! The state of a set names its lease's token, which is as good as the lease: it is sealed like the journal (R10).
 //! Written beside, synced, renamed, directory synced: openraft purges entries only after that.
 
+use crate::note_file::{self, Magic};
 use crate::wire::{
     RaftSnapshotMeta, RaftStoredMembership, id_from_raft, id_to_raft, membership_from_bytes, membership_to_bytes,
 };
@@ -14,11 +15,11 @@ use bytes::Bytes;
 use holdfast_log::Sealing;
 use holdfast_types::{GroupId, LogId};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"HFRSNAP1";
-const SEALED_MAGIC: &[u8; 8] = b"HFRSNAP2";
+const MAGIC: &Magic = b"HFRSNAP1";
+const SEALED_MAGIC: &Magic = b"HFRSNAP2";
 /// What every version's magic begins with.
 const ANY_MAGIC: &[u8] = b"HFRSNAP";
 /// Fingerprint, uuid and tag in front of a sealed image.
@@ -75,14 +76,7 @@ pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealin
         Some(sealing) => (SEALED_MAGIC, seal(sealing, body)),
         None => (MAGIC, body),
     };
-    let beside = target.with_extension("snapshot.new");
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(magic)?;
-    file.write_all(&crc32c::crc32c(&body).to_le_bytes())?;
-    file.write_all(&body)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, &target)?;
-    std::fs::File::open(dir)?.sync_all()
+    note_file::replace(&target, magic, &body)
 }
 
 /// Each file has a uuid of its own, so one nonce per key is enough.
@@ -98,7 +92,8 @@ fn seal(sealing: &Sealing, mut body: Vec<u8>) -> Vec<u8> {
 }
 
 struct Unopened {
-    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was mixed up.
+    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was
+    /// mixed up.
     kind: io::ErrorKind,
     why: String,
 }
@@ -126,32 +121,20 @@ fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
     Ok(body)
 }
 
-/// Takes the snapshot of `group` away, and what a crash left of one beside it; durable on return.
+/// Removes the snapshot of `group`; durable on return.
 pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
-    let target = path(dir, group);
-    for path in [target.with_extension("snapshot.new"), target] {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    std::fs::File::open(dir)?.sync_all()
+    note_file::remove(&path(dir, group))
 }
 
 /// Reads the snapshot of `group`; `None` where there never was one.
 ///
 /// # Errors
-/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote it.
+/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote
+/// it.
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
-        return Err(invalid(&path, format_args!("found {} bytes, expected at least 12", bytes.len())));
-    };
+    let Some(bytes) = note_file::read(&path)? else { return Ok(None) };
+    let (magic, body) = note_file::split(&bytes).map_err(|why| invalid(&path, why))?;
     if magic != MAGIC && magic != SEALED_MAGIC {
         if magic.starts_with(ANY_MAGIC) {
             // No damage: to heal the group from its peers would throw away what another build reads.
@@ -167,13 +150,7 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
         let expected = format_args!("{MAGIC:02x?} or {SEALED_MAGIC:02x?}");
         return Err(invalid(&path, format_args!("found magic {magic:02x?}, expected {expected}")));
     }
-    let Some((crc, body)) = rest.split_first_chunk::<4>() else {
-        return Err(invalid(&path, format_args!("found {} bytes, expected at least 12", bytes.len())));
-    };
-    let (expected, found) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
-    if expected != found {
-        return Err(invalid(&path, format_args!("found checksum {found:08x}, expected {expected:08x}")));
-    }
+    let body = body.map_err(|why| invalid(&path, why))?;
     let opened = match magic == SEALED_MAGIC {
         true => Some(
             open(sealing, body)

@@ -25,10 +25,12 @@ async fn r3_no_vote_and_no_leadership_is_taken_before_the_embargo_is_over() -> a
         for pre in [true, false] {
             let last = Some(proto::LogId { term: 4, index: 100 });
             let request = proto::VoteRequest { vote, last, pre, ..Default::default() };
-            votes.push(peer.vote(asking.addressed(request, GROUP, member)).await.map(drop).map_err(|e| e.to_string()));
+            votes.push(
+                peer.vote(asking.channels().request(request, GROUP, member)).await.map(drop).map_err(|e| e.to_string()),
+            );
         }
         let request = proto::TransferRequest { from: vote, to: member.0, last: None };
-        transfers.push(peer.transfer(asking.addressed(request, GROUP, member)).await?.into_inner());
+        transfers.push(peer.transfer(asking.channels().request(request, GROUP, member)).await?.into_inner());
     }
     for refused in &votes[..2] {
         assert!(refused.as_ref().is_err_and(|why| why.contains("vote embargo")), "R3: {refused:?}");

@@ -6,11 +6,12 @@ use crate::machine::{Adapter, StateMachine, Unfit};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId};
 use openraft::StorageError;
 use openraft::storage::RaftLogStorage;
 use openraft::testing::log::{StoreBuilder, Suite};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Remembers only how far it got; its snapshot is that.
 #[derive(Default)]
@@ -20,7 +21,7 @@ struct Recorder {
 
 impl Recorder {
     fn set(&self, id: LogId) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+        *self.last.locked() = Some(id);
     }
 }
 
@@ -35,7 +36,7 @@ impl StateMachine for Recorder {
     }
 
     fn snapshot(&self) -> Option<(LogId, Bytes)> {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.locked();
         // Also before the first entry: the suite purges logs that were never applied.
         Some((last.unwrap_or_default(), Bytes::from_static(b"state")))
     }
@@ -78,7 +79,8 @@ async fn openraft_suite_passes_on_the_journal() {
     }
 }
 
-/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership for one.
+/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership
+/// for one.
 #[tokio::test]
 async fn a_purge_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");

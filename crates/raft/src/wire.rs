@@ -1,4 +1,5 @@
-//! Conversions between openraft's types, the journal's and the wire's. The only place where an entry's bytes are told apart.
+//! Conversions between openraft's types, the journal's and the wire's. The only place where an entry's bytes are told
+//! apart.
 //!
 //! Payload bytes in journal and on the wire alike:
 //! ```text

@@ -1,11 +1,11 @@
-//! What can be wrong with a key, a wrapped key or a sealed part. Each says what was found and what was expected.
+//! Errors of keys, wrapped keys and sealed parts. Each names what was found and what was expected.
 
-use crate::key::KeyFingerprint;
-use crate::object::{ExtentAad, Part};
+use crate::fingerprint::KeyFingerprint;
+use crate::part::{ExtentAad, Part, TAG_BYTES};
 use holdfast_types::{ObjectId, SetId};
 use std::fmt;
 
-/// What a sealed part was expected to be: everything that its tag covers besides the bytes themselves (S2).
+/// The identity of a sealed part: everything that its tag covers besides the bytes themselves (S2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedPart {
     /// The set whose data key it is sealed under.
@@ -47,7 +47,7 @@ impl fmt::Display for SealedPart {
         write!(
             f,
             " of {} sealed bytes, in object {} of set {}, data key {}",
-            self.plain_len + crate::object::TAG_BYTES as u64,
+            self.plain_len + TAG_BYTES as u64,
             self.object,
             self.set,
             self.key_id

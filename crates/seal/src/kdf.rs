@@ -1,12 +1,25 @@
-//! How a cluster key comes from a passphrase: Argon2id's parameters and the salt, as text for a settings file and as fields for a set's head.
+//! How a cluster key is derived from a passphrase: Argon2id's parameters and the salt, as text for a settings file and
+//! as fields for a set's head.
 
 use crate::error::{SealError, hex};
-use crate::key::argon2_parameters;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Memory at most, in KiB: parameters are read from a store before anything vouches for them, and must not take the machine.
+/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is
+/// another key, so these never change; [`Argon2id`] writes others beside the passphrase.
+pub mod argon2_parameters {
+    /// Memory in KiB: 19 MiB.
+    pub const MEMORY_KIB: u32 = 19 * 1024;
+    /// Passes over the memory.
+    pub const PASSES: u32 = 2;
+    /// Lanes.
+    pub const LANES: u32 = 1;
+    /// Bytes of salt.
+    pub const SALT_BYTES: usize = 16;
+}
+
+/// Limit in KiB: the parameters are read from a store before they are authenticated, and must not exhaust the machine.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Passes at most, for the same reason.
 const PASSES_MAX: u32 = 64;

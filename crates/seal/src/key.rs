@@ -10,7 +10,9 @@
 //! ```
 
 use crate::error::{SealError, hex};
-use crate::kdf::Argon2id;
+use crate::fingerprint::KeyFingerprint;
+use crate::kdf::{Argon2id, argon2_parameters};
+use crate::part::TAG_BYTES;
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
@@ -36,20 +38,7 @@ const HEADER_BYTES: usize = 36;
 const NONCE_BYTES: usize = 24;
 const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + DATA_KEY_BYTES;
-const _: () = assert!(TAG_AT + crate::object::TAG_BYTES == WRAPPED_KEY_BYTES);
-
-/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is another key, so
-/// these never change; [`Argon2id`] writes others beside the passphrase.
-pub mod argon2_parameters {
-    /// Memory in KiB: 19 MiB.
-    pub const MEMORY_KIB: u32 = 19 * 1024;
-    /// Passes over the memory.
-    pub const PASSES: u32 = 2;
-    /// Lanes.
-    pub const LANES: u32 = 1;
-    /// Bytes of salt.
-    pub const SALT_BYTES: usize = 16;
-}
+const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_KEY_BYTES);
 
 /// HKDF-SHA256 to 32 bytes. The salt names the purpose, so that no two purposes ever share a key.
 pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[u8; 32]> {
@@ -59,17 +48,8 @@ pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[
     out
 }
 
-/// Eight bytes that tell cluster keys apart without saying anything else about them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyFingerprint(pub u64);
-
-impl fmt::Display for KeyFingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when
+/// dropped.
 #[derive(Clone)]
 pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
 
@@ -124,11 +104,12 @@ impl ClusterKey {
         Self::from_passphrase_by(passphrase, &Argon2id::ours(salt))
     }
 
-    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are kept beside the
-    /// passphrase, and beside what its key wraps.
+    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are
+    /// kept beside the passphrase, and beside what its key wraps.
     ///
     /// # Errors
-    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the memory is not to be had.
+    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the
+    /// memory is not to be had.
     pub fn from_passphrase_by(passphrase: impl AsRef<[u8]>, by: &Argon2id) -> Result<Self, SealError> {
         by.check()?;
         let passphrase = passphrase.as_ref();
@@ -187,7 +168,7 @@ impl ClusterKey {
         XChaCha20Poly1305::new(&(*self.wrapping).into())
     }
 
-    /// Wraps a set's data key for keeping. The nonce is drawn anew for every call; at 24 bytes chance never repeats one.
+    /// Wraps a set's data key for storage. The nonce must be random for each call; 24 bytes never repeat by chance.
     pub fn wrap(&self, key: &DataKey, set: SetId, key_id: u32, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let mut out = Vec::with_capacity(WRAPPED_KEY_BYTES);
         out.extend_from_slice(&WRAPPED_MAGIC);
@@ -240,7 +221,7 @@ impl ClusterKey {
             return Err(SealError::WrongClusterKey { found: by, expected: self.fingerprint });
         }
         let nonce: [u8; NONCE_BYTES] = field(wrapped, HEADER_BYTES);
-        let tag: [u8; crate::object::TAG_BYTES] = field(wrapped, TAG_AT);
+        let tag: [u8; TAG_BYTES] = field(wrapped, TAG_AT);
         let mut key = Zeroizing::new(field::<DATA_KEY_BYTES>(wrapped, SEALED_AT));
         self.wrapping_cipher()
             .decrypt_inout_detached(
@@ -254,7 +235,8 @@ impl ClusterKey {
     }
 }
 
-/// Which cluster key a wrapped data key says it was wrapped by. Not authentic before [`ClusterKey::unwrap`]; `None` where it is no wrapped key.
+/// The cluster key that a wrapped data key names. Not authentic before [`ClusterKey::unwrap`]; `None` if it is no
+/// wrapped key.
 pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);

@@ -1,5 +1,5 @@
-//! Seal: keys, and what is done with them to everything that leaves the gateway for a store (R10), and to
-//! what it keeps on its own disk.
+//! Seal: keys, and the encryption of everything that leaves the gateway for a store (R10) and of what it keeps on its
+//! own disk.
 //!
 //! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, and the sealing and
 //! opening of the parts of one object with what each part is bound to.
@@ -24,22 +24,24 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod error;
+mod fingerprint;
 mod kdf;
 mod key;
 mod node;
 mod object;
+mod part;
 mod ring;
 
 pub use error::{SealError, SealedKind, SealedPart};
-pub use kdf::Argon2id;
+pub use fingerprint::KeyFingerprint;
+pub use kdf::{Argon2id, argon2_parameters};
 pub use key::{
-    CLUSTER_KEY_BYTES, ClusterKey, DATA_KEY_BYTES, DataKey, KeyFingerprint, PASSPHRASE_BYTES_MIN, WRAPPED_KEY_BYTES,
-    WRAPPED_VERSION, argon2_parameters, wrapped_by,
+    CLUSTER_KEY_BYTES, ClusterKey, DATA_KEY_BYTES, DataKey, PASSPHRASE_BYTES_MIN, WRAPPED_KEY_BYTES, WRAPPED_VERSION,
+    wrapped_by,
 };
 pub use node::{
     FileKey, NODE_KEY_BYTES, NodeKey, NotAuthentic, WRAPPED_NODE_KEY_BYTES, WRAPPED_NODE_KEY_VERSION, node_wrapped_by,
 };
-pub use object::{
-    EXTENT_NUMBER_MAX, ExtentAad, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, Part, SEAL_VERSION, TAG_BYTES,
-};
+pub use object::{EXTENT_NUMBER_MAX, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, SEAL_VERSION};
+pub use part::{ExtentAad, Part, TAG_BYTES};
 pub use ring::{join_ring, ring_ids, ring_wrapped_by, split_ring};

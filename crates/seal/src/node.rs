@@ -1,4 +1,4 @@
-//! The key of one node's own files: journal and state snapshots, which hold what the store's objects hold before they are made.
+//! The key of one node's own files: journal and state snapshots. They hold data before it is in the store.
 //!
 //! A wrapped node key, version 1, little-endian, [`WRAPPED_NODE_KEY_BYTES`] long:
 //!
@@ -8,13 +8,14 @@
 //!  12  length of all           .   cluster key              96  tag, 16 bytes, over 0..40 and 64..96
 //! ```
 //!
-//! A file's key is HKDF(node key, the file's random uuid). Its nonces are places in the file: an offset, and a number there. A file
-//! is written once, at each place once, so that no nonce is ever used twice under one key; a file's room that is used again
-//! has a new uuid.
+//! A file's key is HKDF(node key, the file's random uuid). Its nonces are places in the file: an offset, and a number
+//! there. A file is written once, at each place once, so that no nonce is ever used twice under one key; a file's room
+//! that is used again has a new uuid.
 
 use crate::error::{SealError, hex};
-use crate::key::{ClusterKey, KeyFingerprint, derive};
-use crate::object::TAG_BYTES;
+use crate::fingerprint::KeyFingerprint;
+use crate::key::{ClusterKey, derive};
+use crate::part::TAG_BYTES;
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
 use std::fmt;
@@ -34,7 +35,8 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + NODE_KEY_BYTES;
 const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_NODE_KEY_BYTES);
 
-/// The key of a node's own files. Random, kept beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+/// The key of a node's own files. Random, kept beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when
+/// dropped.
 #[derive(Clone)]
 pub struct NodeKey {
     bytes: Zeroizing<[u8; NODE_KEY_BYTES]>,
@@ -96,7 +98,8 @@ fn nonce(offset: u64, number: u32) -> Nonce {
 }
 
 impl FileKey {
-    /// Seals `bytes` where they stand, and returns their tag. The caller MUST NOT seal twice at one offset and number of a file.
+    /// Seals `bytes` where they stand, and returns their tag. The caller MUST NOT seal twice at one offset and number
+    /// of a file.
     pub fn seal(&self, offset: u64, number: u32, associated: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         self.cipher
             .encrypt_inout_detached(&nonce(offset, number), associated, InOutBuf::from(bytes))
@@ -184,7 +187,8 @@ impl ClusterKey {
     }
 }
 
-/// Which cluster key a wrapped node key says it was wrapped by. Not authentic before [`ClusterKey::unwrap_node`]; `None` where it is none.
+/// The cluster key that a wrapped node key names. Not authentic before [`ClusterKey::unwrap_node`]; `None` if it is
+/// none.
 pub fn node_wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);

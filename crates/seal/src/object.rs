@@ -11,16 +11,15 @@
 
 use crate::error::{SealError, SealedKind, SealedPart, hex};
 use crate::key::{DataKey, derive};
+use crate::part::{ExtentAad, Part, TAG_BYTES};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
-use holdfast_types::{Lba, ObjectId, SetId, VolumeId};
+use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Version of the sealing: of the key derivation, the nonces and what is bound. Part of every associated data.
 pub const SEAL_VERSION: u32 = 1;
-/// What sealing adds to a part, in bytes.
-pub const TAG_BYTES: usize = 16;
 /// Largest number of an extent in an object.
 pub const EXTENT_NUMBER_MAX: u32 = 0x7fff_ffff;
 /// Largest number of a page, or of a leaf, in a pack.
@@ -31,61 +30,6 @@ const ROOT_NONCE: u32 = 0xffff_fffe;
 const HEADER_NONCE: u32 = 0xffff_ffff;
 const _: () = assert!(EXTENT_NUMBER_MAX < PAGE_NONCE);
 const _: () = assert!(PAGE_NONCE + PAGE_NUMBER_MAX < ROOT_NONCE);
-
-/// What an extent is bound to, besides its object, number and sealed length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtentAad {
-    /// Volume that the extent was sealed for.
-    pub volume: VolumeId,
-    /// First sector of the extent.
-    pub lba: Lba,
-    /// Length before compression, in bytes.
-    pub raw_len: u32,
-    /// Compression, as the number that the segment format gives it.
-    pub codec: u8,
-}
-
-/// A part of an object that is not an extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The object's own table.
-    Header,
-    /// A map root.
-    Root,
-    /// A map page, bound to the range that it maps.
-    Page {
-        /// Number in its object.
-        number: u32,
-        /// Volume that it maps.
-        volume: VolumeId,
-        /// Number of the page in the volume.
-        page: u32,
-    },
-    /// A leaf of a map root, bound to what it lists. Shares its numbers with pages: a pack has the ones or the others.
-    Leaf {
-        /// Number in its object.
-        number: u32,
-        /// What it lists, as the number that the map's format gives it.
-        kind: u8,
-        /// Volume whose pages it lists; 0 where it lists something else.
-        volume: VolumeId,
-        /// First page that it covers; 0 where it lists something else.
-        page: u32,
-    },
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Part::Header => f.write_str("header"),
-            Part::Root => f.write_str("root"),
-            Part::Page { number, volume, page } => write!(f, "page {number} (page {page} of {volume})"),
-            Part::Leaf { number, kind, volume, page } => {
-                write!(f, "leaf {number} (of kind {kind}, from page {page} of {volume} on)")
-            }
-        }
-    }
-}
 
 /// Nonce number of a part. Numbers beyond the space are a mistake of ours: they would meet another part's nonce.
 fn nonce_number(kind: &SealedKind) -> Option<u32> {
@@ -237,8 +181,8 @@ impl ObjectSealer {
     }
 }
 
-/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its set has (ADR 0023). Which one is right
-/// the tag says: the key's number is bound in.
+/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its
+/// set has (ADR 0023). Which one is right the tag says: the key's number is bound in.
 pub struct ObjectOpener {
     key: ObjectKey,
     others: Vec<ObjectKey>,

@@ -1,12 +1,13 @@
-//! The data keys of one set, wrapped: one [`WRAPPED_KEY_BYTES`] after the other, sorted by their numbers. One key alone is what it was before a set
-//! could have several.
+//! The wrapped data keys of one set: one [`WRAPPED_KEY_BYTES`] after the other, sorted by id. A single key has the same
+//! bytes as before a set could have several.
 //!
 //! ```text
 //!   | wrapped key 1 | wrapped key 2 | …      each names its set, its number and the cluster key that wrapped it
 //! ```
 
 use crate::error::SealError;
-use crate::key::{KeyFingerprint, WRAPPED_KEY_BYTES, wrapped_by};
+use crate::fingerprint::KeyFingerprint;
+use crate::key::{WRAPPED_KEY_BYTES, wrapped_by};
 use std::collections::BTreeSet;
 
 /// Where a wrapped key says which one it is; see `key`.
@@ -21,7 +22,8 @@ fn key_id(wrapped: &[u8]) -> u32 {
 /// The wrapped keys with their numbers, ascending. Nothing of it is authentic before each is unwrapped.
 ///
 /// # Errors
-/// [`SealError::WrappedLength`] for what is no whole number of wrapped keys, or none; [`SealError::RingOrder`] for numbers that do not ascend.
+/// [`SealError::WrappedLength`] if it is empty or not a whole number of wrapped keys; [`SealError::RingOrder`] if ids
+/// do not ascend.
 pub fn split_ring(ring: &[u8]) -> Result<Vec<(u32, &[u8])>, SealError> {
     if ring.is_empty() || !ring.len().is_multiple_of(WRAPPED_KEY_BYTES) {
         return Err(SealError::WrappedLength { found: ring.len(), expected: WRAPPED_KEY_BYTES });
@@ -39,12 +41,13 @@ pub fn join_ring(mut wrapped: Vec<Vec<u8>>) -> Vec<u8> {
     wrapped.concat()
 }
 
-/// The numbers of its keys; empty where it does not read.
+/// The ids of its keys; empty if it does not parse.
 pub fn ring_ids(ring: &[u8]) -> BTreeSet<u32> {
     split_ring(ring).map(|keys| keys.into_iter().map(|(id, _)| id).collect()).unwrap_or_default()
 }
 
-/// Which cluster key wrapped all of it; `None` where it does not read, or not one key did: all are always wrapped together.
+/// The cluster key that wrapped all of it; `None` if it does not parse, or not one key did: all are always wrapped
+/// together.
 pub fn ring_wrapped_by(ring: &[u8]) -> Option<KeyFingerprint> {
     let mut by = split_ring(ring).ok()?.into_iter().map(|(_, key)| wrapped_by(key));
     let first = by.next()??;

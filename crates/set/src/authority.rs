@@ -1,15 +1,12 @@
 //! In a gateway pair: the tenure under which this gateway may answer, as everything that answers sees it (ADR 0031).
 //!
-//! Owns: whether an answer may leave now, and which feature level may be written. Does not own: how a tenure is won and kept (crate `pair`).
+//! Owns: whether an answer may leave now. Does not own: how a tenure is won and kept (crate `pair`).
 
-use holdfast_control::cluster::FIRST_LEVEL;
 use holdfast_control::pair::{Durability, Ended, Tenure, TenureId};
 use holdfast_raft::boot_now;
 use holdfast_types::MonoTime;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 
 /// One tenure of this gateway, as everything that answers sees it.
 #[derive(Debug)]
@@ -21,43 +18,13 @@ pub struct Authority {
     /// Where the pair's sets lie.
     stores: Vec<String>,
     tenure: Mutex<Tenure>,
-    /// What may be written into the stores (P6), as the roster said last. Never lowered.
-    level: AtomicU32,
-    /// What is in the stores already.
-    found: AtomicU32,
-    /// Somebody waits for the roster to say so.
-    asked: Notify,
 }
 
 impl Authority {
     /// Won by a lease that was asked for at `sent`.
     pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
         let tenure = Mutex::new(Tenure::begin(sent, ttl));
-        let (level, found) = (AtomicU32::new(FIRST_LEVEL), AtomicU32::new(FIRST_LEVEL));
-        Self { id, durability, stores, tenure, level, found, asked: Notify::new() }
-    }
-
-    /// The feature level of what may be written into the stores: the other gateway's build reads it as well (P6).
-    pub fn level(&self) -> u32 {
-        self.level.load(Ordering::Acquire)
-    }
-
-    /// The roster says so.
-    pub fn learn(&self, level: u32) {
-        self.level.fetch_max(level, Ordering::AcqRel);
-    }
-
-    /// Something of that level is in the stores: the roster has to say so, and is asked to where it does not.
-    pub fn stores_need(&self, level: u32) {
-        self.found.fetch_max(level, Ordering::AcqRel);
-        if self.level() < level {
-            self.asked.notify_one();
-        }
-    }
-
-    /// What the roster has to say at least.
-    fn needs(&self) -> u32 {
-        self.found.load(Ordering::Acquire).max(self.level())
+        Self { id, durability, stores, tenure }
     }
 
     fn tenure(&self) -> MutexGuard<'_, Tenure> {

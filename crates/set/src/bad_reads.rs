@@ -263,7 +263,7 @@ impl Inspector {
         // Where nobody took over, one that would have been needed may have failed meanwhile: this may be the only copy that is up to date then.
         let still = || self.server.group.leading_term().is_some() && self.server.group.may_do_without_me();
         if let Some(record) = bad.filter(|_| others_lead || still()) {
-            self.raft.rotten(&self.server.group, record);
+            self.raft.rotten(self.server.group.id(), record);
         }
         LOOK_AGAIN
     }

@@ -2,10 +2,8 @@
 
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
-use holdfast_control::set::SnapshotList;
 use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
 use holdfast_types::{LogId, MemberId, Name, SetId, Term};
-use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -13,73 +11,12 @@ use tokio::sync::watch;
 /// How long a command to group 0 may take before its outcome counts as unknown.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// No number of 128 bits begins like this, which the state does: a build of before level 3 refuses it.
-const LATER: [u8; 20] = [0xFF; 20];
-/// Of what follows the state in a snapshot: the deletions.
-const DELETIONS: u8 = 1;
-/// … how sets hang together by clones.
-const LINKS: u8 = 2;
-/// … the snapshots that recovered sets began with.
-const SNAPSHOTS: u8 = 3;
-
-/// A state as a snapshot has it: in the form that it always had, then a section for each thing that came later and is there: its mark, its length
-/// (4 bytes, little-endian), its content. A build that does not know a section knows no entry that could have led to it (C4).
-///
-/// Where there is any section the whole begins with [`LATER`]: a build that knows no sections would read over them, and lose what keeps other sets' data.
-fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
-    let mut bytes = Vec::new();
-    if !state.deletions.is_empty() || !state.links.is_empty() {
-        bytes.extend_from_slice(&LATER);
-    }
-    bytes.extend(postcard::to_stdvec(state)?);
-    let mut append = |mark: u8, section: Vec<u8>| {
-        bytes.push(mark);
-        bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
-        bytes.extend_from_slice(&section);
-    };
-    if !state.deletions.is_empty() {
-        append(DELETIONS, postcard::to_stdvec(&state.deletions)?);
-    }
-    if !state.links.is_empty() {
-        append(LINKS, postcard::to_stdvec(&state.links)?);
-    }
-    // Behind the links of the same sets, which are written without them.
-    let listed = state.links.iter().filter(|(_, links)| !links.snapshots.is_blank());
-    let listed: BTreeMap<&SetId, &SnapshotList> = listed.map(|(set, links)| (set, &links.snapshots)).collect();
-    if !listed.is_empty() {
-        append(SNAPSHOTS, postcard::to_stdvec(&listed)?);
-    }
-    Ok(bytes)
-}
-
 fn of_image(data: &[u8]) -> Result<ClusterState, String> {
-    let data = data.strip_prefix(&LATER).unwrap_or(data);
-    let (mut state, mut rest) = postcard::take_from_bytes::<ClusterState>(data).map_err(|e| e.to_string())?;
-    while let Some((mark, more)) = rest.split_first() {
-        let section = more.split_first_chunk::<4>().and_then(|(len, more)| {
-            more.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX))
-        });
-        let Some((section, more)) = section else {
-            return Err(format!("found {} bytes of section {mark}, expected a whole one", more.len()));
-        };
-        match *mark {
-            DELETIONS => state.deletions = postcard::from_bytes(section).map_err(|e| e.to_string())?,
-            LINKS => state.links = postcard::from_bytes(section).map_err(|e| e.to_string())?,
-            SNAPSHOTS => {
-                let listed: BTreeMap<SetId, SnapshotList> = postcard::from_bytes(section).map_err(|e| e.to_string())?;
-                for (set, snapshots) in listed {
-                    state.links.entry(set).or_default().snapshots = snapshots;
-                }
-            }
-            other => {
-                return Err(format!(
-                    "found section {other}, expected {DELETIONS} to {SNAPSHOTS}: written by a newer build"
-                ));
-            }
-        }
-        rest = more;
+    match postcard::take_from_bytes(data) {
+        Ok((state, [])) => Ok(state),
+        Ok((_, rest)) => Err(format!("found {} bytes more than a state: written by another build", rest.len())),
+        Err(error) => Err(error.to_string()),
     }
-    Ok(state)
 }
 
 /// Marks a payload of group 0, so that it can never be taken for a set's.
@@ -233,7 +170,7 @@ impl StateMachine for Cluster {
         if inner.applied == LogId::default() {
             return None;
         }
-        image(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
+        postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
     fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
@@ -257,11 +194,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_snapshot_without_deletions_is_what_it_always_was_and_one_with_them_comes_back()
-    -> Result<(), Box<dyn std::error::Error>> {
-        let mut state = ClusterState { level: 3, next_set: 9, ..ClusterState::new() };
-        assert_eq!(image(&state)?, postcard::to_stdvec(&state)?, "a build of before reads it");
-        assert_eq!(of_image(&image(&state)?)?, state);
+    fn what_a_snapshot_has_comes_back_whole() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState { next_set: 9, ..ClusterState::new() };
         let entry = SetEntry {
             name: Name::new("demo")?,
             store_url: "file:///s".into(),
@@ -277,57 +211,25 @@ mod tests {
         let deletion = Deletion { entry, request: RequestId(5), stage, ended, voters: None, store_left: false };
         state.deletions.under_way.insert(GroupId(4), deletion);
         state.deletions.finished.push_back(GroupId(3));
-        let whole = image(&state)?;
-        assert_eq!(of_image(&whole)?, state);
-        assert!(postcard::take_from_bytes::<ClusterState>(&whole).is_err(), "a build of before must not read over it");
-        let old = LATER.len() + postcard::to_stdvec(&state)?.len();
-        for cut in old + 1..whole.len() {
-            assert!(of_image(&whole[..cut]).is_err(), "cut at {cut}");
-        }
-        let mut unknown = whole;
-        unknown[old] = 77;
-        assert!(of_image(&unknown).is_err_and(|why| why.contains("section 77")));
-        Ok(())
-    }
-
-    #[test]
-    fn links_are_kept_and_cost_nothing_where_there_are_none() -> Result<(), Box<dyn std::error::Error>> {
-        let mut state = ClusterState::new();
-        assert_eq!(image(&state)?, postcard::to_stdvec(&state)?, "as before there were clones");
         let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 9 };
-        let clone_of = CloneOf {
-            origin: GroupId(1),
-            snapshot: Name::new("monday")?,
-            root: RootRef { object, bytes: 7 },
-            request: RequestId(3),
-        };
-        state.links.insert(GroupId(2), Links { clone_of: Some(clone_of), ..Links::default() });
-        assert_eq!(of_image(&image(&state)?)?, state);
-        let cut = image(&state)?;
-        assert!(of_image(&cut[..cut.len() - 1]).is_err());
-        Ok(())
-    }
-
-    #[test]
-    fn the_snapshots_that_a_recovered_set_began_with_are_kept() -> Result<(), Box<dyn std::error::Error>> {
-        let mut state = ClusterState::new();
-        state.links.insert(GroupId(2), Links::default());
-        let without = image(&state)?;
-        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 9 };
+        let root = RootRef { object, bytes: 7 };
+        let clone_of = CloneOf { origin: GroupId(1), snapshot: Name::new("monday")?, root, request: RequestId(3) };
+        let mut links = Links { clone_of: Some(clone_of), ..Links::default() };
         let snapshot = Snapshot {
             upto: LogId::default(),
-            root: RootRef { object, bytes: 7 },
+            root,
             volumes: Default::default(),
             request: RequestId(3),
             at_unix_ms: 4,
             scheduled: true,
         };
-        let links = state.links.entry(GroupId(2)).or_default();
         links.snapshots.snapshots.insert(Name::new("monday")?, snapshot);
-        let whole = image(&state)?;
+        state.links.insert(GroupId(2), links);
+        let whole = postcard::to_stdvec(&state)?;
         assert_eq!(of_image(&whole)?, state);
-        assert_eq!((&whole[..without.len()], whole[without.len()]), (&without[..], SNAPSHOTS), "behind the rest");
-        assert!(of_image(&whole[..whole.len() - 1]).is_err());
+        for cut in 0..whole.len() {
+            assert!(of_image(&whole[..cut]).is_err(), "cut at {cut}");
+        }
         Ok(())
     }
 

@@ -12,7 +12,6 @@ use crate::authority::Authority;
 use crate::mapping::SetKey;
 use crate::server::SetServer;
 use crate::wall_clock::unix_ms;
-pub use links::MayList;
 pub use freshness::NOTICED_AFTER;
 
 use bytes::Bytes;
@@ -74,8 +73,6 @@ pub struct HeadParts {
     pub by_own_keyring: Option<ByOwnKeyring>,
     /// The tenure under which answers leave, in a gateway pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
-    /// Whether every gateway opens a head that lists snapshots (ADR 0035).
-    pub may_list: MayList,
 }
 
 /// Why a head was not read or not replaced.

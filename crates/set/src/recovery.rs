@@ -12,12 +12,10 @@ use futures_util::{StreamExt, stream};
 use holdfast_control::set::{GENERATION_MAX, RootRef};
 use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
 
-pub use holdfast_control::cluster::{LEAVES_LEVEL, PROFILE_LEVEL, names_profile};
-pub use holdfast_control::set::SNAPSHOTS_LEVEL;
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
-use holdfast_volume::map::{Opened, Root, open_top};
+use holdfast_volume::map::Root;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -321,20 +319,6 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
             }
             looked => return Ok(looked),
         }
-    }
-}
-
-/// Whether the root that its head names is in leaves, which builds of before [`LEAVES_LEVEL`] do not open. What cannot be opened is no answer to that, and is
-/// found where it is read.
-///
-/// # Errors
-/// The store does not answer.
-pub async fn is_in_leaves(found: &Found) -> Result<bool, StoreError> {
-    let Some(root) = found.head.content.root else { return Ok(false) };
-    match found.store.get(&keys::root(found.set, root.object)).await {
-        Ok(body) => Ok(matches!(open_top(&found.key.opener(root.object), &body), Ok(Opened::Leaves(_)))),
-        Err(e) if e.may_pass() => Err(e),
-        Err(_) => Ok(false),
     }
 }
 

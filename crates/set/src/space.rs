@@ -21,7 +21,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::{Objects, Root};
-use holdfast_volume::space::{Confirmed, Garbage, Lapsed, Looked, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -98,9 +98,6 @@ fn named_by(state: &SetState, at: RootRef) -> String {
     all.join(", ")
 }
 
-/// Whether every gateway knows the entry that retires what checkpoints of the leader's own term gave up.
-pub type MayGiveUp = Arc<dyn Fn() -> bool + Send + Sync>;
-
 /// Keeps one set's store tidy while this gateway leads the set.
 pub struct SpaceKeeper {
     server: Arc<SetServer>,
@@ -117,7 +114,6 @@ pub struct SpaceKeeper {
     /// The root of which all leaves were asked for.
     had: Option<RootRef>,
     keys: keys::KeysOfRoots,
-    may_give_up: MayGiveUp,
     /// A deletion of this turn did not work.
     undeleted: AtomicBool,
 }
@@ -152,29 +148,7 @@ impl SpaceKeeper {
         let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
         let (swept, shown, had, keys) = (None, None, None, keys::KeysOfRoots::default());
-        let may_give_up = Arc::new(|| false);
-        Self {
-            server,
-            host,
-            mapping,
-            settings,
-            stop,
-            reaper,
-            looked,
-            roots,
-            swept,
-            shown,
-            had,
-            keys,
-            may_give_up,
-            undeleted,
-        }
-    }
-
-    /// Asked for each sweep.
-    #[must_use]
-    pub fn giving_up(self, may_give_up: MayGiveUp) -> Self {
-        Self { may_give_up, ..self }
+        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }
     }
 
     /// Runs until told to stop.
@@ -329,10 +303,7 @@ impl SpaceKeeper {
         }
         self.swept = Some((term, Instant::now()));
         // By this very state: the kept roots below are those that there were when the later checkpoint had ended.
-        let given_up = match (self.may_give_up)() {
-            true => self.server.given_up().lapsed(term, &state),
-            false => Lapsed::default(),
-        };
+        let given_up = self.server.given_up().lapsed(term, &state);
         // A note may come late, of a segment that was given up: apply would refuse, until the next begin or end.
         let noted = state.segments.iter().map(|note| note.object);
         let mut orphans = Orphans::new(term, state.retired.keys().copied().chain(noted), given_up);

@@ -107,7 +107,7 @@ pub struct Report {
     pub covered: Option<Covered>,
     /// Objects that the checkpoint names: its root, page packs and segments.
     pub objects: u64,
-    /// Its root is in leaves, as builds of before feature level 6 do not read it (ADR 0034).
+    /// Its root is in leaves (ADR 0034).
     pub in_leaves: bool,
     /// Snapshots that the head lists.
     pub snapshots: u64,

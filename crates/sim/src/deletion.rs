@@ -8,7 +8,7 @@ use crate::store::Late;
 use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_api::v1::{self, admin_server::Admin as _};
-use holdfast_control::cluster::{DELETION_LEVEL, DeletionStage};
+use holdfast_control::cluster::DeletionStage;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_types::{GroupId, SetId};
 use std::collections::BTreeSet;
@@ -34,8 +34,6 @@ impl World {
         self.busy = true;
         self.works("the first writes")?;
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
-        let level = |w: &mut World| w.cluster().is_some_and(|state| state.level >= DELETION_LEVEL);
-        self.until(60_000, "the feature level", level)?;
         let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
         // Whoever is connected is closed, and tries to come back all the time; what it is answered is looked at no more.
         self.model_ends();

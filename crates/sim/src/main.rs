@@ -19,7 +19,6 @@ mod host;
 mod libc;
 mod members;
 mod model;
-mod moved;
 mod nemesis;
 mod net;
 mod replicas;
@@ -31,6 +30,7 @@ mod slices;
 mod snapshots;
 mod stats;
 mod store;
+mod store_migration;
 mod stores;
 mod world;
 

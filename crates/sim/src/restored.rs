@@ -5,7 +5,6 @@ use crate::net::Link;
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
-use holdfast_control::cluster::LIVES_LEVEL;
 use holdfast_types::MemberId;
 
 /// The restored machine is started so often, each time for so many milliseconds.
@@ -23,7 +22,6 @@ impl World {
         self.busy = true;
         self.works("the first writes")?;
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
-        self.until(60_000, "the feature level", |w| w.cluster().is_some_and(|state| state.level >= LIVES_LEVEL))?;
         let mut members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         rng.shuffle(&mut members);
         let quorum = members.len() / 2 + 1;

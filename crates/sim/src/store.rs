@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::broken::Broken;
-use crate::moved::place_of;
 use crate::rng::Rng;
+use crate::store_migration::place_of;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
 

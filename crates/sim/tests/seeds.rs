@@ -1,33 +1,49 @@
 //! Seeds of the simulation, as many as fit; and that a seed is all that decides.
 
+mod run;
+
+use run::{Tier, tier};
 use std::io::Write;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Seeds of one sort.
+/// Seeds of one sort. Which seeds: those of the run (`run::seed`), a new range each time.
 struct Course {
     /// What is not in every run.
     modes: &'static str,
     /// Seconds of faults in each seed.
     length: &'static str,
-    first: u64,
-    /// How many from there on: those that were looked at; what further ones find is for `cargo xtask sim`.
+    /// The first one, counted from the first seed of the run.
+    from: u64,
+    /// How many at most.
     seeds: u64,
-    /// After so many seconds no further one is begun, `HOLDFAST_SIM_SECONDS` where that is less.
+    gate: Share,
+    all: Share,
+}
+
+/// What a course gets of a run's time.
+#[derive(Clone, Copy)]
+struct Share {
+    /// After so many seconds no further seed is begun, `HOLDFAST_SIM_SECONDS` where that is less. 0: not run.
     seconds: u64,
-    /// Fewer than these within all of that time are too little to be a pass, 0 for a course that is run where time is left of [`WHOLE`]: two busy processors, of which this gets a fifth, do that many.
+    /// Fewer seeds than these within all of that time are too little to be a pass, 0 for a course that is run where time is left of [`WHOLE`]: two busy processors, of which this gets
+    /// a fifth, do that many.
     least: u64,
 }
 
+const fn share(seconds: u64, least: u64) -> Share {
+    Share { seconds, least }
+}
+
 /// Many short ones, and some in which one thing leads to another: docs/proof/simulation.md compares them. Sets in three stores; sets that are attached, with disks that are full now and
-/// then; sets for which hosts with agents fight. The last goes on with the first where time is left: 2,000 in all.
+/// then; sets for which hosts with agents fight. The last goes on with the first where time is left, in a long run only. In the gate four minutes in all.
 const COURSES: [Course; 6] = [
-    Course { modes: "", length: "4", first: 1, seeds: 1200, seconds: 280, least: 200 },
-    Course { modes: "", length: "20", first: 1, seeds: 100, seconds: 110, least: 10 },
-    Course { modes: "--several", length: "4", first: 1, seeds: 100, seconds: 60, least: 10 },
-    Course { modes: "--attach --full", length: "4", first: 1, seeds: 100, seconds: 60, least: 10 },
-    Course { modes: "--agents", length: "4", first: 1, seeds: 60, seconds: 50, least: 8 },
-    Course { modes: "", length: "4", first: 1201, seeds: 440, seconds: WHOLE.as_secs(), least: 0 },
+    Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(100, 70), all: share(280, 200) },
+    Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(50, 4), all: share(110, 10) },
+    Course { modes: "--several", length: "4", from: 0, seeds: 100, gate: share(30, 5), all: share(60, 10) },
+    Course { modes: "--attach --full", length: "4", from: 0, seeds: 100, gate: share(30, 5), all: share(60, 10) },
+    Course { modes: "--agents", length: "4", from: 0, seeds: 60, gate: share(30, 4), all: share(50, 8) },
+    Course { modes: "", length: "4", from: 1200, seeds: 440, gate: share(0, 0), all: share(WHOLE.as_secs(), 0) },
 ];
 
 /// How long all courses together may take: less than ten minutes, with the seeds that are under way at the end.
@@ -110,10 +126,18 @@ fn seeds_run(said: &str) -> Option<u64> {
 }
 
 impl Course {
+    fn share(&self) -> Share {
+        match tier() {
+            Tier::Gate => self.gate,
+            Tier::All => self.all,
+        }
+    }
+
     /// Whether no seed failed; and what is wrong with how many there were. `at_most`: seconds.
-    fn run(&self, at_most: u64) -> (bool, Option<String>) {
-        let time = at_most.min(self.seconds);
-        let [first, seeds, seconds] = [self.first, self.seeds, time].map(|number| number.to_string());
+    fn run(&self, first: u64, at_most: u64) -> (bool, Option<String>) {
+        let share = self.share();
+        let time = at_most.min(share.seconds);
+        let [first, seeds, seconds] = [first + self.from, self.seeds, time].map(|number| number.to_string());
         let range = ["--seed", &first, "--seeds", &seeds, "--seconds", &seconds];
         let words = ["many", "--quiet", "--jobs", "2", "--length", self.length].into_iter().chain(range);
         let words: Vec<&str> = words.chain(self.modes.split_whitespace()).collect();
@@ -124,8 +148,8 @@ impl Course {
         let fine = run.status.success();
         // A course ends at the first seed that fails, and in less time fewer are no wonder.
         let done = seeds_run(&text(&run)).unwrap_or(0);
-        let little = fine && time == self.seconds && done < self.least;
-        let (sort, least) = (format!("--length {} {}", self.length, self.modes), self.least);
+        let little = fine && time == share.seconds && done < share.least;
+        let (sort, least) = (format!("--length {} {}", self.length, self.modes), share.least);
         let why = format!("{sort}: found {done} of {seeds} seeds run within {seconds} s, expected {least} at least");
         (fine, little.then_some(why))
     }
@@ -133,20 +157,21 @@ impl Course {
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    let (begun, at_most) = (Instant::now(), seconds_at_most());
+    let (begun, at_most, first) = (Instant::now(), seconds_at_most(), run::seed());
     let (mut fine, mut little) = (true, Vec::new());
-    for course in &COURSES {
-        let left = match course.least {
-            0 => WHOLE.saturating_sub(begun.elapsed()).as_secs(),
-            _ => course.seconds,
+    for course in COURSES.iter().filter(|course| course.share().seconds > 0) {
+        let left = match course.share() {
+            Share { least: 0, .. } => WHOLE.saturating_sub(begun.elapsed()).as_secs(),
+            Share { seconds, .. } => seconds,
         };
         if left == 0 {
             // Past the test harness as well.
-            let said = writeln!(std::io::stderr(), "seeds {} and up: no time is left of {WHOLE:?}", course.first);
+            let said =
+                writeln!(std::io::stderr(), "seeds {} and up: no time is left of {WHOLE:?}", first + course.from);
             said.expect("written");
             continue;
         }
-        let (held, why) = course.run(at_most.map_or(left, |at_most| at_most.min(left)));
+        let (held, why) = course.run(first, at_most.map_or(left, |at_most| at_most.min(left)));
         fine &= held;
         little.extend(why);
         // Who bounds the time wants to know whether a seed fails, not which sorts of seeds do.

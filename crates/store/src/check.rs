@@ -1,15 +1,17 @@
-//! Does a store do what sets rely on? Asked by whoever decides that a set is to lie there, before it does: the leader of group 0 where a set is created or its
-//! stores are changed, a recovery before it raises anything; and by a person, with `holdfast store check` (ADR 0008).
+//! Checks that a store does what sets rely on. Runs before a set is placed there: by the leader of group 0 when a set
+//! is created or its stores change, by a recovery before it restores anything, and by a person with `holdfast store
+//! check` (ADR 0008).
 //!
 //! ```text
 //!   once      put ─▶ something else put there: refused? ─▶ read, and a part of it ─────┐
 //!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ both listed ─▶ both deleted
 //! ```
-//! F1  Only what was seen counts against a store: a conditional write that was answered as done, or whose bytes are there, where something else had to
-//!     stay. An outcome that is not known (R12) is looked for, and asked for again. What may pass is tried again until the time is up.
-//! F2  What is written is deleted again, whatever comes in between, under names that nobody else has and nothing reads. A PUT that was given up may land
-//!     after that, and stay.
-//! F3  All of it ends: the check within its limit, the deletion within another few seconds.
+//! F1  Only what was seen counts against a store: a conditional write that was reported as done, or whose bytes are
+//!     there, although other content had to stay. If an outcome is not known (R12), the check reads what is there and
+//!     tries again. Transient errors are tried again until the time is up.
+//! F2  The check deletes what it has written, whatever happens in between, under names that no one else uses. A PUT
+//!     that was given up may arrive after that and stay.
+//! F3  Everything ends: the check within its limit, the deletion a few seconds later.
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
@@ -20,16 +22,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long one store may take, where nobody says otherwise: a hundred times what one takes that is near and well, and some 13 requests of 700 ms.
+/// Default limit for one store: a hundred times what a near and healthy store takes, or some 13 requests of 700 ms.
 pub const CHECK_LIMIT: Duration = Duration::from_secs(10);
 
-/// … and how long, after that, deleting what was written.
+/// Limit for the deletion after that.
 const CLEAN_LIMIT: Duration = Duration::from_secs(3);
 
 /// Between two tries of one step.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// So often in a row something is found that cannot be, before it counts: two seconds. An answer may be spoilt on its way.
+/// An impossible result counts after so many in a row (two seconds): a single answer may be damaged on its way.
 const ODD_MAX: u32 = 10;
 
 /// What [`check`] found.
@@ -58,19 +60,20 @@ pub enum CheckError {
         /// Why that matters, and what to do about it.
         next: &'static str,
     },
-    /// It refuses a request, or it did not become known in time what it does.
+    /// It refuses a request, or its behaviour did not become known in time.
     #[error("not checked: {0}")]
     Store(#[from] StoreError),
 }
 
 impl CheckError {
-    /// Whether nothing is known, for or against it: it does not answer, or only badly. Else the store has said, or shown, that it will not do.
+    /// Whether nothing is known about the store: it does not answer, or only badly. If false, the store has shown that
+    /// it is unsuitable.
     pub fn is_undecided(&self) -> bool {
         matches!(self, CheckError::Store(error) if is_open(error))
     }
 }
 
-/// Whether another try may end otherwise, with nobody doing anything about it.
+/// Whether another try may succeed without anyone changing anything.
 fn is_open(error: &StoreError) -> bool {
     use Disposition::{Corrupt, NotFound, Retry, Unknown};
     matches!(error.disposition(), Retry | Unknown | NotFound | Corrupt)
@@ -124,13 +127,14 @@ impl Names {
     }
 }
 
-/// Writes, conditionally overwrites, reads, lists and deletes two small objects below `check/`, named by `nonce`, which must be drawn anew: some 13 requests, in
-/// `limit` and three seconds more at most. A store that ignores If-None-Match or If-Match is found here.
+/// Writes, conditionally overwrites, reads, lists and deletes two small objects below `check/`. `nonce` is part of
+/// their names and must be new each time. Takes some 13 requests, and at most `limit` plus three seconds. Finds a store
+/// that ignores If-None-Match or If-Match.
 ///
-/// Of several stores each is checked by itself: together they have heads of another kind.
+/// Several stores are checked one by one: together they have another kind of head.
 ///
 /// # Errors
-/// The first thing that does not work, as a person should read it.
+/// The first thing that does not work, in words for a person.
 pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Result<CheckReport, CheckError> {
     let names = Names::of(nonce);
     let mut probe = Probe { store, place: Arc::from(store.place()), wrote: false, last: None };
@@ -147,7 +151,7 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
         (Err(error), Ok(_)) => Err(error.into()),
         // What the check met says more.
         (Err(error), outcome) => {
-            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, delete them some day", names.prefix);
+            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, they can be deleted", names.prefix);
             outcome
         }
     }
@@ -212,7 +216,8 @@ impl Probe<'_> {
             let began = Instant::now();
             match self.writing(store.put_new(key, body.clone())).await {
                 Ok(()) => return Ok(began.elapsed()),
-                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for again, they are success.
+                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for
+                // again, they are success.
                 Err(error) if error.disposition() == Disposition::Conflict => {
                     let cause = Cause::text(format!("a name that was never used is taken: {error}"));
                     let at = At::new(&self.place, Op::Put, key);
@@ -366,7 +371,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any more.
+    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any
+    /// more.
     async fn writing<T>(&mut self, request: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
         let before = std::mem::replace(&mut self.wrote, true);
         let result = request.await;

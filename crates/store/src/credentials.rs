@@ -1,4 +1,4 @@
-//! Keys for S3: the form of a credentials file as AWS tools have it, and where a store's keys come from. No file is opened here.
+//! Keys for S3: the format of an AWS credentials file, and the source of a store's keys. Opens no file.
 //!
 //! ```text
 //!   # a comment; so is what follows a ;
@@ -7,20 +7,15 @@
 //!   aws_secret_access_key = SECRET
 //!   aws_session_token     = TOKEN          temporary keys only
 //! ```
-//! Other names are other tools' and passed over. A line that is none of these refuses the whole text, whichever profile it is in: a file that is
-//! being written must not pass for one that is whole.
+//! Other names belong to other tools and are skipped. Any other line makes the whole file unusable, whichever profile
+//! it is in: a file that is half written must not pass for a whole one.
 
-use crate::options::{Secret, StoreOptions, StoreUrlError};
+use crate::options::{Secret, StoreOptions};
+use crate::url_error::{CredentialsProblem, ID, SECRET, StoreUrlError};
 use std::path::PathBuf;
-
-/// A credentials file in bytes at most: hundreds of profiles have some 100 KiB.
-pub(crate) const CREDENTIALS_BYTES_MAX: u64 = 1 << 20;
 
 /// The profile where neither URL nor settings nor environment name one.
 const DEFAULT_PROFILE: &str = "default";
-
-/// A profile's name in a URL, in bytes at most: URLs are replicated, and five of them share a limit.
-const PROFILE_BYTES_MAX: usize = 64;
 
 /// Profiles that a message names, and characters of each name.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -31,11 +26,9 @@ const ID_BYTES_MAX: usize = 256;
 const SECRET_BYTES_MAX: usize = 4096;
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 
-const ID: &str = "aws_access_key_id";
-const SECRET: &str = "aws_secret_access_key";
 const TOKEN: &str = "aws_session_token";
 
-/// What requests are signed with.
+/// The keys that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// Names the secret; no secret itself.
@@ -43,74 +36,6 @@ pub(crate) struct Keys {
     pub secret: Secret,
     /// Temporary keys have one.
     pub token: Option<Secret>,
-}
-
-/// A credentials file cannot be used. Shows names and line numbers, never what a line holds.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CredentialsProblem {
-    /// The system refuses.
-    #[error("cannot be read ({found}), expected a file that this process may read")]
-    Unreadable {
-        /// What the system said.
-        found: String,
-    },
-    /// A directory, a pipe or a device.
-    #[error("found no regular file, expected one: it is read again and again")]
-    NoFile,
-    /// Longer than any such file.
-    #[error("found {found_bytes} bytes, expected at most {}", CREDENTIALS_BYTES_MAX)]
-    TooLarge {
-        /// Its length.
-        found_bytes: u64,
-    },
-    /// Not UTF-8.
-    #[error("found bytes that are no text, expected UTF-8")]
-    NoText,
-    /// It changed while it was read.
-    #[error("found it being written, expected it whole; it is read again")]
-    Changing,
-    /// Not a line of such a file.
-    #[error("line {line}: found something else, expected {expected}")]
-    Line {
-        /// From 1 on.
-        line: usize,
-        /// What would do.
-        expected: &'static str,
-    },
-    /// Other profiles only.
-    #[error("found {found}, expected a profile [{expected}]")]
-    NoProfile {
-        /// The profiles that are there.
-        found: String,
-        /// The one that was looked for.
-        expected: String,
-    },
-    /// A profile without keys.
-    #[error("profile [{profile}]: found no {missing}, expected {} and {}", ID, SECRET)]
-    Incomplete {
-        /// Its name.
-        profile: String,
-        /// What is missing.
-        missing: &'static str,
-    },
-    /// What cannot be sent or be a key.
-    #[error("profile [{profile}]: found {found_bytes} bytes as {name}, expected {expected}")]
-    Value {
-        /// The profile.
-        profile: String,
-        /// Of which value.
-        name: &'static str,
-        /// Its length.
-        found_bytes: usize,
-        /// What would do.
-        expected: &'static str,
-    },
-}
-
-/// Whether a URL may name a profile so. The name is part of a text that is replicated and compared: one way to write it, without escapes.
-pub(crate) fn is_profile(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    (1..=PROFILE_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 /// The keys of one profile.
@@ -247,7 +172,8 @@ pub(crate) enum KeySource {
 }
 
 impl StoreOptions {
-    /// Where the keys of a store come from whose URL names `profile`, or none. For options that were [filled](StoreOptions::filled_from).
+    /// The source of the keys of a store whose URL names `profile`, or none. For options that were
+    /// [filled](StoreOptions::filled_from).
     ///
     /// # Errors
     /// There is no such place.

@@ -65,7 +65,8 @@ fn a_text_that_ends_early_is_never_taken_for_other_keys() {
     let there = keys(whole, "east");
     for end in 0..whole.len() {
         let Ok(found) = parse(&whole[..end], "east") else { continue };
-        // Only a value that is cut in its midst cannot be told from a whole one: the store will refuse it, and the file be read again.
+        // Only a value that is cut in its midst cannot be told from a whole one: the store will refuse it, and the file
+        // be read again.
         assert_eq!(found.id, there.0, "{end}");
         assert!(end > whole.find("= secret-one").expect("there") + 2, "{end}: {found:?}");
     }
@@ -148,7 +149,8 @@ fn the_source_is_what_the_url_names_then_the_settings_then_the_environment() {
 
     // As it always was.
     assert_eq!(filled(none(), &KEYS).key_source(None), Ok(env_keys()));
-    // As with AWS's own tools: keys of the environment before its file, but not before a profile that is asked for by name.
+    // As with AWS's own tools: keys of the environment before its file, but not before a profile that is asked for by
+    // name.
     let both = [KEYS[0], KEYS[1], FILE];
     assert_eq!(filled(none(), &both).key_source(None), Ok(env_keys()));
     assert_eq!(filled(none(), &both).key_source(Some("east")), Ok(profile("/env/file", "east")));

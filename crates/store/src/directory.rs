@@ -20,29 +20,30 @@ use crate::health::Kind as Trouble;
 use crate::memory::{admit, admit_range};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Our own corner; no key begins with a dot.
 const OWN: &str = ".holdfast";
-/// A temporary file that nobody has touched for this long belongs to no living writer.
+/// A temporary file that was not touched for this long belongs to no living writer.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Objects of one page of a listing. Each page walks the directory again, so few large pages.
 const LIST_PAGE_OBJECTS: usize = 16 * 1024;
-/// File operations of one directory at once. A file system that hangs (NFS) keeps a thread for each until it answers, and the process has 32 threads for
-/// all that may block, reads of the journal among them.
+/// Limit of concurrent file operations in one directory. A file system that hangs (NFS) keeps a thread for each, and
+/// the process has 32 threads for blocking work, reads of the journal among them.
 const AT_ONCE: usize = 8;
-/// The same of all directories together: half of the threads.
+/// The same for all directories together: half of the threads.
 const AT_ONCE_ALL: usize = 16;
-/// A request waits so long for its turn. Shorter than any attempt may last, so that it is known not to have happened.
+/// How long a request waits for its turn. Shorter than any attempt may last, so that it is known not to have happened.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE_ALL);
@@ -90,7 +91,8 @@ impl Directory {
         Ok(store)
     }
 
-    /// The same as [`Directory::open`], with the first operation: a file system that hangs, or is not there, holds up nobody who only wants to name it (R8).
+    /// Like [`Directory::open`], but opened by the first operation: a file system that hangs or is missing does not
+    /// block a caller that only names it (R8).
     pub fn later(path: &Path) -> Self {
         Self::with(path, false)
     }
@@ -98,14 +100,15 @@ impl Directory {
     fn with(path: &Path, existing: bool) -> Self {
         let place: Arc<str> = Arc::from(format!("file://{}", path.display()));
         let turns = {
-            let mut known = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = TURNS.locked();
             known.entry(path.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
         };
         let (path, ready, synced) = (path.to_owned(), OnceLock::new(), Mutex::default());
         Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT, existing }) }
     }
 
-    /// Runs file I/O where it may block. The work goes on when the caller stops waiting, and keeps its turn until it ends.
+    /// Runs file I/O on a thread that may block. The work continues when the caller stops waiting, and keeps its turn
+    /// until it ends.
     async fn run<T: Send + 'static>(
         &self,
         op: Op,
@@ -114,10 +117,11 @@ impl Directory {
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
         let mut task = JoinSet::new();
-        // A task of its own waits for the turn, and uses it at once. A turn is given to whoever waits longest, polled or not: one of several requests of a
-        // caller that looks at another one meanwhile would keep it, and that other one never gets any. Ends with its caller while it waits.
+        // A task of its own waits for the turn and uses it at once: a semaphore gives its permit to the longest waiter,
+        // polled or not. A caller with several requests that polls another one meanwhile would keep the permit for
+        // ever. While it waits, the task ends with its caller.
         task.spawn(async move {
-            // Its own turn first: a directory that hangs must not hold what the others need.
+            // The directory's own turn first: one that hangs must not hold turns that others need.
             let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
             let turn = tokio::time::timeout(shared.turn_limit, turn).await.ok()?;
             let done = tokio::task::spawn_blocking(move || {
@@ -210,8 +214,8 @@ impl Shared {
         At::new(&self.place, op, key)
     }
 
-    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies in a file system that was unmounted is
-    /// not lost.
+    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies
+    /// in a file system that was unmounted is not lost.
     fn not_done(&self, at: Box<At>, error: &io::Error) -> StoreError {
         match not_done(at, error) {
             StoreError::NotFound { at } if !self.is_there() => self.gone(at),
@@ -286,7 +290,7 @@ impl Shared {
     /// Makes sure that the directory of `path` exists, and that a power cut cannot take it away again.
     fn make_parents(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = path.parent() else { return Ok(()) };
-        if self.lock_synced().contains(parent) {
+        if self.synced.locked().contains(parent) {
             return Ok(());
         }
         fs::create_dir_all(parent)?;
@@ -297,12 +301,8 @@ impl Shared {
             sync_dir(above)?;
             dir = above;
         }
-        self.lock_synced().insert(parent.to_owned());
+        self.synced.locked().insert(parent.to_owned());
         Ok(())
-    }
-
-    fn lock_synced(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the temporary file its name by `name`, once more if somebody removed the directory meanwhile.
@@ -310,7 +310,7 @@ impl Shared {
         self.make_parents(path)?;
         match name(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.lock_synced().clear();
+                self.synced.locked().clear();
                 self.make_parents(path)?;
                 name(path)
             }

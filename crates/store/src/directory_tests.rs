@@ -187,7 +187,8 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
     store.put_new("k", body("x")).await.expect("and now it works");
 }
 
-/// Who has several requests under way looks at one of them at a time: a turn that falls to another one must not be lost meanwhile.
+/// Who has several requests under way looks at one of them at a time: a turn that falls to another one must not be lost
+/// meanwhile.
 #[tokio::test]
 async fn requests_that_nobody_looks_at_keep_no_turns() {
     let _alone = ONE_AT_A_TIME.lock().await;

@@ -1,11 +1,15 @@
 //! What a failed request means, and what to do about it.
 
-use crate::health::Kind;
 use crate::keys::KeyError;
-use crate::options::StoreUrlError;
+use crate::kind::Kind;
+use crate::url_error::StoreUrlError;
 use crate::version::Version;
 use std::fmt;
 use std::sync::Arc;
+
+/// Largest object in bytes that a store reads or writes: four segments' worth. A store is not trusted to keep an
+/// answer small, and an object is held in memory as a whole.
+pub const OBJECT_BYTES_MAX: usize = 4 * holdfast_types::limits::SEGMENT_BYTES_TARGET;
 
 /// The one question that callers ask of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +22,8 @@ pub enum Disposition {
     Conflict,
     /// It may have happened (R12): ask again with the same bytes, or read the object.
     Unknown,
-    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request itself.
+    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request
+    /// itself.
     Denied,
     /// The object is there and cannot be what was written (R9): look elsewhere.
     Corrupt,
@@ -89,7 +94,7 @@ impl fmt::Display for At {
     }
 }
 
-/// What came back, as far as it is known. Text, so that an error can be shared by all who waited for it.
+/// The answer, as far as it is known. Text, so that an error can be shared by all waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// HTTP status.
@@ -98,7 +103,7 @@ pub struct Cause {
     pub code: Option<String>,
     /// In words.
     pub message: String,
-    /// What sort of trouble, where the answer itself does not say: there was none.
+    /// Kind of trouble, if there was no answer that says it.
     pub(crate) kind: Option<Kind>,
 }
 
@@ -199,7 +204,7 @@ pub enum StoreError {
     },
     /// The store's clock and ours differ by more than signatures allow.
     #[error(
-        "{at}: refused for the time of day: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
+        "{at}: refused because clocks differ: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
     )]
     ClockSkew {
         /// Which request.
@@ -220,7 +225,7 @@ pub enum StoreError {
         expected_bytes: u64,
     },
     /// More than [`crate::OBJECT_BYTES_MAX`].
-    #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", crate::OBJECT_BYTES_MAX)]
+    #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", OBJECT_BYTES_MAX)]
     TooLarge {
         /// Which request.
         at: Box<At>,
@@ -253,7 +258,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the same request may work one day, by itself or once somebody has acted. Not: what is there or is not, and what cannot be asked.
+    /// Whether the same request may work later, by itself or after a person has acted. False for results such as "not
+    /// found" and for requests that cannot be sent.
     pub fn may_pass(&self) -> bool {
         match self.disposition() {
             Disposition::Retry | Disposition::Unknown => true,

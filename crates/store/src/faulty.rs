@@ -6,12 +6,13 @@
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
 use bytes::{Bytes, BytesMut};
+use holdfast_types::sync::LockExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What goes wrong, each in thousandths of the requests that it can happen to.
+/// Faults, each in thousandths of the requests that it can happen to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Refused before anything happened (503).
@@ -34,17 +35,19 @@ pub struct Faults {
     pub flip_bit: u16,
     /// A write is done, and answered as if somebody else's content were there (412): it is our own.
     pub own_conflict: u16,
-    /// Refused before anything happened, until somebody acts (403, the credentials ran out).
+    /// Refused before anything happened, until a person acts (403, credentials ran out).
     pub deny: u16,
     /// A write is refused before anything happened: no room (507).
     pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
-    /// If-None-Match is not looked at: what is there is replaced, and that is answered as done. No store of a set may do that, and [`crate::check()`] must notice.
+    /// Ignores If-None-Match: replaces the object and reports success. No store of a set may do that, and
+    /// [`crate::check()`] must notice.
     pub ignores_if_none_match: bool,
     /// The same of If-Match.
     pub ignores_if_match: bool,
-    /// No fault: each request lets others go first, once, before anything happens. Those that one task makes at the same time are under way at the same time.
+    /// No fault: each request yields once before anything happens, so that requests made by one task at the same time
+    /// really run concurrently.
     pub gives_way: bool,
 }
 
@@ -137,20 +140,16 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Changes what goes wrong from now on.
     pub fn set(&self, faults: Faults) {
-        self.state().faults = faults;
+        self.state.locked().faults = faults;
     }
 
     /// How often each fault was played.
     pub fn counts(&self) -> FaultCounts {
-        self.state().counts.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked().counts.clone()
     }
 
     fn plan(&self, op: Op) -> Plan {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let faults = state.faults.clone();
         // Always the same number of draws, so that one fault's rate does not shift another's moments.
         let slow = state.hit(faults.slow);
@@ -225,7 +224,7 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Faults of a read that found something.
     fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let (truncate, flip) = (state.faults.truncate, state.faults.flip_bit);
         let (truncate, flip, at) = (state.hit(truncate), state.hit(flip), state.draw());
         if truncate {
@@ -245,9 +244,9 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Whether this is the one time that the key is not found.
     fn misses(&self, op: Op, key: &str) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let rate = match op {
-            // Nothing is drawn: who plays without this fault has the same moments for the others.
+            // Draws no random number: a history without this fault keeps its random numbers.
             Op::Head if state.faults.head_missing_once == 0 => return false,
             Op::Head => state.faults.head_missing_once,
             _ => state.faults.missing_once,
@@ -259,7 +258,7 @@ impl<S: ObjectStore> Faulty<S> {
 
     /// Keeps what stale listings show a step or more behind.
     fn note(&self, key: &str, bytes: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if state.hit(300) {
             state.old = state.new.clone();
         }
@@ -270,7 +269,7 @@ impl<S: ObjectStore> Faulty<S> {
     }
 
     fn stale_page(&self, prefix: &str, after: Option<&str>) -> Option<ListPage> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let rate = state.faults.stale_list;
         if !state.hit(rate) {
             return None;
@@ -291,7 +290,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.play(Op::Put, key, async move {
             let bytes = body.len() as u64;
-            let ignores = self.state().ignores(None);
+            let ignores = self.state.locked().ignores(None);
             if ignores {
                 self.within.delete(key).await?;
             }
@@ -356,7 +355,7 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(self.play(Op::Swap, key, async move {
             let bytes = body.len() as u64;
-            let ignores = self.state().ignores(expected);
+            let ignores = self.state.locked().ignores(expected);
             let there = if ignores { self.within.head(key).await.ok().map(|head| head.version) } else { None };
             let version = self.within.swap(key, if ignores { there.as_ref() } else { expected }, body).await?;
             self.note(key, Some(bytes));

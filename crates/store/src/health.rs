@@ -1,6 +1,7 @@
-//! What a store's answers say of it over time, for people: what is wrong, since when, and whether somebody has to act.
+//! Health of a store over time, for people: what is wrong, since when, and whether someone must act.
 //!
-//! Told of every attempt, not of every call: a call may go on for minutes before it gives up. Takes the time from whoever tells it.
+//! Told about every attempt, not every call: a call may go on for minutes before it gives up. The caller passes the
+//! time.
 //!
 //! ```text
 //!   attempt failed ── trouble of that request: since the first failure, as the last one said
@@ -10,94 +11,24 @@
 //! ```
 
 use crate::error::{Cause, Op, StoreError};
+pub use crate::kind::Kind;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-/// A missing or damaged object that nobody has met again for so long is not shown any more.
+/// A missing or damaged object that was not met again for this long is no longer shown.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
 
-/// Trouble that needs somebody goes before the rest while it was met at most so long before the last of them. Later than that its
-/// request waits for another one, and what that one meets says more.
+/// Trouble that needs a person is shown first if it was met at most this long before the newest trouble. If it is
+/// older, its request waits for another one, and the newer trouble says more.
 pub const LEADS_MS: u64 = 30_000;
 
 /// Characters of an error's text that are kept.
 const TEXT_CHARS_MAX: usize = 600;
 
-/// What sort of trouble. The names are shown and used as labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// It asks for fewer requests (503 SlowDown, 429).
-    Throttled,
-    /// No connection comes about.
-    Unreachable,
-    /// No answer in time.
-    NoAnswer,
-    /// The connection broke, or a body ended early.
-    Broken,
-    /// It answers that it has a fault of its own (5xx).
-    Failing,
-    /// No room, or a quota is used up.
-    Full,
-    /// Rights.
-    Denied,
-    /// Keys that are unknown, wrong, or ran out.
-    Credentials,
-    /// Its clock and ours differ too much for signatures.
-    Clock,
-    /// No such bucket.
-    BucketMissing,
-    /// It does not understand something that we rely on.
-    Unsupported,
-    /// An object that must be there is not.
-    Missing,
-    /// An object is there and is not what was written.
-    Damaged,
-}
-
-impl Kind {
-    /// For people, JSON and labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Throttled => "throttled",
-            Kind::Unreachable => "unreachable",
-            Kind::NoAnswer => "no-answer",
-            Kind::Broken => "broken",
-            Kind::Failing => "failing",
-            Kind::Full => "full",
-            Kind::Denied => "denied",
-            Kind::Credentials => "credentials",
-            Kind::Clock => "clock",
-            Kind::BucketMissing => "bucket-missing",
-            Kind::Unsupported => "unsupported",
-            Kind::Missing => "object-missing",
-            Kind::Damaged => "object-damaged",
-        }
-    }
-
-    /// Whether it lasts until somebody does something.
-    pub fn needs_operator(self) -> bool {
-        match self {
-            Kind::Throttled | Kind::Unreachable | Kind::NoAnswer | Kind::Broken | Kind::Failing => false,
-            Kind::Full
-            | Kind::Denied
-            | Kind::Credentials
-            | Kind::Clock
-            | Kind::BucketMissing
-            | Kind::Unsupported
-            | Kind::Missing
-            | Kind::Damaged => true,
-        }
-    }
-
-    /// Whether another request of the same sort that works proves that it is over.
-    fn ends_with_kin(self) -> bool {
-        // The small head may fit where a segment does not; a policy may allow one request and not the other.
-        !matches!(self, Kind::Full | Kind::Denied | Kind::Unsupported)
-    }
-}
-
 impl StoreError {
-    /// What sort of trouble this is; `None` where the store did what it must: nothing there, something else there, or not asked at all.
+    /// The kind of trouble; `None` if the store worked as it must: nothing there, something else there, or not asked at
+    /// all.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             StoreError::NotFound { .. }
@@ -156,10 +87,11 @@ pub struct Trouble {
     pub failures: u64,
 }
 
-/// What to show.
+/// Present and last trouble of a store, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// What is wrong now; of several, one that needs somebody and was met within [`LEADS_MS`] of the last one, then the one met last.
+    /// Present trouble. If there are several: one that needs a person and was met within [`LEADS_MS`] of the newest,
+    /// else the newest.
     pub now: Option<Trouble>,
     /// The last trouble that is over, and when it ended.
     pub last: Option<(Trouble, u64)>,
@@ -181,21 +113,17 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of the store of what people call `label`.
+    /// Health of the store of set `label`.
     pub fn new(label: impl Into<String>) -> Self {
         Self { label: label.into(), state: Mutex::default() }
     }
 
-    /// Of what it is.
+    /// The label.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One attempt of `op` ended: `None` where the store did what it must.
+    /// One attempt of `op` ended; `failure` is `None` if the store worked as it must.
     pub fn attempt(&self, now_unix_ms: u64, op: Op, failure: Option<&StoreError>) {
         match failure.and_then(|error| Some((error, error.kind()?))) {
             Some((error, kind)) => self.failed(now_unix_ms, op, kind, error),
@@ -206,10 +134,10 @@ impl Health {
     fn failed(&self, now: u64, op: Op, kind: Kind, error: &StoreError) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
             .increment(1);
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let known = state.requests.get(op.name()).map(|(_, trouble)| (trouble.kind, trouble.since_unix_ms));
         if kind.needs_operator() && known.is_none_or(|(before, _)| before != kind) {
-            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs somebody to act; tried again until then");
+            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs a person to act; requests are tried again until then");
         }
         let fresh = Trouble { kind, error: text(error), since_unix_ms: now, last_unix_ms: now, failures: 0 };
         let (_, trouble) = state.requests.entry(op.name()).or_insert((op, fresh));
@@ -223,7 +151,7 @@ impl Health {
     }
 
     fn done(&self, now: u64, op: Op) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if state.requests.is_empty() {
             return;
         }
@@ -240,11 +168,12 @@ impl Health {
         });
     }
 
-    /// An object that must be there is not (`Missing`), or is not what was written (`Damaged`).
+    /// Notes an object that is missing although it must be there (`Missing`), or that is not what was written
+    /// (`Damaged`).
     pub fn object(&self, now_unix_ms: u64, key: &str, kind: Kind, error: &dyn std::fmt::Display) {
         metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
             .increment(1);
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let known = state.object.as_ref().filter(|(known, _)| known == key).map(|(_, trouble)| trouble);
         let (since_unix_ms, failures) = known.map_or((now_unix_ms, 1), |t| (t.since_unix_ms, t.failures + 1));
         let error = text(error);
@@ -252,9 +181,9 @@ impl Health {
             Some((key.to_owned(), Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures }));
     }
 
-    /// The file that the keys come from cannot be used, in words; or it can be. Who looks at it tells after each look.
+    /// Notes why the credentials file cannot be used, or that it can. Called after each look at the file.
     pub(crate) fn credentials_file(&self, now_unix_ms: u64, why: Option<&str>) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let State { keys, last, .. } = &mut *state;
         let Some(why) = why else {
             if let Some(trouble) = keys.take() {
@@ -268,9 +197,9 @@ impl Health {
         *keys = Some(Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures });
     }
 
-    /// What to show at `now_unix_ms`.
+    /// Present and last trouble at `now_unix_ms`.
     pub fn standing(&self, now_unix_ms: u64) -> Standing {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let stale = |t: &Trouble| now_unix_ms.saturating_sub(t.last_unix_ms) > OBJECT_TROUBLE_MS;
         if let Some((_, trouble)) = state.object.take_if(|(_, trouble)| stale(trouble)) {
             let at = trouble.last_unix_ms;
@@ -278,8 +207,8 @@ impl Health {
         }
         let others = || state.object.as_ref().map(|(_, trouble)| trouble).into_iter().chain(&state.keys);
         let all = || state.requests.values().map(|(_, trouble)| trouble).chain(others());
-        // One that was met just now says more than one whose request has not been tried since: a swap that was refused comes again
-        // only after a read of the head, and that one may be throttled for hours.
+        // Recent trouble says more than that of a request that was not tried again: a refused swap is repeated only
+        // after a read of the head, and that read may be throttled for hours.
         let newest = all().map(|trouble| trouble.last_unix_ms).max().unwrap_or(0);
         let leads = |t: &Trouble| t.kind.needs_operator() && newest.saturating_sub(t.last_unix_ms) <= LEADS_MS;
         let object = |t: &Trouble| matches!(t.kind, Kind::Missing | Kind::Damaged);
@@ -291,7 +220,7 @@ impl Health {
 fn end(label: &str, last: &mut Option<(Trouble, u64)>, trouble: &Trouble, now: u64) {
     if trouble.kind.needs_operator() {
         let lasted_ms = now.saturating_sub(trouble.since_unix_ms);
-        tracing::info!(set = label, kind = trouble.kind.name(), lasted_ms, "the store does what it should again");
+        tracing::info!(set = label, kind = trouble.kind.name(), lasted_ms, "the store works again");
     }
     *last = Some((trouble.clone(), now));
 }

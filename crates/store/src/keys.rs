@@ -106,8 +106,9 @@ pub fn head(set: SetId) -> String {
     format!("sets/{}/head", set.0)
 }
 
-/// Key of the head of a list of the set's stores, which is its `configuration`th and is written as `text`. Two lists that were to be the second have heads of
-/// their own: one of them may have been abandoned. What asks for a set's head asks for [`head`]: the stores themselves know which.
+/// Key of the head of the set's `configuration`th list of stores, whose text is `text`. Two lists that compete for the
+/// same number have different keys, because one of them may have been abandoned. Readers of a set's head use [`head`]:
+/// the stores know which list counts.
 pub fn head_of(set: SetId, configuration: u32, text: &str) -> String {
     if configuration <= 1 {
         return head(set);
@@ -154,7 +155,8 @@ pub fn of_set(set: SetId) -> String {
     format!("sets/{}/", set.0)
 }
 
-/// Whether a set wrote this, and it goes with the set: everything that gateways write but the head. Other keys are not ours to judge, nor to delete.
+/// Whether a set wrote this key and its deletion includes it: all keys that gateways write, except the head. Other keys
+/// are not ours to delete.
 pub fn is_of(set: SetId, key: &str) -> bool {
     parse(key).is_some_and(|(of, _, _)| of == set) || key == manifest(set) || key == joined(set)
 }

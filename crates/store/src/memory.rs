@@ -3,10 +3,11 @@
 use crate::error::{At, Op, StoreError};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::ops::{Bound, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Objects that one page of a listing holds: few, so that tests meet pages.
 const LIST_PAGE_OBJECTS: usize = 7;
@@ -56,17 +57,12 @@ impl Memory {
 
     /// Number of objects.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.objects.locked().len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
-        // No code that can panic runs under the lock.
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.locked().is_empty()
     }
 
     fn at(&self, op: Op, key: &str) -> Box<At> {
@@ -75,7 +71,7 @@ impl Memory {
 
     fn put_new_now(&self, key: &str, body: Bytes) -> Result<(), StoreError> {
         admit(|| self.at(Op::Put, key), key, &body)?;
-        let mut objects = self.lock();
+        let mut objects = self.objects.locked();
         if let Some(found) = objects.get(key)
             && *found != body
         {
@@ -88,7 +84,7 @@ impl Memory {
 
     fn find(&self, op: Op, key: &str) -> Result<Bytes, StoreError> {
         keys::check(key)?;
-        self.lock().get(key).cloned().ok_or_else(|| StoreError::NotFound { at: self.at(op, key) })
+        self.objects.locked().get(key).cloned().ok_or_else(|| StoreError::NotFound { at: self.at(op, key) })
     }
 
     fn get_range_now(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
@@ -105,7 +101,7 @@ impl Memory {
     fn list_now(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         keys::check_prefix(prefix)?;
         let from = after.filter(|after| *after >= prefix).map_or(Bound::Included(prefix), Bound::Excluded);
-        let objects = self.lock();
+        let objects = self.objects.locked();
         let mut found =
             objects.range::<str, _>((from, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(prefix));
         let page: Vec<Listed> = found
@@ -120,7 +116,7 @@ impl Memory {
     fn swap_now(&self, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
         admit(|| self.at(Op::Swap, key), key, &body)?;
         let version = Version::of(&body);
-        let mut objects = self.lock();
+        let mut objects = self.objects.locked();
         let found = objects.get(key).map(|body| Version::of(body));
         if found.as_ref() != expected && found.as_ref() != Some(&version) {
             return Err(StoreError::Changed { at: self.at(Op::Swap, key), found, expected: expected.cloned() });
@@ -155,7 +151,7 @@ impl ObjectStore for Memory {
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(keys::check(key).map_err(StoreError::Key).map(|()| {
-            self.lock().remove(key);
+            self.objects.locked().remove(key);
         })))
     }
 

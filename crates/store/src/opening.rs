@@ -1,5 +1,5 @@
-//! Opens stores where it may take its time. The file with their keys is read then, and the certificates that a machine trusts: on a runtime's own threads a file
-//! system that hangs would hold up everything else that runs there.
+//! Opens stores on a thread that may block: opening reads the credentials file and the machine's trusted certificates,
+//! and a file system that hangs would block everything else on a runtime thread.
 
 use crate::ObjectStore;
 use crate::error::{At, Cause, Op, StoreError};
@@ -9,20 +9,22 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-/// How long is waited for one. A local file takes a thousandth of it.
+/// Limit for opening one store. A local file takes a thousandth of it.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Opened at once at most, for the whole process: each keeps a thread for as long as its file system does not answer, whoever still waits for it.
+/// Limit of stores that are opened at the same time in the whole process: each keeps a thread until its file system
+/// answers, even if no one waits for it any more.
 const OPENING_MAX: usize = 2;
 static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 
-/// What opening a store comes to.
+/// Result of opening a store.
 type Opened = Result<Arc<dyn ObjectStore>, StoreError>;
 
-/// Does `open` ([`crate::open`], [`crate::open_observed`]) with this URL on a thread that may block. What hangs is given up, not waited for.
+/// Runs `open` ([`crate::open`], [`crate::open_observed`]) with this URL on a thread that may block. Stops waiting if
+/// it hangs.
 ///
 /// # Errors
-/// As `open`; and Unavailable where it does not come to its end in time.
+/// As `open`; and Unavailable if it does not finish in time.
 pub async fn open_aside(
     url: &str,
     open: impl FnOnce(&str) -> Result<Arc<dyn ObjectStore>, StoreError> + Send + 'static,

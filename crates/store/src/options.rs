@@ -1,7 +1,7 @@
 //! How to reach a store: settings that a person may turn, secrets, and the URL.
 
-use crate::credentials::{CredentialsProblem, is_profile};
 use crate::retry::RetryPolicy;
+use crate::url_error::StoreUrlError;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::path::PathBuf;
@@ -56,8 +56,8 @@ impl Serialize for Secret {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
-    /// URL of the service, `http://` or `https://`. Left out: AWS itself, by region. Environment: `AWS_ENDPOINT_URL_S3`,
-    /// `AWS_ENDPOINT_URL`.
+    /// URL of the service, `http://` or `https://`. Left out: AWS itself, by region. Environment:
+    /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Region to sign for. Left out: `us-east-1` with an endpoint, an error without. Environment: `AWS_REGION`,
@@ -76,26 +76,27 @@ pub struct StoreOptions {
     /// Environment: `AWS_SESSION_TOKEN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_token: Option<Secret>,
-    /// File with keys by profile, as AWS tools have it; read anew when it changes. Given here it is stronger than keys of the environment. Environment:
-    /// `AWS_SHARED_CREDENTIALS_FILE`, which counts where there are no keys beside it, and for a URL that names a profile.
+    /// AWS credentials file; read again when it changes. A file named here has priority over keys in the environment.
+    /// Environment: `AWS_SHARED_CREDENTIALS_FILE`, used if there are no keys in the environment, and for a URL that
+    /// names a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_file: Option<PathBuf>,
     /// Profile of that file for a URL that names none. Left out: `default`. Environment: `AWS_PROFILE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// How long a TCP and TLS connection may take to come about, in milliseconds.
+    /// Limit for a TCP and TLS connection to be made, in milliseconds.
     pub connect_timeout_ms: u64,
     /// When requests are asked again, and how long they may take.
     pub retry: RetryPolicy,
-    /// A directory that is no store yet is refused instead of made one: for who only reads.
+    /// Refuse a directory that is not a store yet, instead of making it one: for readers.
     #[serde(skip)]
     pub existing: bool,
-    /// Between two looks at the credentials file; a refusal of its keys is followed by one at once.
+    /// Time between two checks of the credentials file; a refusal of its keys checks it at once.
     #[serde(skip)]
     pub credentials_look: Duration,
 }
 
-/// Soon enough for who puts new keys there before the old ones end, and next to nothing for a file system.
+/// Short enough to pick up new keys before the old ones end, and cheap for a file system.
 const CREDENTIALS_LOOK: Duration = Duration::from_secs(3);
 
 impl Default for StoreOptions {
@@ -124,7 +125,8 @@ impl StoreOptions {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         self.endpoint = self.endpoint.or_else(|| set("AWS_ENDPOINT_URL_S3")).or_else(|| set("AWS_ENDPOINT_URL"));
         self.region = self.region.or_else(|| set("AWS_REGION")).or_else(|| set("AWS_DEFAULT_REGION"));
-        // Never an id from one place with the secret or token of another; nor the environment's where a file was named for it.
+        // Never mixes an id from one source with the secret or token of another, nor with the environment's if a file
+        // is named.
         let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
         if !given && self.credentials_file.is_none() {
             self.access_key_id = set("AWS_ACCESS_KEY_ID");
@@ -157,6 +159,9 @@ impl StoreOptions {
     }
 }
 
+/// A profile's name in a URL, in bytes at most: URLs are replicated, and five of them share a limit.
+const PROFILE_BYTES_MAX: usize = 64;
+
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
@@ -180,57 +185,16 @@ pub struct S3Target {
     pub region: Option<String>,
     /// As [`StoreOptions::path_style`].
     pub path_style: Option<bool>,
-    /// As [`StoreOptions::profile`]. The name only: whoever opens the store says in which file, and nobody else learns what is there.
+    /// As [`StoreOptions::profile`]. Only the name: the process that opens the store knows the file, and no one else
+    /// learns its content.
     pub profile: Option<String>,
 }
 
-/// A store's URL or one of its options cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreUrlError {
-    /// Not of a form we know.
-    #[error("store URL: found {found:?}, expected {expected}")]
-    Form {
-        /// The URL, without what might be a secret.
-        found: String,
-        /// What would do.
-        expected: &'static str,
-    },
-    /// An option cannot be used.
-    #[error("store option {name}: found {found:?}, expected {expected}")]
-    Option {
-        /// Its name.
-        name: &'static str,
-        /// Its value.
-        found: String,
-        /// What would do.
-        expected: &'static str,
-    },
-    /// There is nothing to sign with.
-    #[error(
-        "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, \
-         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or a credentials file"
-    )]
-    Credentials {
-        /// What is missing.
-        missing: &'static str,
-    },
-    /// A URL names a profile, and no file has any.
-    #[error(
-        "store credentials: found profile {profile:?} in the store's URL, expected a credentials file that has it: store.credentials_file of a gateway, \
-         --credentials-file of a command, or AWS_SHARED_CREDENTIALS_FILE in the environment"
-    )]
-    NoCredentialsFile {
-        /// The profile.
-        profile: String,
-    },
-    /// The file that the keys are to come from cannot be used.
-    #[error("store credentials: {}: {problem}", path.display())]
-    CredentialsFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: CredentialsProblem,
-    },
+/// Whether a URL may contain this profile name. The name is part of a text that is replicated and compared, so there is
+/// one way to write it, without escapes.
+pub(crate) fn is_profile(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=PROFILE_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 impl Location {

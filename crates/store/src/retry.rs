@@ -15,7 +15,7 @@
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::{Health, Kind};
-use crate::options::StoreUrlError;
+use crate::url_error::StoreUrlError;
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

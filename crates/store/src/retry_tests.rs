@@ -27,8 +27,8 @@ enum Step {
     Short,
 }
 
-/// A store in memory that follows a script; after its end, everything passes. Like S3, and unlike [`Memory`], it answers
-/// 412 without looking at the content.
+/// A store in memory that follows a script; after its end, everything passes. Like S3, and unlike [`Memory`], it
+/// answers 412 without looking at the content.
 #[derive(Debug, Default)]
 struct Scripted {
     memory: Memory,

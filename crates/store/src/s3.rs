@@ -1,8 +1,9 @@
 //! S3, one attempt per call. What an answer means is decided in [`classify()`]; asking again is [`crate::Retrying`]'s.
 //!
-//! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC trailers,
-//! and nobody but `Retrying` may repeat a write, since it has to know that it did. One thing is asked again here: what was
-//! refused for its keys, where the file that they come from has others by now ([`signing`]). Nothing was done then (S3).
+//! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC
+//! trailers, and nobody but `Retrying` may repeat a write, since it has to know that it did. One thing is asked again
+//! here: what was refused for its keys, where the file that they come from has others by now ([`signing`]). Nothing was
+//! done then (S3).
 
 mod classify;
 mod signing;
@@ -10,7 +11,8 @@ mod signing;
 use crate::error::{At, Cause, Op, StoreError};
 use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
-use crate::options::{S3Target, StoreOptions, StoreUrlError};
+use crate::options::{S3Target, StoreOptions};
+use crate::url_error::StoreUrlError;
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
@@ -47,7 +49,7 @@ pub(crate) struct S3 {
 }
 
 impl S3 {
-    /// Prepares the client; asks nothing yet. `health` is told of the file that the keys come from, where they come from one.
+    /// Prepares the client; sends nothing yet. `health` is told about the credentials file, if there is one.
     ///
     /// # Errors
     /// When the options do not suffice, or that file cannot be used.
@@ -63,8 +65,8 @@ impl S3 {
         }
         let region = target.region.as_ref().or(options.region.as_ref()).cloned();
         let region = region.or_else(|| endpoint.map(|_| "us-east-1".to_owned())).ok_or_else(|| {
-            let expected = "a region, or the endpoint of another service";
-            StoreError::Url(StoreUrlError::Option { name: "region", found: String::new(), expected })
+            let expected = "a region (?region=NAME in the URL, or AWS_REGION in the environment), or the endpoint of another service";
+            StoreError::Url(StoreUrlError::Option { name: "region", found: "none".to_owned(), expected })
         })?;
         let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
         let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
@@ -99,7 +101,8 @@ impl S3 {
         Ok(Self { signer, bucket, prefix, place })
     }
 
-    /// Sends a request with the keys of now. Refused for them, it is sent once more where there are others: it has not happened.
+    /// Sends a request with the present keys. If they are refused, it has not happened, and it is sent once more if
+    /// there are other keys.
     async fn signed<T, E, F>(
         &self,
         request: impl Fn(Client) -> F,

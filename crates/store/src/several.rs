@@ -5,10 +5,12 @@
 //!   w=2 s3://east/p s3://west/p?region=.. s3://south/p   three, two of which must have an object before it counts
 //!   c=2 w=2 s3://east/p s3://west/p s3://north/p         the same after its stores were changed once: its second configuration
 //! ```
-//! One text, because it travels as one: entry of group 0, admin protocol, plan, command line. URLs hold no blanks. A build that knows only
-//! one store refuses the second form, since it is no URL; one that knows no change of stores the third.
+//! One text, because it is passed on as one: entry of group 0, admin protocol, plan, command line. URLs contain no
+//! blanks. A build that knows only one store refuses the second form, because it is no URL; a build without changes of
+//! stores refuses the third.
 
-use crate::options::{Location, StoreUrlError};
+use crate::options::Location;
+use crate::url_error::StoreUrlError;
 use std::fmt;
 
 /// Stores of a set at most.
@@ -29,7 +31,8 @@ impl Stores {
     /// From parts. `write_quorum` may be left out: the smallest majority.
     ///
     /// # Errors
-    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a set could both commit.
+    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a
+    /// set could both commit.
     pub fn new(urls: Vec<String>, write_quorum: Option<usize>) -> Result<Self, StoreUrlError> {
         let n = urls.len();
         let bad = |name, found: String, expected| Err(StoreUrlError::Option { name, found, expected });
@@ -57,8 +60,9 @@ impl Stores {
     /// Whether a new set may be put there. One that is there already is opened all the same.
     ///
     /// # Errors
-    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse than one store alone, and one that lost
-    /// what it had could not be filled again, since no quorum is left without it (ADR 0018).
+    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse
+    /// than one store alone, and one that lost what it had could not be filled again, since no quorum is left without
+    /// it (ADR 0018).
     pub fn check_new(&self) -> Result<(), StoreUrlError> {
         let n = self.urls.len();
         if let Some(url) = self.urls.iter().find(|url| url.contains(char::is_whitespace)) {

@@ -1,12 +1,16 @@
-//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it asks.
+//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it
+//! asks.
 
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;
+use holdfast_types::sync::RwLockExt;
+use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
-/// See the module. What was asked before a change goes on where it was asked: it may be a write that the new place has not got.
+/// See the module. A request that began before a change continues at the old store: it may be a write that the new one
+/// has not received.
 pub struct Switch {
     /// For messages of places: the first one, for ever. A store says its own in its errors.
     place: String,
@@ -29,7 +33,7 @@ impl Switch {
     }
 
     fn now(&self) -> Arc<dyn ObjectStore> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.now.reading().1.clone()
     }
 
     /// What is there now, and stays what it is: for work of several steps, all of which must be done in the same place.
@@ -39,18 +43,25 @@ impl Switch {
 
     /// The text of what is there.
     pub fn text(&self) -> String {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone()
+        self.now.reading().0.clone()
     }
 
     /// From now on this is there.
     pub fn set(&self, text: &str, store: Arc<dyn ObjectStore>) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (text.to_owned(), store);
+        *self.now.writing() = (text.to_owned(), store);
         self.changed.send_modify(|count| *count += 1);
     }
 
     /// Told of each change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+}
+
+impl Switch {
+    /// The several stores that this is at present; `None` if it is one.
+    pub fn several(&self) -> Option<Arc<Quorum>> {
+        self.now().several()
     }
 }
 
@@ -104,7 +115,7 @@ impl ObjectStore for Switch {
         Box::pin(async move { now.get(key).await })
     }
 
-    fn several(&self) -> Option<Arc<Quorum>> {
-        self.now().several()
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        self.now().concrete()
     }
 }

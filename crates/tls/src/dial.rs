@@ -1,14 +1,13 @@
 //! How a client of a gateway connects.
 
-use crate::load::Tls;
 use std::fmt;
 use std::sync::Arc;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-/// How an endpoint becomes a channel that connects when it is first used.
+/// Makes a channel from an endpoint; it connects when first used.
 pub type Connect = Arc<dyn Fn(&Endpoint) -> Channel + Send + Sync>;
 
-/// Makes endpoints of gateways: with TLS where this process has a certificate, else without. Cheap to clone.
+/// Makes endpoints of gateways: with TLS if this process has a certificate, else without. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Dialer {
     tls: Option<ClientTlsConfig>,
@@ -22,25 +21,17 @@ impl fmt::Debug for Dialer {
     }
 }
 
-impl From<&Tls> for Dialer {
-    fn from(tls: &Tls) -> Self {
-        Self { tls: Some(tls.client()), connect: None }
-    }
-}
-
-impl From<Option<&Tls>> for Dialer {
-    fn from(tls: Option<&Tls>) -> Self {
-        tls.map_or_else(Self::default, Self::from)
-    }
-}
-
 impl Dialer {
+    pub(crate) fn with(tls: ClientTlsConfig) -> Self {
+        Self { tls: Some(tls), connect: None }
+    }
+
     /// Without TLS: this machine, or a network of one's own.
     pub fn plaintext() -> Self {
         Self::default()
     }
 
-    /// Without TLS, over something else than TCP: for a simulation's network.
+    /// Without TLS, over a simulated network.
     pub fn over(connect: Connect) -> Self {
         Self { tls: None, connect: Some(connect) }
     }
@@ -50,7 +41,7 @@ impl Dialer {
         self.connect.as_ref().map_or_else(|| endpoint.connect_lazy(), |connect| connect(endpoint))
     }
 
-    /// A channel to `endpoint` that is connected by then; over something else than TCP, one that connects when it is first used.
+    /// A connected channel to `endpoint`; over a simulated network one that connects when first used.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -61,7 +52,7 @@ impl Dialer {
         }
     }
 
-    /// The gateway at `address` (HOST:PORT). Whoever answers there must prove to be a gateway of this cluster (T2).
+    /// The gateway at `address` (HOST:PORT). The server must prove to be a gateway of this cluster (T2).
     ///
     /// # Errors
     /// An address that is none; a certificate that does not fit its key.

@@ -31,7 +31,7 @@ pub enum TlsError {
         expected: &'static str,
     },
     /// The key could be read by everyone on this machine.
-    #[error("{}: found mode {mode:03o}, expected a key that others cannot read; chmod 600 mends it", path.display())]
+    #[error("{}: found mode {mode:03o}, expected a key that others cannot read; run chmod 600", path.display())]
     Exposed {
         /// Which.
         path: PathBuf,

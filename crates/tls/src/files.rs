@@ -1,7 +1,7 @@
-//! Files that a person names: settings, and what these name: certificates, keys, passphrases, tokens. All of them are small.
+//! Reads files that a person names: settings, certificates, keys, passphrases, tokens. All of them are small.
 //!
-//! Read with a bound: a setting that names a device, a log or an image by mistake is told at once, and does not fill the memory. A pipe is read as well, for who hands
-//! over a secret in one.
+//! Reads at most a bound: a setting that names a device, a log or an image by mistake is reported at once and does not
+//! fill the memory. A pipe works too, for handing over a secret.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

@@ -1,5 +1,6 @@
 //! A process's own certificate, from its files.
 
+use crate::dial::Dialer;
 use crate::error::TlsError;
 use crate::files::{PEM_BYTES_MAX, text, whole};
 use crate::role::{Role, roles_text};
@@ -11,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 
-/// How long a peer may take over its handshake, so that a silent one costs a socket for no longer.
+/// Limit for a peer's handshake, so that a silent one holds a socket no longer.
 const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Where the three files are.
@@ -35,7 +36,8 @@ impl TlsFiles {
     /// Reads them; `None` where none is named.
     ///
     /// # Errors
-    /// Some named and others not; files that cannot be read, hold something else, or do not say that this process is `role`.
+    /// Some files are named and others not; a file cannot be read or holds something else; the certificate is not one
+    /// of `role`.
     pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
         match (&self.ca, &self.certificate, &self.key) {
             (Some(ca), Some(certificate), Some(key)) => Tls::load(ca, certificate, key, role).map(Some),
@@ -112,11 +114,11 @@ impl Tls {
         })?;
         let tls = Self { ca: Certificate::from_pem(ca_text), identity: Identity::from_pem(own_text, key_text) };
         // A key of another certificate is found now, not at the first connection.
-        crate::Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
+        Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
         Ok(tls)
     }
 
-    /// What a door needs.
+    /// TLS settings for a server.
     pub fn server(&self) -> ServerTlsConfig {
         ServerTlsConfig::new()
             .identity(self.identity.clone())
@@ -129,5 +131,17 @@ impl Tls {
             .ca_certificate(self.ca.clone())
             .identity(self.identity.clone())
             .domain_name(Role::Gateway.dns_name())
+    }
+}
+
+impl From<&Tls> for Dialer {
+    fn from(tls: &Tls) -> Self {
+        Self::with(tls.client())
+    }
+}
+
+impl From<Option<&Tls>> for Dialer {
+    fn from(tls: Option<&Tls>) -> Self {
+        tls.map_or_else(Self::default, Self::from)
     }
 }

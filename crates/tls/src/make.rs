@@ -1,4 +1,5 @@
-//! Makes the authority of a cluster and the certificates of its processes, for those who have no authority of their own.
+//! Makes the authority of a cluster and the certificates of its processes, for those who have no authority of their
+//! own.
 //!
 //! ```text
 //!   DIR/ca.pem  DIR/ca.key          the authority; its key belongs on no gateway and no host

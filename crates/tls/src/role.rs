@@ -1,9 +1,9 @@
-//! Who a certificate's bearer is.
+//! The role that a certificate gives to its bearer.
 
 use std::fmt;
 use tonic::{Request, Status};
 
-/// What a process is in a cluster.
+/// The role of a process in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// A gateway: serves, votes, keeps the journal.
@@ -27,7 +27,7 @@ impl Role {
         }
     }
 
-    /// The roles that a certificate names. Its signature and validity are not looked at here: TLS has done that before.
+    /// The roles in a certificate. Does not check signature and validity: TLS has done that before.
     ///
     /// # Errors
     /// What is wrong with the bytes.

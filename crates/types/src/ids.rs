@@ -157,7 +157,8 @@ impl fmt::Display for RequestId {
 /// The text form is part of the object's key and of the key derivation: it is pinned by a test and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectId {
-    /// Raft term of the maker: a leader takes what it finds of earlier terms for orphans, and of its own only what it knows that it gave up itself.
+    /// Raft term of the maker: a leader takes what it finds of earlier terms for orphans, and of its own only what it
+    /// knows that it gave up itself.
     pub term: Term,
     /// The member that made it.
     pub member: MemberId,

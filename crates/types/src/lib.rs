@@ -1,7 +1,8 @@
 //! Ids, units and limits that every room shares.
 //!
 //! Owns: the newtypes whose mix-up would lose data, and the bounds that several rooms must agree on.
-//! Does not own: any behaviour, any format, any I/O. Depends on no sibling.
+//! Also [`sync`]: locks without poison, which every crate needs.
+//! Does not own: any other behaviour, any format, any I/O. Depends on no sibling.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod ids;
@@ -9,6 +10,7 @@ pub mod limits;
 mod name;
 mod placement;
 mod size;
+pub mod sync;
 
 pub use ids::{
     ByteOffset, Epoch, GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, ObjectId, ObjectIdError, RequestId,

@@ -18,7 +18,8 @@ pub const ENTRY_OPS_MAX: usize = 1024;
 /// Room for the entry's own header and that of each operation, in bytes.
 pub const ENTRY_HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// One Raft entry's payload at most, in bytes: openraft bounds batches by number only, so the entry itself must be bounded.
+/// One Raft entry's payload at most, in bytes: openraft bounds batches by number only, so the entry itself must be
+/// bounded.
 pub const ENTRY_BYTES_MAX: usize = ATOMIC_WRITE_BYTES_MAX + ENTRY_HEADER_BYTES_MAX;
 
 /// Bytes of entries that one append to a peer carries at most, unless a single entry is larger.
@@ -27,8 +28,8 @@ pub const APPEND_BYTES_MAX: usize = 4 << 20;
 /// gRPC message size between gateways, in bytes: an append plus its envelope.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 2 * APPEND_BYTES_MAX;
 
-/// The same of a group's whole state, in bytes: the largest that a set's may be, and an envelope. That of the cluster's own group grows with the snapshots that recovered
-/// sets list.
+/// The same of a group's whole state, in bytes: the largest that a set's may be, and an envelope. That of the cluster's
+/// own group grows with the snapshots that recovered sets list.
 pub const PEER_SNAPSHOT_BYTES_MAX: usize = (64 << 20) + (1 << 20);
 
 /// Raw bytes sealed together in one extent at most: the unit of a read from the store.

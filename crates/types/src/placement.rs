@@ -1,4 +1,5 @@
-//! Where a set's objects lie, and where they are to lie, as one text: group 0 keeps it, gateways open it, a recovery is given it.
+//! Where a set's objects lie, and where they are to lie, as one text: group 0 keeps it, gateways open it, a recovery is
+//! given it.
 //!
 //! ```text
 //!   A            the set lies in the stores A

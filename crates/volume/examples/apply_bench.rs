@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a bench measures time; the library itself has no clock")]
 
 use bytes::Bytes;
-use holdfast_control::set::{SetAnswer, SetCommand, SetState};
+use holdfast_control::set::{SetAnswer, SetCommand, SetState, VolumeChange};
 use holdfast_types::{
     Epoch, Lba, LogId, LogIndex, MemberId, Name, Owner, RequestId, Sectors, Token, VolumeId, WriteSeq,
 };
@@ -34,7 +34,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut bench = Self { machine: SetMachine::new(SetState::new(Epoch(0))), index: 0, seq: 0 };
-        bench.command(&SetCommand::CreateVolume { name: Name::new("v").unwrap(), size: Sectors(VOLUME_SECTORS) });
+        let change = VolumeChange::Create { name: Name::new("v").unwrap(), size: Sectors(VOLUME_SECTORS) };
+        bench.command(&SetCommand::ChangeVolume { change, request: RequestId(9) });
         bench.command(&SetCommand::Acquire {
             owner: Owner::new("db").unwrap(),
             gateway: MemberId(1),

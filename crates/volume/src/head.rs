@@ -6,9 +6,6 @@
 //! ```text
 //!   | header | keyring, in clear: "HFK" version(1), postcard of Keyring | sealed: "HFH" version(1), postcard of Keyring and Head |
 //! ```
-//! Version 2 of the sealed part, where the set is a clone or has clones (ADR 0028), has the links behind the head; version 3, from feature level 8 on, these and the
-//! list of the set's snapshots (ADR 0035).
-//!
 //! The keyring must be readable before the data key is known; the wrapped key in it authenticates itself, and a copy of all of it is
 //! sealed, so that a forged one is found (R9, R10).
 //!
@@ -23,7 +20,7 @@
 use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::segment::seal_frame;
 use bytes::Bytes;
-use holdfast_control::set::{LIST_BYTES_MAX, Links, Restored, SnapshotList};
+use holdfast_control::set::{LIST_BYTES_MAX, Links, Restored};
 pub use holdfast_seal::Argon2id;
 use holdfast_seal::{ObjectOpener, ObjectSealer, Part, SealError};
 use holdfast_types::{Epoch, LogId, Name};
@@ -31,10 +28,6 @@ use serde::{Deserialize, Serialize};
 
 const KEYRING_MAGIC: &[u8] = b"HFK\x01";
 const HEAD_MAGIC: &[u8] = b"HFH\x01";
-/// Of a head with links: those of sets that stand alone stay as a build before clones reads them.
-const HEAD_MAGIC_LINKS: &[u8] = b"HFH\x02";
-/// Of a head that lists snapshots, or did: a list of before must not come after it.
-const HEAD_MAGIC_SNAPSHOTS: &[u8] = b"HFH\x03";
 
 /// Bytes of a head at most: half of it for snapshots; 256 volumes with the longest names take a twentieth.
 pub const HEAD_BYTES_MAX: usize = 512 << 10;
@@ -91,7 +84,6 @@ pub struct Head {
     pub content: Restored,
     /// Its pins, what it is a clone of, and its snapshots: of the moment at which the head was written, not of the checkpoint's. What is pinned too long costs space;
     /// a pin that a recovery did not find would cost the clone.
-    #[serde(skip)]
     pub links: Links,
 }
 
@@ -177,12 +169,7 @@ fn read<T: for<'a> Deserialize<'a>>(what: &'static str, magic: &'static [u8], by
 pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> Bytes {
     let mut object = vec![0; OBJECT_HEADER_BYTES];
     object.extend_from_slice(&write(KEYRING_MAGIC, keyring));
-    let links = &head.links;
-    let body = match (links.snapshots.is_blank(), links.is_empty()) {
-        (true, true) => write(HEAD_MAGIC, &(keyring, head)),
-        (true, false) => write(HEAD_MAGIC_LINKS, &(keyring, head, links)),
-        (false, _) => write(HEAD_MAGIC_SNAPSHOTS, &(keyring, head, links, &links.snapshots)),
-    };
+    let body = write(HEAD_MAGIC, &(keyring, head));
     seal_frame(ObjectKind::Head, &mut sealer, Part::Header, &body, &mut object);
     Bytes::from(object)
 }
@@ -226,16 +213,7 @@ pub fn open_head(opener: &ObjectOpener, object: &[u8]) -> Result<Head, HeadError
     let (_, clear) = read_keyring(object)?;
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Head, opener, object)?;
     let plain = opener.open_part_by(header.key_id, Part::Header, main)?;
-    let (keyring, head) = if plain.starts_with(HEAD_MAGIC_SNAPSHOTS) {
-        let (keyring, head, links, snapshots): (Keyring, Head, Links, SnapshotList) =
-            read("body", HEAD_MAGIC_SNAPSHOTS, &plain)?;
-        (keyring, Head { links: Links { snapshots, ..links }, ..head })
-    } else if plain.starts_with(HEAD_MAGIC_LINKS) {
-        let (keyring, head, links): (Keyring, Head, Links) = read("body", HEAD_MAGIC_LINKS, &plain)?;
-        (keyring, Head { links, ..head })
-    } else {
-        read("body", HEAD_MAGIC, &plain)?
-    };
+    let (keyring, head): (Keyring, Head) = read("body", HEAD_MAGIC, &plain)?;
     if keyring != clear {
         return Err(form("keyring", "another one in clear", "the one that was sealed with it"));
     }

@@ -255,7 +255,6 @@ impl SetMachine {
         let answer = self.state.apply(id, command);
         let mut retired = None;
         let event = match &answer {
-            SetAnswer::VolumeCreated { .. } | SetAnswer::VolumeGrown => Some(Event::VolumesChanged),
             SetAnswer::VolumeChanged { volume, discarded } => {
                 if let Some(from) = discarded {
                     self.discard(*volume, *from);

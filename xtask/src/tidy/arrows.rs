@@ -47,7 +47,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gateway", "attach", "agent", "testkit",
         ],
     ),
-    ("xtask", &[]),
+    ("chore", &[]),
+    ("scenarios", &["chore"]),
+    ("bench", &["chore", "scenarios"]),
+    ("mutations", &["chore"]),
+    ("xtask", &["chore"]),
 ];
 
 /// Crates that tests only may depend on, and crates that are tests themselves.

@@ -10,12 +10,12 @@ const LINES_MAX: usize = 600;
 const LONGER: &[(&str, usize, &str)] = &[];
 
 /// Whose settings are tests' or examples', and that part of them whose guests are machines of their own.
-const UNARMED: [&str; 5] = ["xtask/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
-const ARMED: &str = "xtask/src/zfs/watchdog.rs";
+const UNARMED: [&str; 7] = ["xtask/", "scenarios/", "mutations/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
+const ARMED: &str = "scenarios/src/zfs/watchdog.rs";
 
 /// Whose agents run where tests do; the guests of that folder are machines of their own again.
-const UNREBOOTED: [&str; 4] = ["xtask/", "crates/sim/", "jepsen/", "bench/"];
-const REBOOTED: &str = "xtask/src/zfs/";
+const UNREBOOTED: [&str; 6] = ["xtask/", "scenarios/", "mutations/", "crates/sim/", "jepsen/", "bench/"];
+const REBOOTED: &str = "scenarios/src/zfs/";
 
 fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
@@ -26,7 +26,12 @@ fn is_test(path: &str) -> bool {
         || path.contains("/examples/")
         || path.ends_with("tests.rs")
         || path.contains("testkit/")
-        || path.starts_with("xtask/")
+        || is_program_of_tests(path)
+}
+
+/// Whether it is of a program that builds, tests or measures the product.
+fn is_program_of_tests(path: &str) -> bool {
+    ["xtask/", "chore/", "scenarios/", "bench/", "mutations/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// A line of Rust without what follows `//`. (A `//` in a string cuts too much; no check here needs better.)
@@ -94,7 +99,7 @@ fn unwraps(source: &Source) -> Vec<String> {
 pub(super) fn borders(sources: &[Source]) -> Vec<String> {
     let borders = [("openraft::", "crates/raft/"), ("aws_sdk_s3::", "crates/store/"), ("aws_smithy", "crates/store/")];
     let mut problems = Vec::new();
-    for source in sources.iter().filter(|s| is_rust(s) && !s.path.starts_with("xtask/")) {
+    for source in sources.iter().filter(|s| is_rust(s) && !is_program_of_tests(&s.path)) {
         for (number, line) in source.text.lines().enumerate() {
             for (word, home) in borders {
                 if code(line).contains(word) && !source.path.starts_with(home) {
@@ -221,8 +226,8 @@ mod tests {
         assert_eq!(of(example, "mode = \"automatic\"\n[watchdog]\ntimeout_ms = 3000\n[pool]\n"), 0);
         assert_eq!(of(example, "[watchdog]\nmode = \"off\"\n"), 0);
         assert_eq!(of(example, "[watchdog]\nmode = \"automatic\"\n"), 1);
-        assert_eq!(of("xtask/src/hosts.rs", r#"const A: &str = "[watchdog]\nmode = \"automatic\"\n[pool]\n";"#), 1);
-        assert_eq!(of("xtask/src/hosts.rs", r#"const A: &str = "mode = \"required\"\n";"#), 1);
+        assert_eq!(of("scenarios/src/hosts.rs", r#"const A: &str = "[watchdog]\nmode = \"automatic\"\n[pool]\n";"#), 1);
+        assert_eq!(of("scenarios/src/hosts.rs", r#"const A: &str = "mode = \"required\"\n";"#), 1);
         assert_eq!(of(ARMED, r#"const A: &str = "mode = \"required\"\n";"#), 0);
         assert_eq!(of("docs/operating/agent.md", "`watchdog.mode = \"required\"`"), 0);
     }
@@ -231,10 +236,10 @@ mod tests {
     fn settings_of_tests_reboot_no_machine() {
         let of = |path: &str, text: &str| unrebooted(&source(path, text)).len();
         let zfs = r#"const A: &str = "[pool]\nkind = \"zfs\"\n";"#;
-        assert_eq!(of("xtask/src/hosts.rs", "kind = \"ext4\"\nfence_action = \"retry\"\n"), 0);
-        assert_eq!(of("xtask/src/hosts.rs", zfs), 1);
-        assert_eq!(of("xtask/src/e2e/agent.rs", r#"const A: &str = "fence_action = \"reboot\"\n";"#), 1);
-        assert_eq!(of("xtask/src/zfs/agents.rs", zfs), 0);
+        assert_eq!(of("scenarios/src/hosts.rs", "kind = \"ext4\"\nfence_action = \"retry\"\n"), 0);
+        assert_eq!(of("scenarios/src/hosts.rs", zfs), 1);
+        assert_eq!(of("scenarios/src/e2e/agent.rs", r#"const A: &str = "fence_action = \"reboot\"\n";"#), 1);
+        assert_eq!(of("scenarios/src/zfs/agents.rs", zfs), 0);
         assert_eq!(of("docs/operating/agent.md", "kind = \"zfs\""), 0);
     }
 

@@ -1,9 +1,10 @@
 //! Sets that hang together: clones are made under a number that was said before, and come back after what they are clones of (ADR 0028).
 
-use super::command::{ClusterAnswer, SETS_MAX};
+use super::command::{ClusterAnswer, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX};
+use super::placement::longest_list;
 use super::refusal::ClusterRefusal;
-use super::state::{ClusterState, Made, SetEntry};
-use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links, SnapshotList};
+use super::state::{ClusterState, Made, SetEntry, check_length};
+use crate::set::{CLONE_DEPTH_MAX, CloneOf, FIRST_GENERATION, GENERATION_MAX, Links};
 use holdfast_types::{GroupId, Placement, SetId};
 
 impl ClusterState {
@@ -42,30 +43,58 @@ impl ClusterState {
         Ok(answer)
     }
 
-    /// What `links` has of snapshots does not get through the log: `snapshots` counts, at whoever proposed it as well.
-    pub(super) fn restore_linked_set(
+    /// A set comes back from its store.
+    pub(super) fn restore_set(
         &mut self,
         set: SetId,
         entry: SetEntry,
         links: &Links,
-        snapshots: SnapshotList,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
-        let there = self.sets.contains_key(&set);
-        if let Some(CloneOf { origin, root, request, .. }) = links.clone_of.as_ref().filter(|_| !there) {
-            let (origin, root) = (*origin, *root);
-            let found = self.sets.get(&origin).filter(|found| found.store_url == entry.store_url);
-            if found.is_none() {
-                return Err(ClusterRefusal::OriginMissing { origin });
-            }
-            let pin = self.links.get(&origin).and_then(|links| links.pins.get(request));
-            if pin.is_none_or(|pin| pin.clone != set || pin.root != root) {
-                return Err(ClusterRefusal::NotPinned { origin, root: root.object });
-            }
+        if let Some(present) = self.sets.get(&set) {
+            // An earlier copy of this request, or an earlier run of the same recovery (R12).
+            let same = present.generation == entry.generation && present.name == entry.name;
+            let taken = ClusterRefusal::SetIdTaken { set, found: Some(present.name.clone()) };
+            return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
         }
-        let answer = self.restore_set(set, entry)?;
-        if !there {
-            self.links.insert(set, Links { snapshots, ..links.clone() }.inherited());
+        self.origin_is_there(set, &entry, links)?;
+        // C1: a number below the next one was given away here.
+        let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
+            return Err(ClusterRefusal::SetIdTaken { set, found: None });
+        };
+        self.name_is_free(&entry.name)?;
+        // Of two lists each by itself.
+        let longest = longest_list(&entry.store_url);
+        check_length("store URL", longest, STORE_URL_BYTES_MAX)?;
+        check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
+        if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
+            return Err(ClusterRefusal::BadGeneration { found: entry.generation, max: GENERATION_MAX });
         }
-        Ok(answer)
+        if !self.members.contains_key(&entry.created_by) {
+            return Err(ClusterRefusal::NoSuchMember { id: entry.created_by });
+        }
+        if self.sets_counted() >= SETS_MAX {
+            return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
+        }
+        self.next_set = next;
+        self.sets.insert(set, entry);
+        let links = links.inherited();
+        if links != Links::default() {
+            self.links.insert(set, links);
+        }
+        Ok(ClusterAnswer::SetCreated { set })
+    }
+
+    /// A clone comes back only after its origin, which has pinned what the clone shows.
+    fn origin_is_there(&self, set: SetId, entry: &SetEntry, links: &Links) -> Result<(), ClusterRefusal> {
+        let Some(CloneOf { origin, root, request, .. }) = &links.clone_of else { return Ok(()) };
+        let (origin, root) = (*origin, *root);
+        if self.sets.get(&origin).is_none_or(|found| found.store_url != entry.store_url) {
+            return Err(ClusterRefusal::OriginMissing { origin });
+        }
+        let pin = self.links.get(&origin).and_then(|links| links.pins.get(request));
+        if pin.is_none_or(|pin| pin.clone != set || pin.root != root) {
+            return Err(ClusterRefusal::NotPinned { origin, root: root.object });
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,9 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
 use super::deletion::GroupVoters;
-use super::placement::was_changed;
 use super::refusal::ClusterRefusal;
 use super::state::{Member, Standing};
-use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored, SNAPSHOTS_LEVEL, SnapshotList};
+use crate::set::{CloneOf, Links, Restored};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -17,23 +16,6 @@ pub const SETS_MAX: usize = 1024;
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// A store's URL, or a list of them, in bytes at most.
 pub const STORE_URL_BYTES_MAX: usize = 2048;
-/// What every build knows.
-pub const FIRST_LEVEL: u32 = 1;
-/// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 8;
-/// The feature level from which on sets are deleted.
-pub const DELETION_LEVEL: u32 = 3;
-/// The feature level from which on a running gateway renews its life: its disk's counter goes ahead of that of its starts, which a build of before would begin with.
-pub const LIVES_LEVEL: u32 = 4;
-/// The feature level from which on a set's stores are changed: a gateway of a build of before finds no head that it knows in the place that was left.
-pub const PLACEMENT_LEVEL: u32 = 5;
-/// The feature level from which on a set may have several data keys (ADR 0023): a build of before opens neither such a ring of wrapped keys nor the roots.
-pub const DATA_KEYS_LEVEL: u32 = 5;
-/// The feature level from which on roots of maps are written in leaves (ADR 0034): a build of before does not open them.
-pub const LEAVES_LEVEL: u32 = 6;
-/// The feature level from which on a store's URL may name a profile: a gateway of a build of before opens no such store, and would not run the set. No entry is
-/// held to it: an old build applies them as any other.
-pub const PROFILE_LEVEL: u32 = 7;
 /// A set's wrapped data keys in bytes at most: 108 bytes for each (`DATA_KEYS_MAX` of them), and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -103,15 +85,6 @@ pub enum ClusterCommand {
         /// Sent again after an unknown outcome (R12): answered alike.
         request: RequestId,
     },
-    /// The same data key, wrapped by another cluster key, whatever it was before. Not proposed any more: see `SwapKeys`.
-    RewrapKey {
-        /// The set.
-        set: SetId,
-        /// The data key, wrapped anew.
-        wrapped_key: Vec<u8>,
-        /// Which cluster key wrapped it.
-        key_id: u32,
-    },
     /// A set that begins with what its former life left in the store. The same set of the same generation again is answered alike.
     RestoreSet {
         /// As in its former life: its objects are bound to it.
@@ -130,6 +103,8 @@ pub enum ClusterCommand {
         generation: u64,
         /// What it begins with.
         restored: Restored,
+        /// Its pins, its snapshots and schedule, and what it is a clone of: that set is there already.
+        links: Links,
     },
     /// What a member may do from now on. Leaving is final.
     SetStanding {
@@ -203,27 +178,6 @@ pub enum ClusterCommand {
         /// The origin's volumes as of the snapshot, and a root of the clone's own that shows the origin's.
         restored: Restored,
     },
-    /// `RestoreSet` of a set that hangs together with others.
-    RestoreLinkedSet {
-        /// As in `RestoreSet`.
-        set: SetId,
-        /// As in `RestoreSet`.
-        name: Name,
-        /// As in `RestoreSet`.
-        store: String,
-        /// As in `RestoreSet`.
-        wrapped_key: Vec<u8>,
-        /// As in `RestoreSet`.
-        key_id: u32,
-        /// As in `RestoreSet`.
-        created_by: MemberId,
-        /// As in `RestoreSet`.
-        generation: u64,
-        /// As in `RestoreSet`.
-        restored: Restored,
-        /// Its pins, and what it is a clone of: that is there already.
-        links: Links,
-    },
     /// Numbers up to this one are given to no set any more: something lies in their place in a store, such as the tombstone of a set that was deleted before a recovery.
     PassSets {
         /// The last of them.
@@ -238,70 +192,9 @@ pub enum ClusterCommand {
         /// Where it is from now on.
         placement: String,
     },
-    /// `RestoreLinkedSet` of a set, alone or not, whose head lists snapshots (ADR 0035).
-    RestoreListedSet {
-        /// As in `RestoreSet`.
-        set: SetId,
-        /// As in `RestoreSet`.
-        name: Name,
-        /// As in `RestoreSet`.
-        store: String,
-        /// As in `RestoreSet`.
-        wrapped_key: Vec<u8>,
-        /// As in `RestoreSet`.
-        key_id: u32,
-        /// As in `RestoreSet`.
-        created_by: MemberId,
-        /// As in `RestoreSet`.
-        generation: u64,
-        /// As in `RestoreSet`.
-        restored: Restored,
-        /// As in `RestoreLinkedSet`; what it has of snapshots is not written.
-        links: Links,
-        /// Its snapshots and its schedule.
-        snapshots: SnapshotList,
-    },
-}
-
-impl ClusterCommand {
-    /// What a restored set begins with of snapshots.
-    pub(super) fn snapshots(&self) -> SnapshotList {
-        match self {
-            ClusterCommand::RestoreListedSet { snapshots, .. } => snapshots.clone(),
-            _ => SnapshotList::default(),
-        }
-    }
-
-    /// The feature level from which on it may be proposed: a build of a level before does not know it.
-    pub fn level(&self) -> u32 {
-        match self {
-            ClusterCommand::Init { .. }
-            | ClusterCommand::AddMember { .. }
-            | ClusterCommand::RemoveMember { .. }
-            | ClusterCommand::UpdateMember { .. }
-            | ClusterCommand::RegisterBoot { .. }
-            | ClusterCommand::CreateSet { .. }
-            | ClusterCommand::RewrapKey { .. }
-            | ClusterCommand::SetStanding { .. }
-            | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
-            // A build of before would take a text of two lists for the name of a directory.
-            ClusterCommand::RestoreSet { store, .. } | ClusterCommand::RestoreLinkedSet { store, .. }
-                if was_changed(store) =>
-            {
-                PLACEMENT_LEVEL
-            }
-            ClusterCommand::RestoreSet { .. } => FIRST_LEVEL,
-            ClusterCommand::SwapKeys { .. } => 2,
-            ClusterCommand::DeleteSet { .. }
-            | ClusterCommand::SetEnded { .. }
-            | ClusterCommand::ForgetSet { .. }
-            | ClusterCommand::SetEmptied { .. }
-            | ClusterCommand::PassSets { .. } => DELETION_LEVEL,
-            ClusterCommand::CloneSet { .. } | ClusterCommand::RestoreLinkedSet { .. } => CLONES_LEVEL,
-            ClusterCommand::PlaceSet { .. } => PLACEMENT_LEVEL,
-            ClusterCommand::RestoreListedSet { .. } => SNAPSHOTS_LEVEL,
-        }
-    }
+    /// An entry that only a newer build knows.
+    #[cfg(test)]
+    OfLevel2,
 }
 
 /// What apply answers to one entry of group 0's log.

@@ -16,11 +16,6 @@ pub fn was_changed(placement: &str) -> bool {
     Placement::parse(placement).next.is_some() || placement.starts_with("c=")
 }
 
-/// Whether one of these stores is opened with the keys of a profile, which needs builds that know profiles. The store crate takes no other way to write it.
-pub fn names_profile(placement: &str) -> bool {
-    ["?profile=", "&profile="].iter().any(|mark| placement.contains(mark))
-}
-
 impl ClusterState {
     /// P1: one step, from what its proposer saw. An earlier copy of the same step is answered alike (R12).
     pub(super) fn place_set(
@@ -70,7 +65,7 @@ impl ClusterState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{ClusterCommand, PLACEMENT_LEVEL};
+    use crate::cluster::ClusterCommand;
     use holdfast_types::{Epoch, GroupId, LogId, LogIndex, MemberId, RequestId, Term};
 
     const SET: SetId = GroupId(1);
@@ -81,7 +76,6 @@ mod tests {
 
     fn with_set() -> ClusterState {
         let mut state = ClusterState::new();
-        state.level = PLACEMENT_LEVEL;
         let member = crate::cluster::Member {
             id: MemberId(0),
             name: "g1".parse().expect("name"),
@@ -180,29 +174,5 @@ mod tests {
         assert_eq!(longest_list(&both), STORE_URL_BYTES_MAX);
         assert_eq!(longest_list(&format!("{both}c")), STORE_URL_BYTES_MAX + 1);
         assert!(was_changed(&both) && was_changed("c=2 file:///a") && !was_changed("file:///a"));
-    }
-
-    #[test]
-    fn a_profile_is_seen_in_each_list_and_wherever_it_stands_in_a_url() {
-        for with in [
-            "s3://bucket/p?profile=east",
-            "s3://bucket/p?region=eu-west-1&profile=east",
-            "w=2 s3://aaa s3://bbb?profile=east s3://ccc",
-            "s3://aaa | c=2 s3://bbb?profile=east",
-            "s3://aaa?profile=east => c=2 s3://bbb",
-        ] {
-            assert!(names_profile(with), "{with}");
-        }
-        for without in ["s3://bucket/profile", "s3://bucket/p?region=profile", "file:///profile=east"] {
-            assert!(!names_profile(without), "{without}");
-        }
-    }
-
-    #[test]
-    fn a_build_of_before_is_not_asked() {
-        let mut state = with_set();
-        state.level = PLACEMENT_LEVEL - 1;
-        let refused = place(&mut state, "a", "a | b");
-        assert!(matches!(refused, ClusterAnswer::Refused(ClusterRefusal::LevelNeeded { .. })), "{refused:?}");
     }
 }

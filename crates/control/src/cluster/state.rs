@@ -1,12 +1,12 @@
 //! The state of group 0, and how each command changes it.
 
 use super::command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
-    WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 use super::deletion::Deletions;
+use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
-use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, Links, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,12 +127,9 @@ pub struct ClusterState {
     pub requests: BTreeMap<RequestId, Made>,
     /// Entries up to this feature level may be proposed (C4).
     pub level: u32,
-    /// Sets that go or went. Not part of the form above: a snapshot has it behind that, where there is anything.
-    #[serde(skip)]
+    /// Sets that are being deleted, or were.
     pub deletions: Deletions,
-    /// How sets hang together: those that are clones, and what recovered sets began with, of snapshots too. Not written with the rest: a build that knows no
-    /// clones reads that still; whoever writes a snapshot appends this where there is any.
-    #[serde(skip)]
+    /// Origins of clones, and the pins and snapshots that recovered sets began with.
     pub links: BTreeMap<SetId, Links>,
 }
 
@@ -202,7 +199,6 @@ impl ClusterState {
                 };
                 self.create_set(entry, *request)
             }
-            ClusterCommand::RewrapKey { set, wrapped_key, key_id } => self.rewrap(*set, wrapped_key, *key_id),
             ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
@@ -215,7 +211,17 @@ impl ClusterState {
                 Ok(ClusterAnswer::DeletionNoted)
             }
             ClusterCommand::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
-            ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
+            ClusterCommand::RestoreSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+            } => {
                 let entry = SetEntry {
                     name: name.clone(),
                     store_url: store.clone(),
@@ -227,7 +233,7 @@ impl ClusterState {
                     generation: *generation,
                     restored: Some(restored.clone()),
                 };
-                self.restore_set(*set, entry)
+                self.restore_set(*set, entry, links)
             }
             ClusterCommand::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
                 let entry = SetEntry {
@@ -243,42 +249,8 @@ impl ClusterState {
                 };
                 self.clone_set(*set, entry, clone_of)
             }
-            ClusterCommand::RestoreLinkedSet {
-                set,
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                created_by,
-                generation,
-                restored,
-                links,
-            }
-            | ClusterCommand::RestoreListedSet {
-                set,
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                created_by,
-                generation,
-                restored,
-                links,
-                ..
-            } => {
-                let entry = SetEntry {
-                    name: name.clone(),
-                    store_url: store.clone(),
-                    wrapped_key: wrapped_key.clone(),
-                    key_id: *key_id,
-                    created_by: *created_by,
-                    initial_members: self.members.keys().copied().collect(),
-                    base_epoch: epoch_base(*generation),
-                    generation: *generation,
-                    restored: Some(restored.clone()),
-                };
-                self.restore_linked_set(*set, entry, links, cmd.snapshots())
-            }
+            #[cfg(test)]
+            ClusterCommand::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
         };
         result.unwrap_or_else(ClusterAnswer::Refused)
     }
@@ -300,7 +272,7 @@ impl ClusterState {
     }
 
     /// Those that go are work still.
-    fn sets_counted(&self) -> usize {
+    pub(super) fn sets_counted(&self) -> usize {
         self.sets.len() + self.deletions.under_way.len()
     }
 
@@ -489,47 +461,9 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
-    pub(super) fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
-        if let Some(present) = self.sets.get(&set) {
-            // An earlier copy of this request, or an earlier run of the same recovery (R12).
-            let same = present.generation == entry.generation && present.name == entry.name;
-            let taken = ClusterRefusal::SetIdTaken { set, found: Some(present.name.clone()) };
-            return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
-        }
-        // C1: a number below the next one was given away here.
-        let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
-            return Err(ClusterRefusal::SetIdTaken { set, found: None });
-        };
-        self.name_is_free(&entry.name)?;
-        // Of two lists each by itself.
-        let longest = super::placement::longest_list(&entry.store_url);
-        check_length("store URL", longest, STORE_URL_BYTES_MAX)?;
-        check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
-        if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
-            return Err(ClusterRefusal::BadGeneration { found: entry.generation, max: GENERATION_MAX });
-        }
-        if !self.members.contains_key(&entry.created_by) {
-            return Err(ClusterRefusal::NoSuchMember { id: entry.created_by });
-        }
-        if self.sets_counted() >= SETS_MAX {
-            return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
-        }
-        self.next_set = next;
-        self.sets.insert(set, entry);
-        Ok(ClusterAnswer::SetCreated { set })
-    }
-
     /// Members that do not leave.
     fn staying(&self) -> Vec<MemberId> {
         self.members.values().filter(|member| member.standing != Standing::Leaving).map(|member| member.id).collect()
-    }
-
-    fn rewrap(&mut self, set: SetId, wrapped_key: &[u8], key_id: u32) -> Result<ClusterAnswer, ClusterRefusal> {
-        let entry = self.sets.get_mut(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
-        check_length("wrapped key", wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
-        entry.wrapped_key = wrapped_key.to_vec();
-        entry.key_id = key_id;
-        Ok(ClusterAnswer::KeyRewrapped)
     }
 
     fn swap_keys(
@@ -539,7 +473,8 @@ impl ClusterState {
         wrapped_key: &[u8],
         key_id: u32,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
-        let entry = self.sets.get(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        check_length("wrapped key", wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
+        let entry = self.sets.get_mut(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
         if entry.wrapped_key == wrapped_key && entry.key_id == key_id {
             // An earlier copy of this request (R12).
             return Ok(ClusterAnswer::KeyRewrapped);
@@ -547,7 +482,9 @@ impl ClusterState {
         if entry.wrapped_key != expected {
             return Err(ClusterRefusal::KeysChanged { set });
         }
-        self.rewrap(set, wrapped_key, key_id)
+        entry.wrapped_key = wrapped_key.to_vec();
+        entry.key_id = key_id;
+        Ok(ClusterAnswer::KeyRewrapped)
     }
 
     /// Checks what must hold at every index. For tests and debug builds.
@@ -583,7 +520,7 @@ impl ClusterState {
     }
 }
 
-fn check_length(what: &str, found: usize, max: usize) -> Result<(), ClusterRefusal> {
+pub(super) fn check_length(what: &str, found: usize, max: usize) -> Result<(), ClusterRefusal> {
     if found == 0 || found > max {
         return Err(ClusterRefusal::BadLength { what: what.to_owned(), found: found as u64, max: max as u64 });
     }

@@ -50,11 +50,11 @@ impl Default for Roster {
 
 impl Roster {
     /// With a gateway whose build knows `knows`, and at the level that follows: what the builds of all gateways know, once two have said so, since one alone does not
-    /// know what the other one reads. `needs`: what is in the stores already.
+    /// know what the other one reads.
     ///
     /// # Errors
     /// [`NotEnrolled`]; the roster stays as it is then.
-    pub fn with(&self, gateway: &str, knows: u32, needs: u32) -> Result<Self, NotEnrolled> {
+    pub fn with(&self, gateway: &str, knows: u32) -> Result<Self, NotEnrolled> {
         if knows < self.level {
             return Err(NotEnrolled::TooOld { gateway: gateway.to_owned(), found: knows, expected: self.level });
         }
@@ -64,7 +64,7 @@ impl Roster {
             return Err(NotEnrolled::TooMany { found: gateways.len() });
         }
         let known = gateways.values().copied().min().filter(|_| gateways.len() > 1).unwrap_or(FIRST_LEVEL);
-        Ok(Self { level: self.level.max(known).max(needs), gateways })
+        Ok(Self { level: self.level.max(known), gateways })
     }
 }
 

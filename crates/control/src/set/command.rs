@@ -50,20 +50,6 @@ pub struct RootRef {
 /// A decision asked of a set's replicated state. Whatever depends on time or chance was put in by the proposer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetCommand {
-    /// A new volume, thin and all zeroes.
-    CreateVolume {
-        /// Unique in the set.
-        name: Name,
-        /// Size, at least one sector.
-        size: Sectors,
-    },
-    /// A larger size; the present one again is fine.
-    GrowVolume {
-        /// The volume.
-        volume: VolumeId,
-        /// The new size.
-        size: Sectors,
-    },
     /// Who may write: granted when free, judged expired, or forced.
     Acquire {
         /// Who asks.
@@ -220,13 +206,6 @@ pub enum SetCommand {
 /// What apply answers to one entry of the set's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetAnswer {
-    /// The new volume's id.
-    VolumeCreated {
-        /// Never used before in this set.
-        volume: VolumeId,
-    },
-    /// The volume has the size that was asked for.
-    VolumeGrown,
     /// The lease, new or, for a repeated request, as it stands.
     Granted(Lease),
     /// The lease lives on.

@@ -19,8 +19,6 @@ use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The cluster's feature level from which on heads list snapshots: a build of before opens no such head, and does not know the entry that restores one (ADR 0020).
-pub const SNAPSHOTS_LEVEL: u32 = 8;
 /// Bytes of a list at most, in the head and in an entry of group 0. Far above what is met: a snapshot takes some 200, and volumes are listed once for all snapshots
 /// that follow each other with the same ones. Of more the newest are listed.
 pub const LIST_BYTES_MAX: usize = 256 << 10;
@@ -187,22 +185,18 @@ pub struct Listing {
     ahead: Option<(LogId, RootRef)>,
 }
 
+/// A list that was made of a state.
 #[derive(Clone, Debug)]
-enum Noted {
-    /// Heads list nothing: another gateway's build may not open such a head.
-    Off,
-    /// Of a state.
-    List {
-        list: SnapshotList,
-        made_of: Box<Parts>,
-        /// It has been this list in each state that was noted since the one of this entry, and since this leadership began: what was let go of on the way to it was let go
-        /// of at or before this entry.
-        since: LogIndex,
-        /// The last term in which this gateway led.
-        led_in: Term,
-        /// Snapshots that do not fit.
-        left_out: usize,
-    },
+struct Noted {
+    list: SnapshotList,
+    made_of: Parts,
+    /// It has been this list in each state that was noted since the one of this entry, and since this leadership began: what was let go of on the way to it was let go
+    /// of at or before this entry.
+    since: LogIndex,
+    /// The last term in which this gateway led.
+    led_in: Term,
+    /// Snapshots that do not fit.
+    left_out: usize,
 }
 
 /// What a list is made of, beside the entry that it is as of: of the same parts the same list is made.
@@ -236,23 +230,15 @@ impl Parts {
 impl Listing {
     /// Notes the state of the leader of term `led`, applied up to `applied`: it led in that term when it had read this state, and had applied that term's first entry
     /// before. What a follower has is not noted: it may lack what the leader has listed ahead. A state is read before it is noted, by several who do not wait for each
-    /// other: one that comes late takes no later one's place. `lists`: heads may list snapshots, from feature level [`SNAPSHOTS_LEVEL`] on. Answers how many snapshots
-    /// do not fit a head, where that is another number than before.
-    pub fn note(&mut self, state: &SetState, applied: LogIndex, led: Option<Term>, lists: bool) -> Option<usize> {
-        if !lists {
-            // A level is never lowered: whoever says so after a list was noted asked before it was raised.
-            if self.noted.is_none() {
-                self.noted = Some(Noted::Off);
-            }
-            return None;
-        }
+    /// other: one that comes late takes no later one's place. Answers how many snapshots do not fit a head, where that is another number than before.
+    pub fn note(&mut self, state: &SetState, applied: LogIndex, led: Option<Term>) -> Option<usize> {
         let led_in = led?;
         let list = SnapshotList::whole(state, applied, self.ahead);
         let all = list.snapshots.len();
         let list = list.bounded();
         let left_out = all - list.snapshots.len();
         let (mut since, mut told) = (applied, 0);
-        if let Some(Noted::List { list: before, since: then, led_in: term, left_out, .. }) = &self.noted {
+        if let Some(Noted { list: before, since: then, led_in: term, left_out, .. }) = &self.noted {
             if (before.as_of, *term) > (applied, led_in) {
                 return None;
             }
@@ -262,8 +248,8 @@ impl Listing {
             }
             told = *left_out;
         }
-        let made_of = Box::new(Parts::of(state, self.ahead));
-        self.noted = Some(Noted::List { list, made_of, since, led_in, left_out });
+        let made_of = Parts::of(state, self.ahead);
+        self.noted = Some(Noted { list, made_of, since, led_in, left_out });
         (left_out > 0 && left_out != told).then_some(left_out)
     }
 
@@ -277,27 +263,22 @@ impl Listing {
     pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
         match &self.noted {
             // The same once more would be another head for nothing, unless somebody waits for it to be known as of a later entry.
-            Some(Noted::List { list, since, .. }) if !commits && list.lists_as(stored) && stored.as_of >= *since => {
+            Some(Noted { list, since, .. }) if !commits && list.lists_as(stored) && stored.as_of >= *since => {
                 stored.clone()
             }
-            Some(Noted::List { list, .. }) if list.as_of >= stored.as_of => list.clone(),
+            Some(Noted { list, .. }) if list.as_of >= stored.as_of => list.clone(),
             _ => stored.clone(),
         }
     }
 
     /// S15: whether the head, which was seen to list `stored`, lists no snapshot that the leader of `term` had let go of by `state`, and never will again: a list of an
-    /// earlier entry does not take its place. `lists`: heads may list snapshots by now, as in [`Self::note`]; what was noted before they might says nothing then.
-    pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList, lists: bool) -> bool {
-        match &self.noted {
-            None => false,
-            Some(Noted::Off) => !lists && stored.is_blank(),
-            Some(Noted::List { list, made_of, since, led_in, .. }) => {
-                // Asked again and again by who looks for garbage, and the list is another one a few times a day.
-                let is_of = || list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
-                let known = *led_in == term && (made_of.are_of(state, self.ahead) || is_of());
-                known && stored.lists_as(list) && stored.as_of >= *since
-            }
-        }
+    /// earlier entry does not take its place.
+    pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
+        let Some(Noted { list, made_of, since, led_in, .. }) = &self.noted else { return false };
+        // Asked again and again by who looks for garbage, and the list is another one a few times a day.
+        let is_of = || list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
+        let known = *led_in == term && (made_of.are_of(state, self.ahead) || is_of());
+        known && stored.lists_as(list) && stored.as_of >= *since
     }
 }
 

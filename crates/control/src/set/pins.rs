@@ -8,7 +8,6 @@
 //! S14 Whether a clone can still come to be is decided by order, never by time: `CloneSet` names the number that the clone will have, and is refused
 //!     once that number is passed ([`Pin::standing`]).
 
-use super::FIRST_GENERATION;
 use super::command::{RootRef, SetAnswer, SetRefusal};
 use super::listed::SnapshotList;
 use super::space::SnapshotId;
@@ -18,8 +17,6 @@ use holdfast_types::{LogId, Name, RequestId, SetId};
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 
-/// The cluster's feature level from which on sets are cloned: a gateway of an older build knows neither the entries nor the maps (ADR 0020).
-pub const CLONES_LEVEL: u32 = 3;
 /// Pins of one set at most: each is a root that a collector reads, and some 100 bytes of the set's head.
 pub const PINS_MAX: usize = 64;
 /// Clones of clones at most: so many roots a read may have to go through.
@@ -63,11 +60,6 @@ impl Pin {
         // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.
         let ours = (cluster.sets.contains_key(&self.clone) || cluster.is_going(self.clone))
             && made.is_some_and(|of| of.origin == origin && of.request == request);
-        // One that was made as a clone and has no word of what: the word was lost (a build that knows no clones), and what it shows must stay.
-        let entry = cluster.sets.get(&self.clone);
-        if made.is_none() && entry.is_some_and(|e| e.restored.is_some() && e.generation == FIRST_GENERATION) {
-            return PinStanding::Needed;
-        }
         match (ours, self.is_inherited()) {
             (true, true) => PinStanding::Confirm,
             // A clone that a recovery has not brought back yet: its objects stay.
@@ -100,18 +92,11 @@ pub struct Links {
     pub pins_at: LogId,
     /// What it is a clone of.
     pub clone_of: Option<CloneOf>,
-    /// Its snapshots and its schedule. Written behind the rest, where there is anything: a build that lists none reads that still.
-    #[serde(skip)]
+    /// Its snapshots and its schedule.
     pub snapshots: SnapshotList,
 }
 
 impl Links {
-    /// Whether the set stands alone: then nothing of this is written anywhere, but for its snapshots.
-    pub fn is_empty(&self) -> bool {
-        // Also none where there were some: an older head must not come after it.
-        self.pins.is_empty() && self.pins_at == LogId::default() && self.clone_of.is_none()
-    }
-
     /// As the next life of the set begins with them.
     #[must_use]
     pub fn inherited(&self) -> Self {

@@ -3,6 +3,7 @@
 use super::model_tests::{Back, back, owner};
 use super::{
     RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, Snapshot, SnapshotId, StoredKind, StoredObject,
+    VolumeChange,
 };
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, Token, WriteSeq};
 use proptest::collection::vec;
@@ -99,9 +100,9 @@ proptest! {
                     begin: begins.iter().rev().nth(usize::from(begin)).copied().unwrap_or_default(),
                     root: RootRef { object: object(index as u8), bytes: index },
                 }),
-                Step::Volume { name } => Entry::Command(SetCommand::CreateVolume {
-                    name: Name::new(format!("v{name}")).unwrap(),
-                    size: Sectors(8),
+                Step::Volume { name } => Entry::Command(SetCommand::ChangeVolume {
+                    change: VolumeChange::Create { name: Name::new(format!("v{name}")).unwrap(), size: Sectors(8) },
+                    request: RequestId(1 << 80 | u128::from(index)),
                 }),
                 Step::Snapshot { name } => Entry::Command(SetCommand::SnapshotCreate {
                     name: Name::new(format!("s{name}")).unwrap(),

@@ -54,8 +54,8 @@ impl SetState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::set::{SetAnswer, SetCommand, VolumeChange};
-    use holdfast_types::{MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token};
+    use crate::set::{SetAnswer, SetCommand, VolumeChange, create_volume};
+    use holdfast_types::{MemberId, Name, ObjectId, Owner, RequestId, Term, Token};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -78,7 +78,7 @@ mod tests {
         let root = RootRef { object, bytes: 77 };
         let mut old = SetState::new(epoch_base(1));
         for (index, volume) in [(1, "a"), (2, "b"), (3, "c")] {
-            old.apply(LogId::new(4, index), &SetCommand::CreateVolume { name: name(volume), size: Sectors(8) });
+            old.apply(LogId::new(4, index), &create_volume(volume, 8));
         }
         let gone = VolumeChange::Delete { volume: VolumeId(3), name: name("c"), epoch: old.epoch };
         old.apply(LogId::new(4, 4), &SetCommand::ChangeVolume { change: gone, request: RequestId(9) });
@@ -87,8 +87,12 @@ mod tests {
         new.self_check();
         assert_eq!(new.volumes, old.volumes);
         assert_eq!(new.checkpoint, Some(Checkpoint { upto: LogId::default(), root }));
-        let created = new.apply(LogId::new(1, 3), &SetCommand::CreateVolume { name: name("c"), size: Sectors(8) });
-        assert_eq!(created, SetAnswer::VolumeCreated { volume: VolumeId(4) }, "V1: not that of a deleted one either");
+        let created = new.apply(LogId::new(1, 3), &create_volume("c", 8));
+        assert_eq!(
+            created,
+            SetAnswer::VolumeChanged { volume: VolumeId(4), discarded: None },
+            "V1: not that of a deleted one either"
+        );
         let acquire = SetCommand::Acquire {
             owner: Owner::new("db1").unwrap(),
             gateway: MemberId(1),

@@ -35,10 +35,6 @@ pub const RETIRED_MAX: usize = 1 << 16;
 /// Objects of one `Retire` or `Deleted` at most: far below what an entry may hold.
 pub const RETIRE_OBJECTS_MAX: usize = 4096;
 
-/// The cluster's feature level from which on objects are retired as [`RetireOf::GivenUp`]: a gateway of an older build does not know the entry, and would
-/// stop (ADR 0020).
-pub const GIVEN_UP_LEVEL: u32 = 7;
-
 /// Requests on snapshots that are remembered. A copy outlives its request by the caller's patience, seconds, and each request waits for a
 /// checkpoint: this many within that time are a client gone mad.
 pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
@@ -84,7 +80,7 @@ pub enum RetireOf {
     },
     /// No root ever named them: uploads of earlier terms that came to nothing.
     Orphans,
-    /// No kept root names them: uploads of this term, for checkpoints that began before this one. From feature level [`GIVEN_UP_LEVEL`] on.
+    /// No kept root names them: uploads of this term, for checkpoints that began before this one.
     GivenUp {
         /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (S5).
         ended: LogId,

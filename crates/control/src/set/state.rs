@@ -119,12 +119,9 @@ pub struct SetState {
     pub rolled_back: Option<LogId>,
     /// Which snapshots the leader takes by itself, and lets go.
     pub schedule: Schedule,
-    /// Roots that clones show, by the request that made each (S13). Not written with the rest: a build that knows no clones reads that still, and `volume`'s
-    /// snapshot appends them where there are any.
-    #[serde(skip)]
+    /// Roots that clones show, by the request that made each (S13).
     pub pins: OrdMap<RequestId, Pin>,
-    /// The entry that changed them last; default where none did in this life. Written as they are.
-    #[serde(skip)]
+    /// The entry that changed them last; default where none did in this life.
     pub pins_at: LogId,
 }
 
@@ -173,12 +170,6 @@ impl SetState {
     /// When `id` is not above the entry of the last grant (R6): the caller applies out of order.
     pub fn apply(&mut self, id: LogId, cmd: &SetCommand) -> SetAnswer {
         let result = match cmd {
-            SetCommand::CreateVolume { name, size } => {
-                self.new_volume(name, *size).map(|volume| SetAnswer::VolumeCreated { volume })
-            }
-            SetCommand::GrowVolume { volume, size } => {
-                self.grow_volume(*volume, *size).map(|()| SetAnswer::VolumeGrown)
-            }
             SetCommand::Acquire {
                 owner,
                 gateway,

@@ -2,7 +2,7 @@
 
 use super::{
     Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
-    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange,
+    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -51,8 +51,6 @@ fn hex_lines<T: Serialize>(values: &[T]) -> String {
 #[test]
 fn the_bytes_of_each_command_are_pinned() {
     let commands = [
-        SetCommand::CreateVolume { name: Name::new("vol1").unwrap(), size: Sectors(8) },
-        SetCommand::GrowVolume { volume: VolumeId(1), size: Sectors(300) },
         acquire("a", 7),
         SetCommand::Continue {
             owner: Owner::new("a").unwrap(),
@@ -98,30 +96,28 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::Unpin { clone: GroupId(6), request: RequestId(11) },
     ];
     let expected = "\
-0004766f6c3108
-0101ac02
-0201610107b817070105060001ac02
-03016102070809ac02
-0405
-05050107
-0604
-0704010203010506
-080403020102030109
-0902733109ac0201
-0a02733109
-0b04000102030101010101020302
-0b040100
-0b0402030200
-0c040101020302
-0d027331090273320a0b
-0e02840708901c180b
-0f0004766f6c31080b
-0f0101ac020b
-0f0201ac0208050b
-0f030101610162050b
-0f04010162050b
-1006027331090b
-11060b
+0001610107b817070105060001ac02
+01016102070809ac02
+0205
+03050107
+0404
+0504010203010506
+060403020102030109
+0702733109ac0201
+0802733109
+0904000102030101010101020302
+09040100
+090402030200
+0a040101020302
+0b027331090273320a0b
+0c02840708901c180b
+0d0004766f6c31080b
+0d0101ac020b
+0d0201ac0208050b
+0d030101610162050b
+0d04010162050b
+0e06027331090b
+0f060b
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {
@@ -135,7 +131,7 @@ fn the_bytes_of_each_command_are_pinned() {
 fn the_bytes_of_a_state_are_pinned() {
     let mut state = SetState::new(Epoch(1000));
     for (index, command) in (1u64..).zip([
-        SetCommand::CreateVolume { name: Name::new("vol1").unwrap(), size: Sectors(8) },
+        volume(VolumeChange::Create { name: Name::new("vol1").unwrap(), size: Sectors(8) }),
         SetCommand::CheckpointBegin { term: Term(1) },
         SetCommand::SegmentCommitted { term: Term(1), object: object(1), stored_bytes: 5, raw_bytes: 6 },
         SetCommand::CheckpointEnd { term: Term(1), begin: LogId::new(1, 2), root: root() },
@@ -147,7 +143,7 @@ fn the_bytes_of_a_state_are_pinned() {
         assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
     }
     state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
-    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed07010101060101020301090101020102030109010102030205060201070000000000090000\n";
+    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed070101010601010203010901010201020301090101020302050602010700000000010b090000000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);
@@ -156,11 +152,10 @@ fn the_bytes_of_a_state_are_pinned() {
 #[test]
 fn a_set_has_so_many_volumes_and_no_more() {
     let mut state = SetState::new(Epoch(0));
-    let create =
-        |number: usize| SetCommand::CreateVolume { name: Name::new(format!("v{number}")).unwrap(), size: Sectors(1) };
+    let create = |number: usize| create_volume(format!("v{number}"), 1);
     for number in 1..=VOLUMES_PER_SET_MAX {
         let answer = state.apply(LogId::new(1, number as u64), &create(number));
-        assert_eq!(answer, SetAnswer::VolumeCreated { volume: VolumeId(number as u32) });
+        assert_eq!(answer, SetAnswer::VolumeChanged { volume: VolumeId(number as u32), discarded: None });
     }
     let answer = state.apply(LogId::new(1, 1000), &create(1000));
     assert_eq!(answer, SetAnswer::Refused(SetRefusal::TooManyVolumes { max: 256 }));

@@ -16,10 +16,6 @@ use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{Epoch, Lba, LogId, Name, RequestId, Sectors, VolumeId};
 use serde::{Deserialize, Serialize};
 
-/// The cluster's feature level from which on volumes are changed by [`super::SetCommand::ChangeVolume`]: a gateway of an older build does not
-/// know it, and would stop (ADR 0020).
-pub const VOLUMES_LEVEL: u32 = 2;
-
 /// What is to become of a volume. Wire rule as in `command.rs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VolumeChange {
@@ -115,7 +111,7 @@ impl SetState {
         self.volumes.iter().find(|(_, volume)| volume.name == *name).map(|(id, volume)| (*id, volume))
     }
 
-    pub(super) fn new_volume(&mut self, name: &Name, size: Sectors) -> Result<VolumeId, SetRefusal> {
+    fn new_volume(&mut self, name: &Name, size: Sectors) -> Result<VolumeId, SetRefusal> {
         if let Some((volume, present)) = self.volume_named(name) {
             return Err(SetRefusal::NameTaken { volume, size: present.size });
         }
@@ -130,7 +126,7 @@ impl SetState {
         Ok(volume)
     }
 
-    pub(super) fn grow_volume(&mut self, volume: VolumeId, size: Sectors) -> Result<(), SetRefusal> {
+    fn grow_volume(&mut self, volume: VolumeId, size: Sectors) -> Result<(), SetRefusal> {
         let Some(present) = self.volumes.get_mut(&volume) else { return Err(SetRefusal::NoSuchVolume { volume }) };
         if size < present.size {
             return Err(SetRefusal::ShrinkRefused { found: size, current: present.size });

@@ -8,7 +8,7 @@ use holdfast_control::cluster::{
 };
 use holdfast_control::pair::{Ended, Tenure, TenureId};
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
-use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState, SnapshotId};
+use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
 use holdfast_types::{
     Epoch, GroupId, LogId, LogIndex, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, Sectors, Term, Token,
     VolumeId, WriteSeq,
@@ -73,13 +73,20 @@ impl World {
         if answer.is_empty() { answer } else { format!("{answer}\n") }
     }
 
+    /// Under a request of its own.
+    fn change(&self, change: VolumeChange) -> SetCommand {
+        SetCommand::ChangeVolume { change, request: RequestId(1 << 80 | u128::from(self.index)) }
+    }
+
     fn set_command(&mut self, w: &Words) -> Option<String> {
         let cmd = match w.verb() {
-            "create-volume" => SetCommand::CreateVolume { name: name(w, "name"), size: Sectors(w.number("sectors")) },
-            "grow-volume" => SetCommand::GrowVolume {
+            "create-volume" => {
+                self.change(VolumeChange::Create { name: name(w, "name"), size: Sectors(w.number("sectors")) })
+            }
+            "grow-volume" => self.change(VolumeChange::Grow {
                 volume: VolumeId(w.number("volume") as u32),
                 size: Sectors(w.number("sectors")),
-            },
+            }),
             "acquire" => SetCommand::Acquire {
                 owner: Owner::new(w.text("owner")).unwrap(),
                 gateway: MemberId(w.number("gw")),
@@ -207,8 +214,9 @@ impl World {
                 base_epoch: Epoch(w.number_or("base", 0)),
                 request: RequestId(u128::from(w.number("req"))),
             },
-            "rewrap" => ClusterCommand::RewrapKey {
+            "swap-keys" => ClusterCommand::SwapKeys {
                 set: GroupId(w.number("set")),
+                expected: vec![7; 64],
                 wrapped_key: vec![8; w.number_or("bytes", 64) as usize],
                 key_id: w.number("key") as u32,
             },
@@ -515,8 +523,6 @@ fn lease_text(lease: &Lease) -> String {
 
 fn set_answer(answer: &SetAnswer) -> String {
     match answer {
-        SetAnswer::VolumeCreated { volume } => format!("created {volume}"),
-        SetAnswer::VolumeGrown => "grown".to_owned(),
         SetAnswer::Granted(lease) => format!("granted {}", lease_text(lease)),
         SetAnswer::Renewed => "renewed".to_owned(),
         SetAnswer::Released => "released".to_owned(),

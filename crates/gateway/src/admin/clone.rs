@@ -16,7 +16,7 @@ use holdfast_set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
 use holdfast_control::set::{
-    CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
+    CLONE_DEPTH_MAX, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
 };
 use holdfast_seal::DataKey;
 use holdfast_store::keys;
@@ -40,17 +40,6 @@ fn precondition(text: impl Into<String>) -> Refusal {
 }
 
 impl AdminDoor {
-    /// Clones need every gateway to know them, as far as applied here: the level never goes back.
-    fn check_clones(&self, state: &ClusterState) -> Result<(), Refusal> {
-        if state.level >= CLONES_LEVEL {
-            return Ok(());
-        }
-        Err(precondition(format!(
-            "the cluster is at feature level {}, expected {CLONES_LEVEL}: it is raised once every gateway runs a build that knows clones",
-            state.level
-        )))
-    }
-
     pub(super) async fn pin_snapshot(&self, request: v1::PinSnapshotRequest) -> Result<v1::PinSnapshotReply, Refusal> {
         let set = self.led_set(&request.set)?;
         let snapshot = SnapshotId {
@@ -60,7 +49,6 @@ impl AdminDoor {
         let name = holdfast_api::name("clone", &request.clone_name)?;
         let id = holdfast_api::request_id(&request.request_id)?;
         let state = self.node.cluster.state();
-        self.check_clones(&state)?;
         self.confirm(&set).await?;
         let origin = set.id;
         if let Some(clone) = there_already(&state, &set, &snapshot, &name, id)? {
@@ -97,7 +85,6 @@ impl AdminDoor {
         let clone: SetId = GroupId(request.clone);
         let _one = self.node.changing_sets.lock().await;
         let state = self.node.cluster.state();
-        self.check_clones(&state)?;
         if let Some(made) = there_already(&state, &set, &snapshot, &name, id)? {
             let created = state.links.get(&made).and_then(|l| l.clone_of.as_ref()).is_some_and(|of| of.request == id);
             return Ok(v1::CloneSetReply { set: super::status::summary(&state, made), created, passed: false });

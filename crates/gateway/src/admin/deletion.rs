@@ -5,7 +5,7 @@ use super::status::FAN_OUT_LIMIT;
 use holdfast_set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage};
 use holdfast_types::{GroupId, Name, SetId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,14 +100,6 @@ impl AdminDoor {
                 self.led_cluster()?;
                 return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
             }
-        }
-        if state.level < DELETION_LEVEL {
-            let message = format!(
-                "the cluster is at feature level {}, expected {DELETION_LEVEL}: it is raised once every gateway runs a build that knows how sets are \
-                 deleted",
-                state.level
-            );
-            return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         state.may_be_deleted(id).map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))?;
         let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };

@@ -1,7 +1,6 @@
 //! Calls that make a cluster: adopt, initialise, join; and create sets.
 
 use super::AdminDoor;
-use super::placement::check_profiles;
 use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::store_options::store_options;
@@ -9,7 +8,7 @@ use crate::node::{Adopted, NodeError};
 use holdfast_set::head::open;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
-    ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
+    ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
@@ -278,7 +277,7 @@ impl AdminDoor {
         mut state: ClusterState,
     ) -> Result<ClusterState, Refusal> {
         let begun = tokio::time::Instant::now();
-        while state.level >= DELETION_LEVEL {
+        loop {
             let key = holdfast_store::keys::head(GroupId(state.next_set));
             match tokio::time::timeout(LOOK_LIMIT, store.get_object(&key)).await {
                 Ok(Ok(object)) => self.not_to_come(&state, GroupId(state.next_set), &key, &object.body)?,
@@ -297,7 +296,6 @@ impl AdminDoor {
             self.cluster_command_in(adopted, term, &command).await?;
             state = self.node.cluster.state();
         }
-        Ok(state)
     }
 
     /// A number is not passed that a recovery of this cluster has raised for a set and not restored yet: once it is passed, no set can have it (C1).
@@ -355,7 +353,6 @@ impl AdminDoor {
             )));
         }
         // A new cluster begins at the first level, and is raised by itself.
-        check_profiles(&request.store, &state, RefusalCode::Busy)?;
         let store = open_within(&request.store, store_options(&self.node.config), OPEN_LIMIT).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;

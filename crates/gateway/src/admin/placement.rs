@@ -7,7 +7,7 @@ use super::stores::not_opened;
 use crate::node::Adopted;
 use bytes::Bytes;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, PROFILE_LEVEL, names_profile};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_store::{Disposition, ObjectStore, StoreError, Stores, keys};
 use holdfast_types::{Placement, PlacementPhase, SetId, Term};
 use std::time::Duration;
@@ -17,18 +17,6 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
 fn precondition(message: String) -> Refusal {
     Refusal::new(RefusalCode::Precondition, message)
-}
-
-/// Profiles in URLs need every gateway to know them: one that does not would not open the store, and not run the set.
-pub(super) fn check_profiles(stores: &str, state: &ClusterState, otherwise: RefusalCode) -> Result<(), Refusal> {
-    if !names_profile(stores) || state.level >= PROFILE_LEVEL || state.members.len() <= 1 {
-        return Ok(());
-    }
-    let message = format!(
-        "the cluster is at feature level {}, expected {PROFILE_LEVEL} for a store with ?profile=: it is raised once every gateway runs a build that knows profiles",
-        state.level
-    );
-    Err(Refusal::new(otherwise, message))
 }
 
 /// What is to be, as it follows from what is and what is asked for.
@@ -102,7 +90,6 @@ impl AdminDoor {
         }
         let changed = placement != before;
         if changed && let Some((_, to)) = &wished.next {
-            check_profiles(to, &state, RefusalCode::Precondition)?;
             if let Some(clone) = state.lost_clone_of(id) {
                 let message = format!(
                     "set {name} keeps what set number {} shows, a clone of it that a recovery has not brought back: that one lies in the same stores, and could not be recovered \
@@ -229,32 +216,6 @@ mod tests {
         assert_eq!(outcome(&abandon, "file:///a | c=2 file:///b"), Ok("file:///a".into()));
         assert_eq!(outcome(&abandon, "file:///a"), Ok("file:///a".into()));
         assert_eq!(outcome(&abandon, "file:///a => c=2 file:///b"), Err(RefusalCode::Precondition));
-    }
-
-    #[test]
-    fn a_profile_waits_until_every_gateway_knows_profiles() {
-        let mut state = ClusterState::new();
-        let refused =
-            |stores: &str, state: &ClusterState| check_profiles(stores, state, RefusalCode::Busy).err().map(|e| e.code);
-        assert_eq!(refused("s3://bucket?profile=east", &state), None, "nobody else is there");
-        for id in [1, 2] {
-            let member = holdfast_control::cluster::Member {
-                id: holdfast_types::MemberId(id),
-                name: format!("g{id}").parse().expect("name"),
-                disk: id.into(),
-                peer_addr: format!("h{id}:1"),
-                api_addr: format!("h{id}:2"),
-                nbd_addr: format!("h{id}:3"),
-                region: "r".parse().expect("name"),
-                role: holdfast_control::cluster::MemberRole::Gateway,
-                standing: holdfast_control::cluster::Standing::Active,
-            };
-            state.members.insert(member.id, member);
-        }
-        assert_eq!(refused("s3://bucket?profile=east", &state), Some(RefusalCode::Busy));
-        assert_eq!(refused("s3://bucket?region=east", &state), None);
-        state.level = PROFILE_LEVEL;
-        assert_eq!(refused("s3://bucket?profile=east", &state), None);
     }
 
     #[tokio::test]

@@ -1,16 +1,13 @@
 //! Calls for the day on which everything but the store is lost, and for being ready for it.
 
 use super::AdminDoor;
-use super::placement::check_profiles;
 use super::stores::not_opened;
 use crate::store_options::open_store;
 use crate::node::Adopted;
-use holdfast_set::recovery::{Found, ReadError, is_in_leaves, read};
+use holdfast_set::recovery::{Found, ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{
-    ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, LEAVES_LEVEL, PLACEMENT_LEVEL, was_changed,
-};
-use holdfast_control::set::{CLONES_LEVEL, SNAPSHOTS_LEVEL, SetState};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
+use holdfast_control::set::SetState;
 use holdfast_store::Health;
 use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
 use std::sync::Arc;
@@ -19,23 +16,9 @@ use std::time::Duration;
 /// How long the store may take to show a set's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// Refuses a set that needs feature level `expected` in a cluster that is not at it yet. A new cluster begins at the first level, and is raised by itself once its
-/// gateways have said what they know: who recovers asks again until then.
-fn at_level(found: u32, expected: u32, which: &str) -> Result<(), Refusal> {
-    if found >= expected {
-        return Ok(());
-    }
-    let message = format!("the cluster is at feature level {found}, expected {expected} for a set {which}");
-    Err(Refusal::new(RefusalCode::Busy, message))
-}
-
 impl AdminDoor {
     /// Where the set lies from now on. A change that was under way goes on; one whose first list has ended is not abandoned any more.
-    async fn placement_of(&self, found: &Found, text: &str, state: &ClusterState) -> Result<String, Refusal> {
-        if was_changed(text) {
-            at_level(state.level, PLACEMENT_LEVEL, "whose stores were changed")?;
-        }
-        check_profiles(text, state, RefusalCode::Busy)?;
+    async fn placement_of(&self, found: &Found, text: &str) -> Result<String, Refusal> {
         let mut placement = Placement::parse(text);
         if let (Some((phase, _)), Some(several)) = (&mut placement.next, found.store.several()) {
             let ended = tokio::time::timeout(HEAD_LIMIT, several.list_ended(found.set)).await;
@@ -101,53 +84,21 @@ impl AdminDoor {
                 found.head.name, life.generation, life.cluster, request.generation, state.cluster_id
             )));
         }
-        let placement = self.placement_of(&found, &request.store, &state).await?;
+        let placement = self.placement_of(&found, &request.store).await?;
         let name = found.head.name.clone();
-        if found.key.ring().is_changing() {
-            at_level(state.level, DATA_KEYS_LEVEL, "with several data keys")?;
-        }
-        // A sole gateway knows what it knows: one of a pair must not wait here at each takeover.
-        if state.level < LEAVES_LEVEL && state.members.len() > 1 {
-            let busy = |text: String| Refusal::new(RefusalCode::Busy, text);
-            let in_leaves = tokio::time::timeout(HEAD_LIMIT, is_in_leaves(&found)).await;
-            let in_leaves = in_leaves.map_err(|_| busy(format!("store: no answer within {HEAD_LIMIT:?}")))?;
-            if in_leaves.map_err(|e| busy(format!("store: {e}")))? {
-                at_level(state.level, LEAVES_LEVEL, "whose map is in leaves")?;
-            }
-        }
         let links = found.head.links;
         let (store, wrapped_key, key_id) = (placement, found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
-        let command = if !links.snapshots.is_empty() {
-            at_level(state.level, SNAPSHOTS_LEVEL, "whose head lists snapshots")?;
-            let snapshots = links.snapshots.clone();
-            ClusterCommand::RestoreListedSet {
-                set,
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                created_by,
-                generation,
-                restored,
-                links,
-                snapshots,
-            }
-        } else if links.is_empty() {
-            ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }
-        } else {
-            at_level(state.level, CLONES_LEVEL, "with clones")?;
-            ClusterCommand::RestoreLinkedSet {
-                set,
-                name,
-                store,
-                wrapped_key,
-                key_id,
-                created_by,
-                generation,
-                restored,
-                links,
-            }
+        let command = ClusterCommand::RestoreSet {
+            set,
+            name,
+            store,
+            wrapped_key,
+            key_id,
+            created_by,
+            generation,
+            restored,
+            links,
         };
         match self.cluster_command_in(adopted, term, &command).await? {
             ClusterAnswer::SetCreated { set } => {
@@ -182,20 +133,5 @@ impl AdminDoor {
             checkpoint_unix_ms: covered.map_or(0, |c| c.at_unix_ms),
             generation: set.head.life().generation,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Who recovers asks again by itself: any other code would end its run between two sets.
-    #[test]
-    fn a_level_that_is_still_to_come_is_waited_for() {
-        let refusal = at_level(CLONES_LEVEL - 1, CLONES_LEVEL, "with clones").unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::Busy);
-        assert_eq!(refusal.message, "the cluster is at feature level 2, expected 3 for a set with clones");
-        assert!(at_level(CLONES_LEVEL, CLONES_LEVEL, "with clones").is_ok());
-        assert!(at_level(CLONES_LEVEL + 1, CLONES_LEVEL, "with clones").is_ok());
     }
 }

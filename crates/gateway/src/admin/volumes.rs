@@ -5,7 +5,7 @@ use super::AdminDoor;
 use super::member::invalid;
 use holdfast_set::server::{SetError, SetServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, VOLUMES_LEVEL, VolumeChange};
+use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, VolumeChange};
 use holdfast_types::{Epoch, Name, RequestId, Sectors, VolumeId};
 use std::sync::Arc;
 use v1::change_volume_request::Change;
@@ -33,19 +33,15 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let name = holdfast_api::name("name", &request.name)?;
         let size = sectors("size", request.size_bytes)?;
-        // A gateway of an older build knows only the command without a request: a late copy of that one may make the volume anew.
-        let command = if self.knows_volumes() {
-            let request = holdfast_api::request_id(&request.request_id)?;
-            SetCommand::ChangeVolume { change: VolumeChange::Create { name: name.clone(), size }, request }
-        } else {
-            SetCommand::CreateVolume { name: name.clone(), size }
-        };
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let change = VolumeChange::Create { name: name.clone(), size };
+        let command = SetCommand::ChangeVolume { change, request: id };
         let reply = |id: VolumeId, created| {
             let volume = v1::Volume { id: id.0, name: name.to_string(), size_bytes: request.size_bytes };
             v1::CreateVolumeReply { volume: Some(volume), created }
         };
         match set.command("a new volume", &command).await {
-            Ok(SetAnswer::VolumeCreated { volume } | SetAnswer::VolumeChanged { volume, .. }) => {
+            Ok(SetAnswer::VolumeChanged { volume, .. }) => {
                 // A recovery knows the volumes that the last checkpoint had.
                 set.head.want_checkpoint();
                 Ok(reply(volume, true))
@@ -71,11 +67,6 @@ impl AdminDoor {
         }
     }
 
-    /// Whether every gateway's build knows how volumes are changed, as far as applied here: the level never goes back.
-    fn knows_volumes(&self) -> bool {
-        self.node.cluster.state().level >= VOLUMES_LEVEL
-    }
-
     pub(super) async fn change_volume(
         &self,
         request: v1::ChangeVolumeRequest,
@@ -85,14 +76,6 @@ impl AdminDoor {
         let volume = VolumeId(request.volume);
         let change =
             request.change.ok_or_else(|| invalid("change: found none, expected grow, shrink, rename or delete"))?;
-        if !self.knows_volumes() {
-            let level = self.node.cluster.state().level;
-            let text = format!(
-                "the cluster is at feature level {level}, expected {VOLUMES_LEVEL}: it is raised once every gateway runs a build that knows how \
-                 volumes are changed"
-            );
-            return Err(Refusal::new(RefusalCode::Precondition, text));
-        }
         self.confirm(&set).await?;
         // R12: an earlier copy did it; what it found in its way may not be so any more.
         if set.host.with(|m| m.state().space_requests.contains(&id)) {

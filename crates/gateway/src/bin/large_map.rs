@@ -14,7 +14,7 @@
 use bytes::Bytes;
 use holdfast_control::set::{Restored, RootRef};
 use holdfast_gateway::config::KeyConfig;
-use holdfast_gateway::recovery::{self, Found};
+use holdfast_set::recovery::{self, Found};
 use holdfast_set::mapping::SetKey;
 use holdfast_store::{ObjectStore, keys};
 use holdfast_types::limits::SEGMENT_BYTES_TARGET;

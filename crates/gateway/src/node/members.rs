@@ -207,7 +207,8 @@ async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &Clust
     if group.id() == GroupId::CLUSTER {
         return Ok(());
     }
-    let newest = adopted.raft.roll(GroupId::CLUSTER, LogIndex(0)).await.map_err(|e| e.to_string())?.applied;
+    let newest =
+        adopted.raft.committed_members(GroupId::CLUSTER, LogIndex(0)).await.map_err(|e| e.to_string())?.applied;
     let here = adopted.group.applied().index;
     if here < newest || node.cluster.state() != *state {
         return Err(format!("group 0 is applied up to {here} here, and up to {newest} at its leader; decided anew"));
@@ -232,7 +233,7 @@ async fn out_of_every_set(
     let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
     let mut rolls = Vec::new();
     for set in state.sets.keys().filter(|_| !out.is_empty()) {
-        let roll = adopted.raft.roll(*set, known).await;
+        let roll = adopted.raft.committed_members(*set, known).await;
         if let Err(why) = &roll {
             tracing::info!(%why, leaving = ?out, "it waits before they are told that they may go");
         }

@@ -5,7 +5,7 @@ use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock}
 use crate::config::Compression;
 use holdfast_set::bases::KeyOf;
 use holdfast_set::clones;
-use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts, MayList};
+use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
 use holdfast_set::host::SetHost;
 use holdfast_set::mapping::Mapping;
 use holdfast_set::store_migration::Mover;
@@ -20,8 +20,8 @@ use holdfast_set::bad_reads::Inspector;
 use holdfast_set::etcd_mirror::Told;
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_set::warm::Warmer;
-use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
-use holdfast_control::set::{GIVEN_UP_LEVEL, Links, SNAPSHOTS_LEVEL};
+use holdfast_control::cluster::SetEntry;
+use holdfast_control::set::Links;
 use holdfast_store::{Health, Switch};
 use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
@@ -56,25 +56,9 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
     })
 }
 
-/// The feature level of everybody who reads what is written into a set's store: of the cluster (C4), and in a pair of the other gateway, which is in no cluster with this
-/// one (P6).
-fn readers_level(cluster: u32, pair: Option<u32>) -> u32 {
-    pair.map_or(cluster, |pair| pair.min(cluster))
-}
-
 /// How this gateway divides roots; a setting says which are large.
 fn leaf_shape(whole_root: Option<ByteSize>, shape: LeafShape) -> LeafShape {
     whole_root.map_or(shape, |bytes| LeafShape { whole_bytes: bytes.0, ..shape })
-}
-
-/// The same, `None` where all roots are written whole: builds of before [`LEAVES_LEVEL`] read no root in leaves.
-fn in_leaves(readers: u32, shape: LeafShape) -> Option<LeafShape> {
-    (readers >= LEAVES_LEVEL).then_some(shape)
-}
-
-/// Whether heads list snapshots: builds of before [`SNAPSHOTS_LEVEL`] open no such head.
-fn may_list(readers: u32) -> bool {
-    readers >= SNAPSHOTS_LEVEL
 }
 
 /// Starts what group 0 says should run here.
@@ -99,12 +83,6 @@ pub(super) async fn start_set(
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let boot = node.identity().boot;
-    let (cluster, pair) = (node.cluster.clone(), node.pair().cloned());
-    let readers = Arc::new(move || readers_level(cluster.level(), pair.as_ref().map(|pair| pair.level())));
-    let may_list: MayList = {
-        let readers = readers.clone();
-        Arc::new(move || may_list(readers()))
-    };
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
@@ -117,7 +95,6 @@ pub(super) async fn start_set(
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
         by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
-        may_list,
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
@@ -194,12 +171,10 @@ pub(super) async fn start_set(
     let lets_go_within = Duration::from_millis(config.store.let_go_ms);
     let mover = Mover::new(server.clone(), mapping.clone(), switch, lets_go_within, stop.clone());
     tasks.push(tokio::spawn(mover.run()));
-    let cluster = node.cluster.clone();
-    let may_give_up = Arc::new(move || cluster.state().level >= GIVEN_UP_LEVEL);
-    let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).giving_up(may_give_up);
+    let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone());
     tasks.push(tokio::spawn(space.run()));
     let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
-    let in_leaves = Arc::new(move || in_leaves(readers(), shape));
+    let in_leaves = Arc::new(move || Some(shape));
     let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
     tasks.push(tokio::spawn(uploader.run()));
     lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
@@ -225,38 +200,11 @@ pub(super) async fn start_set(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_control::cluster::FIRST_LEVEL;
 
-    const SHAPE: LeafShape = LeafShape { pages: 3, ..LeafShape::DEFAULT };
-
-    /// R11: a build that knows no leaves takes such a root for damaged.
     #[test]
-    fn leaves_are_written_from_their_level_on() {
-        let shape = leaf_shape(Some(ByteSize(0)), SHAPE);
-        assert_eq!(shape, LeafShape { whole_bytes: 0, ..SHAPE });
+    fn a_setting_says_which_roots_are_large() {
+        const SHAPE: LeafShape = LeafShape { pages: 3, ..LeafShape::DEFAULT };
+        assert_eq!(leaf_shape(Some(ByteSize(0)), SHAPE), LeafShape { whole_bytes: 0, ..SHAPE });
         assert_eq!(leaf_shape(None, SHAPE), SHAPE);
-        for level in FIRST_LEVEL..LEAVES_LEVEL {
-            assert_eq!(in_leaves(level, shape), None, "level {level}");
-        }
-        assert_eq!(in_leaves(LEAVES_LEVEL, shape), Some(shape));
-        assert_eq!(in_leaves(LEAVES_LEVEL + 1, shape), Some(shape));
-    }
-
-    /// R11: a build that knows no such head takes it for another cluster's, or for a damaged one.
-    #[test]
-    fn heads_list_snapshots_from_their_level_on() {
-        for level in FIRST_LEVEL..SNAPSHOTS_LEVEL {
-            assert!(!may_list(level), "level {level}");
-        }
-        assert!(may_list(SNAPSHOTS_LEVEL) && may_list(SNAPSHOTS_LEVEL + 1));
-    }
-
-    /// P6: each tenure of a pair is a cluster of its own, which comes to its own build's level whatever the other gateway's build is.
-    #[test]
-    fn a_pair_writes_what_the_other_gateway_reads() {
-        assert_eq!(readers_level(9, None), 9, "no pair");
-        assert_eq!(readers_level(9, Some(FIRST_LEVEL)), FIRST_LEVEL, "of the other gateway nothing is known");
-        assert_eq!(readers_level(9, Some(8)), 8);
-        assert_eq!(readers_level(FIRST_LEVEL, Some(8)), FIRST_LEVEL, "the tenure has just begun");
     }
 }

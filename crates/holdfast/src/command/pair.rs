@@ -33,8 +33,7 @@ Examples:
 A pair is made by [pair] in the settings of its two gateways (holdfast gateway sample-config), and run by `holdfast gateway run` at each.
 The seat is free for a moment while it changes hands, and as long as no gateway of the pair runs.
 LEVEL is what may be written into the pair's stores: the least of BUILDS, which are the feature
-levels that the gateways know, as each has said last; 1 before two have said so. From 8 on
-snapshots and their schedule outlive a takeover.
+levels that the gateways know, as each has said last; 1 before two have said so.
 ";
 
 /// What a holder may take to answer.

@@ -1,6 +1,6 @@
 //! `holdfast cluster recover`: a new cluster from what a store has.
 //!
-//! 1. Look: which sets the stores have, who the plan's gateways are and what their builds know. Nothing is changed before all of it is known and allowed.
+//! 1. Look: which sets the stores have, who the plan's gateways are. Nothing is changed before all of it is known and allowed.
 //! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set. Not in a store that is seen to
 //!    ignore conditions: it fences nobody.
 //! 3. Wait until an old gateway that still runs has noticed.
@@ -19,9 +19,7 @@ use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
 use holdfast_set::recovery::snapshots::LeftOut;
-use holdfast_set::recovery::{
-    self, Found, LEAVES_LEVEL, Leaves, Obstacle, PROFILE_LEVEL, RecoveryError, SNAPSHOTS_LEVEL, names_profile,
-};
+use holdfast_set::recovery::{self, Found, Leaves, Obstacle, RecoveryError};
 use holdfast_set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
@@ -258,7 +256,6 @@ async fn look_at_all(
     let gateways = look(common, plan, total).await?;
     let cluster = choose(&found, &gateways)?;
     let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
-    check_level(common, plan, &found, &raise, &gateways, total).await?;
     let mut left_out: BTreeMap<SetId, Vec<LeftOut>> = BTreeMap::new();
     for one in found.iter_mut().filter(|f| raise.contains(&f.set)) {
         left_out.insert(one.set, snapshots::look(common, one, known.entry(one.set).or_default()).await?);
@@ -378,58 +375,6 @@ async fn check_room(
     Ok(())
 }
 
-/// Nothing is raised for gateways of which one cannot read a set's map, or take its store's URL: a build of before the level does not even ask before it takes the set, and a
-/// cluster with one of them would never come to the level.
-async fn check_level(
-    common: &Common,
-    plan: &Plan,
-    found: &[Found],
-    raise: &[SetId],
-    gateways: &Gateways,
-    total: Duration,
-) -> Result<(), CliError> {
-    let mut cluster = None;
-    // It may have gateways that are not in the plan. Where nothing is to be raised, waiting for its level does no harm.
-    if !raise.is_empty() && gateways.nodes.iter().any(|node| node.initialised) {
-        let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
-        let mut door = Door::new(&common.dialer, &addresses, total);
-        cluster = Some(cluster::status(&mut door).await?.level);
-    }
-    for found in found {
-        let in_leaves = recovery::is_in_leaves(found).await;
-        let in_leaves = in_leaves.map_err(|error| of_recovery(&RecoveryError::from(error)))?;
-        let needs = [
-            (in_leaves, LEAVES_LEVEL, "its map is in leaves"),
-            (names_profile(&found.url), PROFILE_LEVEL, "its store's URL names a profile"),
-            (!found.head.links.snapshots.is_empty(), SNAPSHOTS_LEVEL, "its head lists snapshots"),
-        ];
-        for (_, level, what) in needs.into_iter().filter(|(needed, ..)| *needed) {
-            if let Some((why, next)) = too_old(&gateways.nodes, cluster, level) {
-                let error = CliError::refused(format!("set {}: {what}, and {why}", found.head.name));
-                return Err(error.next(format!("nothing was changed by this run; {next}")));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Why these gateways, in a cluster at this feature level where they are in one, could not go on with a set that needs `expected`; and what to do.
-fn too_old(nodes: &[v1::Node], cluster: Option<u32>, expected: u32) -> Option<(String, &'static str)> {
-    if let Some(node) = nodes.iter().find(|node| node.level < expected) {
-        let why = format!(
-            "gateway {} runs a build ({}) that knows feature level {}, expected {expected}",
-            node.name, node.version, node.level
-        );
-        return Some((why, "start every gateway of the plan with a newer build, then run it again"));
-    }
-    let level = cluster.filter(|level| *level < expected)?;
-    let why = format!("the plan's cluster is at feature level {level}, expected {expected}");
-    Some((
-        why,
-        "it comes to it by itself once each of its gateways runs a newer build (`gateway list`); then run it again",
-    ))
-}
-
 /// Steps 2 and 3.
 async fn raise_all(
     common: &Common,
@@ -524,10 +469,6 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
 mod tests {
     use super::*;
 
-    fn node(name: &str, level: u32) -> v1::Node {
-        v1::Node { name: name.into(), version: "0.1.0".into(), level, ..v1::Node::default() }
-    }
-
     /// How many looks it took, and what was said, where these heads were replaced while each of the first looks went on.
     async fn looks(replaced_in: &[&[&str]]) -> (u32, Vec<String>) {
         let (mut looks, mut said) = (0, Vec::new());
@@ -556,23 +497,5 @@ mod tests {
         let each: [&[&str]; 9] = [&["demo"]; 9];
         let (stood, said) = looks(&each).await;
         assert_eq!((stood, said.len()), (LOOKS_MAX, LOOKS_MAX as usize - 1));
-    }
-
-    /// R11: nobody is given a set whose map its build cannot read.
-    #[test]
-    fn a_gateway_that_is_too_old_for_leaves_is_named() {
-        let new = |name| node(name, LEAVES_LEVEL);
-        assert_eq!(too_old(&[new("g1"), new("g2")], None, LEAVES_LEVEL), None);
-        assert_eq!(too_old(&[new("g1"), node("g2", LEAVES_LEVEL + 1)], Some(LEAVES_LEVEL), LEAVES_LEVEL), None);
-        let (why, next) =
-            too_old(&[new("g1"), node("g2", LEAVES_LEVEL - 1), node("g3", 0)], None, LEAVES_LEVEL).unwrap();
-        assert_eq!(why, "gateway g2 runs a build (0.1.0) that knows feature level 5, expected 6");
-        assert!(next.contains("newer build"), "{next}");
-        // One that is not in the plan holds the cluster back.
-        let (why, next) = too_old(&[new("g1"), new("g2")], Some(LEAVES_LEVEL - 1), LEAVES_LEVEL).unwrap();
-        assert_eq!(why, "the plan's cluster is at feature level 5, expected 6");
-        assert!(next.contains("gateway list"), "{next}");
-        // Those that do not say it are of before there were levels.
-        assert!(too_old(&[new("g1"), node("g2", 0)], Some(LEAVES_LEVEL), LEAVES_LEVEL).is_some());
     }
 }

@@ -51,7 +51,7 @@ Examples:
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
 
 Read is what the last checkpoint of each set shows: head, root with its leaves, pages of the map, and every sealed extent that a read of the set can meet; of
-a clone also what it shows of its origin; and of the snapshots that the head lists what they show besides (heads of before feature level 8 list none). With
+a clone also what it shows of its origin; and of the snapshots that the head lists what they show besides. With
 --sample only that share of the pages, and the extents that those name.
 Not read is what none of these shows: objects that nothing names (orphans, what waits for its deletion, former checkpoints), extents of which all was
 overwritten or trimmed, and what is in the gateways' journals only. Damage there is not found, and no read from the store meets it.

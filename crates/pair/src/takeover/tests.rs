@@ -1,4 +1,4 @@
-//! Tenures over one store, one after the other, without an etcd: who has the seat, and what the roster says, is given. Each holder lives on beside the next, as one that
+//! Tenures over one store, one after the other, without an etcd: who has the seat is given. Each holder lives on beside the next, as one that
 //! hangs does.
 
 use super::*;
@@ -58,19 +58,18 @@ impl Lab {
         config
     }
 
-    /// A node that has won the seat with this revision, and has taken over nothing yet. The roster says `level`.
-    async fn won(&self, revision: u64, level: u32) -> (Arc<Node>, Arc<Authority>) {
+    /// A node that has won the seat with this revision, and has taken over nothing yet.
+    async fn won(&self, revision: u64) -> (Arc<Node>, Arc<Authority>) {
         let id = TenureId::new(7, "/holdfast/pairs/db/seat", revision);
         let (stores, ttl) = (vec![self.url()], Duration::from_secs(3600));
         let authority = Arc::new(Authority::begin(id, Durability::Flush, stores, boot_now(), ttl));
-        authority.learn(level);
         let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
         let node = Node::open_over(self.config(revision), CancellationToken::new(), seams).await.unwrap();
         (node, authority)
     }
 
-    async fn tenure(&self, revision: u64, level: u32) -> Arc<Node> {
-        let (node, authority) = self.won(revision, level).await;
+    async fn tenure(&self, revision: u64) -> Arc<Node> {
+        let (node, authority) = self.won(revision).await;
         begin(self.config(revision), authority)(node.clone()).await.unwrap();
         node
     }
@@ -126,7 +125,7 @@ async fn close(node: &Node) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshots_and_their_schedule_outlive_a_takeover() {
     let lab = Lab::new();
-    let first = lab.tenure(40, SNAPSHOTS_LEVEL).await;
+    let first = lab.tenure(40).await;
     lab.make_set(&first).await;
     let monday = snapshot(&first, "monday").await;
     let request_id = hex128(random_u128());
@@ -138,7 +137,7 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     assert_eq!(listed.links.snapshots.schedule, schedule, "answered: a takeover brings it back");
     assert_eq!(listed.links.snapshots.snapshots.get(&name("monday")), Some(&monday), "S15");
 
-    let second = lab.tenure(41, SNAPSHOTS_LEVEL).await;
+    let second = lab.tenure(41).await;
     let back = state(&second);
     let inherited = Snapshot { upto: LogId::default(), ..monday };
     assert_eq!(back.snapshots.get(&name("monday")), Some(&inherited));
@@ -156,55 +155,10 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     // What was answered is final: it does not come back in the next tenure.
     until("monday is deleted", async || delete(&second, "monday", &inherited).await.ok()).await;
     assert!(!lists().await, "answered, and a takeover would bring it back");
-    let third = lab.tenure(42, SNAPSHOTS_LEVEL).await;
+    let third = lab.tenure(42).await;
     assert_eq!(state(&third).snapshots.get(&name("monday")), None);
     assert_eq!(state(&third).schedule, schedule);
     for node in [&first, &second, &third] {
-        close(node).await;
-    }
-}
-
-/// P6: what others have put into the stores needs a build that reads it, as what this tenure writes does.
-#[test]
-fn what_lies_in_the_stores_says_what_the_roster_has_to() {
-    let found = [(false, false), (false, true), (true, false), (true, true)];
-    let levels = found.map(|(lists, in_leaves)| needed(lists, in_leaves));
-    assert_eq!(levels, [FIRST_LEVEL, LEAVES_LEVEL, SNAPSHOTS_LEVEL, SNAPSHOTS_LEVEL]);
-}
-
-/// P6: a head that lists is none that an older build of the other gateway opens.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_head_lists_snapshots_before_both_builds_are_known() {
-    let lab = Lab::new();
-    let first = lab.tenure(40, SNAPSHOTS_LEVEL - 1).await;
-    lab.make_set(&first).await;
-    snapshot(&first, "monday").await;
-    let head = lab.head(&first).await.unwrap();
-    assert!(head.covered.is_some(), "its checkpoint is in the store");
-    assert!(head.links.snapshots.is_blank(), "{:?}", head.links.snapshots);
-    let second = lab.tenure(41, SNAPSHOTS_LEVEL - 1).await;
-    assert!(state(&second).snapshots.is_empty());
-    for node in [&first, &second] {
-        close(node).await;
-    }
-}
-
-/// An etcd that was set back has forgotten that the heads list, and would let an older build have the seat.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_that_lists_is_raised_once_the_roster_says_that_there_are_such() {
-    let lab = Lab::new();
-    let first = lab.tenure(40, SNAPSHOTS_LEVEL).await;
-    lab.make_set(&first).await;
-    let monday = snapshot(&first, "monday").await;
-    let (node, authority) = lab.won(41, FIRST_LEVEL).await;
-    let taking = tokio::spawn(begin(lab.config(41), authority.clone())(node.clone()));
-    until("the takeover asks for it", async || (authority.needs() == SNAPSHOTS_LEVEL).then_some(())).await;
-    assert_eq!(lab.head(&first).await.unwrap().life.generation, 1, "P6: not before the roster says so");
-    authority.learn(SNAPSHOTS_LEVEL);
-    taking.await.unwrap().unwrap();
-    assert_eq!(lab.head(&node).await.unwrap().life.generation, 2);
-    assert_eq!(state(&node).snapshots.get(&name("monday")).map(|back| back.request), Some(monday.request));
-    for node in [&first, &node] {
         close(node).await;
     }
 }

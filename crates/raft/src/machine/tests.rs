@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::wire::RaftSnapshotMeta;
+use holdfast_types::sync::LockExt;
 
 const GROUP: GroupId = GroupId(7);
 
@@ -30,7 +31,7 @@ impl StateMachine for Told {
 
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
         self.check(last, data)?;
-        *lock(&self.0) = Some((last, data.to_vec()));
+        *self.0.locked() = Some((last, data.to_vec()));
         Ok(())
     }
 }
@@ -58,12 +59,12 @@ async fn r1_a_snapshot_of_the_leader_is_durable_before_it_is_adopted() {
     // openraft may have purged the log by now: this is all that the next start has.
     let (_, shared, told) = open(dir.path());
     assert_eq!(shared.applied(), LogId::new(2, 10));
-    assert_eq!(*lock(&told.0), Some((LogId::new(2, 10), b"ten".to_vec())));
+    assert_eq!(*told.0.locked(), Some((LogId::new(2, 10), b"ten".to_vec())));
 
     // What cannot be made durable is not adopted either.
     let (mut adapter, shared, told) = open(&dir.path().join("no such folder"));
     adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.expect_err("there is no place for it");
-    assert_eq!((shared.applied(), lock(&told.0).clone()), (LogId::default(), None));
+    assert_eq!((shared.applied(), told.0.locked().clone()), (LogId::default(), None));
     assert_eq!(shared.snapshot_last(), None);
 }
 
@@ -91,11 +92,11 @@ async fn r9_a_snapshot_that_does_not_decode_leaves_the_one_on_the_disk() {
     assert_eq!(refused.expect_err("not this build's").kind(), io::ErrorKind::Unsupported);
     let ten = LogId::new(2, 10);
     assert_eq!((shared.applied(), shared.snapshot_last()), (ten, Some(ten)));
-    assert_eq!(*lock(&told.0), Some((ten, b"ten".to_vec())));
+    assert_eq!(*told.0.locked(), Some((ten, b"ten".to_vec())));
     drop(adapter);
     let (_, shared, told) = open(dir.path());
     assert_eq!(shared.applied(), ten, "the next start has what it had");
-    assert_eq!(*lock(&told.0), Some((ten, b"ten".to_vec())));
+    assert_eq!(*told.0.locked(), Some((ten, b"ten".to_vec())));
 }
 
 /// A place where nothing fits: what is written beside the snapshot goes to a device that is always full.

@@ -1,7 +1,7 @@
 //! The golden bytes were computed with another implementation of HKDF and ChaCha20-Poly1305.
 
 use super::*;
-use holdfast_types::{GroupId, MemberId, Term};
+use holdfast_types::{GroupId, Lba, MemberId, Term, VolumeId};
 use proptest::prelude::*;
 
 const SET: SetId = GroupId(5);

@@ -8,6 +8,7 @@ use crate::mapping::{Mapping, SetKey};
 use crate::pace::JournalPace;
 use crate::reader::Reader;
 use crate::server::SetParts;
+use futures_util::future::BoxFuture;
 use holdfast_control::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::serve::Timing;
 use holdfast_control::set::{Links, Restored, RootRef, Volume};
@@ -15,8 +16,8 @@ use holdfast_log::{Identity, LogConfig, NodeLog};
 use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{Aim, ClientError};
 use holdfast_raft::{
-    Group, GroupStatus, Leadership, MemberStatus, Outcome, Proposed, ReadLogError, ReadPlace, Script, StateMachine,
-    boot_now,
+    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, Proposed, ReadLogError, ReadPlace,
+    StateMachine, boot_now,
 };
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, Memory, Switch};
@@ -96,7 +97,40 @@ impl Seat {
     }
 }
 
-impl Script for Seat {
+impl Seat {
+    fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
+        let (tx, rx) = oneshot::channel();
+        let mut at = self.at();
+        let outcome = if at.leads && term.is_none_or(|term| term == TERM) {
+            at.entries.push(payload.clone());
+            let id = LogId::new(TERM.0, at.entries.len() as u64);
+            let answer = self.host.apply(id, payload);
+            at.applied = id;
+            Ok(Proposed { id, answer })
+        } else {
+            Err(ProposeError::NotLeader { leader: Some(OTHER) })
+        };
+        // Who asked may have gone.
+        let _ = tx.send(outcome);
+        rx
+    }
+
+    fn read(&self, place: ReadPlace) -> Result<Bytes, ReadLogError> {
+        let ReadPlace { index: LogIndex(index), offset, len } = place;
+        let (payload, next, between) = {
+            let mut at = self.at();
+            let payload = at.entries.get(index as usize - 1).cloned();
+            (payload, at.entries.len() as u64 + 1, at.between.take())
+        };
+        if let Some(between) = between {
+            between();
+        }
+        let payload = payload.ok_or(ReadLogError::Missing { index, next })?;
+        Ok(payload.slice(offset as usize..offset as usize + len))
+    }
+}
+
+impl Consensus for Seat {
     fn id(&self) -> GroupId {
         SET
     }
@@ -130,38 +164,17 @@ impl Script for Seat {
         0
     }
 
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
-        let (tx, rx) = oneshot::channel();
-        let mut at = self.at();
-        let outcome = if at.leads && term.is_none_or(|term| term == TERM) {
-            at.entries.push(payload.clone());
-            let id = LogId::new(TERM.0, at.entries.len() as u64);
-            let answer = self.host.apply(id, payload);
-            at.applied = id;
-            Ok(Proposed { id, answer })
-        } else {
-            Err(ProposeError::NotLeader { leader: Some(OTHER) })
-        };
-        // Who asked may have gone.
-        let _ = tx.send(outcome);
-        rx
+    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+        Box::pin(async move { Ok(self.take(term, payload).into()) })
     }
 
-    fn read(&self, place: ReadPlace) -> Result<Bytes, ReadLogError> {
-        let ReadPlace { index: LogIndex(index), offset, len } = place;
-        let (payload, next, between) = {
-            let mut at = self.at();
-            let payload = at.entries.get(index as usize - 1).cloned();
-            (payload, at.entries.len() as u64 + 1, at.between.take())
-        };
-        if let Some(between) = between {
-            between();
-        }
-        let payload = payload.ok_or(ReadLogError::Missing { index, next })?;
-        Ok(payload.slice(offset as usize..offset as usize + len))
+    fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {
+        Box::pin(async move { self.read(ReadPlace { index, offset, len }) })
     }
 
-    fn trigger_snapshot(&self) {}
+    fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>> {
+        Box::pin(async { Ok(()) })
+    }
 
     fn status(&self) -> GroupStatus {
         let member = |number| MemberStatus {
@@ -238,7 +251,7 @@ impl World {
         };
         let host = Arc::new(SetHost::new(&entry, &Links::default()));
         let seat = Seat::new(host.clone(), leads);
-        let (group, health, stop) = (Group::scripted(seat.clone()), Health::new("demo"), CancellationToken::new());
+        let (group, health, stop) = (seat.clone(), Health::new("demo"), CancellationToken::new());
         let (health, switch) = (Arc::new(health), Arc::new(Switch::new("memory", Arc::new(Memory::new()))));
         let head = keeper_of(switch.clone(), FIRST, dir.path(), None);
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();

@@ -10,10 +10,7 @@ use holdfast_store::Disposition;
 use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
-
-/// Whether heads may list snapshots by now.
-pub type MayList = Arc<dyn Fn() -> bool + Send + Sync>;
+use std::sync::{MutexGuard, PoisonError};
 
 impl HeadKeeper {
     /// How many stores a look asks.
@@ -32,8 +29,8 @@ impl HeadKeeper {
     /// Heads are written with them from now on, whatever checkpoint they name.
     pub fn note(&self, state: &SetState, applied: Option<LogId>, led: Option<Term>) {
         self.note_pins(state);
-        let (applied, lists) = (applied.map_or(LogIndex(0), |applied| applied.index), (self.parts.may_list)());
-        let more = self.listing().note(state, applied, led, lists);
+        let applied = applied.map_or(LogIndex(0), |applied| applied.index);
+        let more = self.listing().note(state, applied, led);
         if let Some(more) = more {
             tracing::warn!(set = %self.parts.name, snapshots = more, "so many snapshots, the oldest, do not fit the set's head: a recovery would not find them");
         }
@@ -71,9 +68,8 @@ impl HeadKeeper {
     /// of `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin or snapshot kept stays: a recovery would keep that root,
     /// and must find it. Asked by the leader of `term`.
     pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
-        let lists = (self.parts.may_list)();
         self.stored().is_some_and(|(_, stored)| {
-            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots, lists)
+            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
         })
     }
 

@@ -43,7 +43,6 @@ pub(crate) fn keeper_of(
         clone_of: None,
         by_own_keyring: Some(by_own_keyring()),
         pair,
-        may_list: Arc::new(|| false),
     })
 }
 
@@ -490,7 +489,6 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         clone_of: None,
         by_own_keyring: Some(by_own_keyring()),
         pair: None,
-        may_list: Arc::new(|| false),
     }
 }
 

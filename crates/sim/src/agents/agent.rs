@@ -1,6 +1,6 @@
-//! The agent's process on a host: the real code, over a simulated network, on what the [`super::desk`] shows it as its host.
+//! The agent's process on a host: the real code, over a simulated network, on what the [`super::fake_drivers`] shows it as its host.
 
-use super::desk::{Bug, Desk, Driver};
+use super::fake_drivers::{Bug, FakeDrivers, FakeHost};
 use crate::attached::wires::{self, TTL};
 use crate::client::SET;
 use crate::host::{lock, machine_of};
@@ -110,7 +110,7 @@ impl Agent {
         seat: &Seat<'_>,
         plan: &Plan,
         gateways: usize,
-        desk: &Arc<Mutex<Desk>>,
+        drivers: &Arc<Mutex<FakeDrivers>>,
     ) -> std::io::Result<Self> {
         let slices = Slices::new(now)?;
         let (stop, ended) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
@@ -127,11 +127,11 @@ impl Agent {
         });
         let config = config(seat, plan, gateways);
         let (dialer, dial) = (wires::dialer(seat.at, seat.net), dial(seat.at, seat.net));
-        let (desk, name, bug) = (desk.clone(), seat.name.to_string(), plan.bug);
+        let (drivers, name, bug) = (drivers.clone(), seat.name.to_string(), plan.bug);
         let (stopped, said) = (stop.clone(), ended.clone());
         slices.spawn(async move {
             let watched = !matches!(bug, Some(Bug::NeverStops | Bug::NoWatchdog));
-            let of_helper = desk.clone();
+            let of_helper = drivers.clone();
             let helper = move || {
                 lock(&of_helper).helper = watched;
                 Ok(())
@@ -139,9 +139,9 @@ impl Agent {
             let outcome = match Gateways::new(SET, &config.gateways, &dialer) {
                 Err(why) => why,
                 Ok(gateways) => {
-                    let driver = Driver {
+                    let driver = FakeHost {
                         name,
-                        desk,
+                        drivers,
                         gateways,
                         attach_dir: config.run_dir.join("attach"),
                         detach_limit: Duration::from_millis(config.attach.detach_timeout_ms),

@@ -5,7 +5,7 @@ use super::agent::{Agent, IN_GOOD_ORDER, Plan, Seat};
 use super::asked::Orders;
 use super::attaching::{Attaching, By, Outcome};
 use super::database::Database;
-use super::desk::{Desk, Signal};
+use super::fake_drivers::{FakeDrivers, Signal};
 use super::ledger::Ledger;
 use super::pool::Pool;
 use crate::attached::wires::{self, TTL};
@@ -66,7 +66,7 @@ pub struct Station {
     stopped_until: u64,
     sleeps_until: u64,
     woke_at: u64,
-    desk: Arc<Mutex<Desk>>,
+    drivers: Arc<Mutex<FakeDrivers>>,
     agent: Option<Agent>,
     agent_at: u64,
     attach: Option<Attaching>,
@@ -92,7 +92,7 @@ impl Station {
         let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
         let of_database = Rng::new(seed, 450 + index as u64);
         let database = Database::new(&name, of_database, plan.bug);
-        let desk = Desk::new(Pool::new(index, plan.suspends), database);
+        let drivers = FakeDrivers::new(Pool::new(index, plan.suspends), database);
         Self {
             index,
             name,
@@ -104,7 +104,7 @@ impl Station {
             stopped_until: 0,
             sleeps_until: 0,
             woke_at: 0,
-            desk: Arc::new(Mutex::new(desk)),
+            drivers: Arc::new(Mutex::new(drivers)),
             agent: None,
             agent_at: 0,
             attach: None,
@@ -131,13 +131,13 @@ impl Station {
 
     /// Load balancers send clients there, and the database takes commits.
     pub fn is_primary(&self) -> bool {
-        let desk = lock(&self.desk);
-        self.agent.is_some() && desk.role == Role::Primary && desk.database.is_ready()
+        let drivers = lock(&self.drivers);
+        self.agent.is_some() && drivers.role == Role::Primary && drivers.database.is_ready()
     }
 
     /// A database runs there that could still tell somebody something.
     pub fn serves(&self, now: u64) -> bool {
-        self.runs(now) && lock(&self.desk).database.lives()
+        self.runs(now) && lock(&self.drivers).database.lives()
     }
 
     /// Its attach was told to take the lease by force.
@@ -147,17 +147,17 @@ impl Station {
 
     /// Nothing that was asked of its device is unanswered.
     pub fn is_quiet(&self) -> bool {
-        lock(&self.desk).database.is_quiet()
+        lock(&self.drivers).database.is_quiet()
     }
 
     /// The database reads everything again.
     pub fn sweep(&self) {
-        lock(&self.desk).database.sweep = true;
+        lock(&self.drivers).database.sweep = true;
     }
 
     /// How often it did.
     pub fn swept(&self) -> u64 {
-        lock(&self.desk).database.swept
+        lock(&self.drivers).database.swept
     }
 
     /// The agent has been there for a while, and so has the machine: what has to be done in time is done in time.
@@ -193,7 +193,7 @@ impl Station {
         if let Some(agent) = self.agent.as_mut().filter(|agent| agent.hung_until > now) {
             (agent.hung_until, agent.since) = (now, now);
         }
-        lock(&self.desk).database.hang(now);
+        lock(&self.drivers).database.hang(now);
     }
 
     /// The power is gone, for so long.
@@ -202,7 +202,7 @@ impl Station {
         self.net.power(self.at, false);
         self.net.close(self.at);
         (self.agent, self.attach) = (None, None);
-        lock(&self.desk).lose_power(Pool::new(self.index, self.plan.suspends));
+        lock(&self.drivers).lose_power(Pool::new(self.index, self.plan.suspends));
         (self.powered, self.boot_at) = (false, now + for_ms * MS);
         (self.stopped_until, self.sleeps_until) = (0, 0);
     }
@@ -227,7 +227,7 @@ impl Station {
         self.net.shut(self.at, Door::Agent);
         self.agent = None;
         self.agent_at = now + after_ms * MS;
-        lock(&self.desk).role = Role::Standby;
+        lock(&self.drivers).role = Role::Standby;
     }
 
     /// The agent is told to end, as by its service.
@@ -245,11 +245,11 @@ impl Station {
     }
 
     pub fn crash_database(&mut self) {
-        lock(&self.desk).database.crash();
+        lock(&self.drivers).database.crash();
     }
 
     pub fn hang_database(&mut self, until: u64) {
-        lock(&self.desk).database.hang(until);
+        lock(&self.drivers).database.hang(until);
     }
 
     pub fn kill_attach(&mut self, now: u64) {
@@ -291,15 +291,15 @@ impl Station {
         self.hear_attach(lent, taken)?;
         self.watch(lent);
         {
-            let mut desk = lock(&self.desk);
-            desk.pool.tick(self.attach.as_ref(), lent);
-            if desk.database.tick(self.attach.as_ref(), lent)? {
+            let mut drivers = lock(&self.drivers);
+            drivers.pool.tick(self.attach.as_ref(), lent);
+            if drivers.database.tick(self.attach.as_ref(), lent)? {
                 lent.log.push(format!("the database of {} ends: it has no device", self.name));
             }
-            lent.log.append(&mut desk.lines);
+            lent.log.append(&mut drivers.lines);
         }
         self.judge(now)?;
-        let reboot = lock(&self.desk).reboot.take();
+        let reboot = lock(&self.drivers).reboot.take();
         if let Some(why) = reboot {
             lent.log.push(format!("{} reboots: {why}", self.name));
             lent.stats.reboots += 1;
@@ -314,7 +314,7 @@ impl Station {
         if self.agent.is_none() && now >= self.agent_at {
             lent.log.push(format!("the agent of {} starts", self.name));
             let seat = Seat { index: self.index, name: &self.name, at: self.at, dir: &self.dir, net: &self.net };
-            let agent = Agent::start(now, &seat, &self.plan, lent.gateways, &self.desk);
+            let agent = Agent::start(now, &seat, &self.plan, lent.gateways, &self.drivers);
             self.agent = Some(agent.map_err(|e| format!("no runtime: {e}"))?);
         }
         let Some(agent) = self.agent.as_mut().filter(|agent| agent.hung_until <= now) else { return Ok(()) };
@@ -332,7 +332,7 @@ impl Station {
     /// What the agent wants of attach.
     fn carry_out(&mut self, lent: &mut Lent<'_>) -> Result<(), Broken> {
         let (signal, wanted) = {
-            let attach = &mut lock(&self.desk).attach;
+            let attach = &mut lock(&self.drivers).attach;
             (attach.signal.take(), attach.wanted.take())
         };
         match (signal, &mut self.attach) {
@@ -352,17 +352,17 @@ impl Station {
         lent.log.push(format!("{} attaches: force {force}, {} connections", self.name, options.connections));
         let attach = Attaching::start(lent.now, self.at, &self.net, options);
         self.attach = Some(attach.map_err(|e| format!("no runtime: {e}"))?);
-        lock(&self.desk).attach.runs = true;
+        lock(&self.drivers).attach.runs = true;
         Ok(())
     }
 
     fn attach_gone(&mut self, now: u64, end: AttachEnd, clean: bool) {
         self.enter(now);
         self.attach = None;
-        let mut desk = lock(&self.desk);
-        (desk.attach.runs, desk.attach.end, desk.attach.clean) = (false, Some(end), clean);
-        desk.database.device_gone();
-        desk.pool.failed();
+        let mut drivers = lock(&self.drivers);
+        (drivers.attach.runs, drivers.attach.end, drivers.attach.clean) = (false, Some(end), clean);
+        drivers.database.device_gone();
+        drivers.pool.failed();
     }
 
     /// What attach and its devices say.
@@ -380,20 +380,20 @@ impl Station {
         let ended = attach.ended();
         let (answers, epoch) = (attach.answers(&self.name, lent.model, taken)?, attach.epoch);
         {
-            let mut desk = lock(&self.desk);
+            let mut drivers = lock(&self.drivers);
             for (by, asked, outcome) in answers {
                 let failed = matches!(outcome, Outcome::Failed);
                 lent.stats.fenced += u64::from(failed);
                 match by {
-                    By::Pool(serial) => desk.pool.done(serial, asked, outcome, epoch, lent)?,
+                    By::Pool(serial) => drivers.pool.done(serial, asked, outcome, epoch, lent)?,
                     By::Database(serial) => {
-                        if desk.database.done(serial, asked, outcome, lent)? {
+                        if drivers.database.done(serial, asked, outcome, lent)? {
                             lent.log.push(format!("the database of {} ends: its device failed", self.name));
                         }
                     }
                 }
                 if failed {
-                    desk.pool.failed();
+                    drivers.pool.failed();
                 }
             }
         }
@@ -421,8 +421,8 @@ impl Station {
         }
         self.look_at = clock + LOOK_PAUSE;
         let (sign, there) = {
-            let desk = lock(&self.desk);
-            (desk.sign.filter(|_| desk.helper), desk.database.is_there())
+            let drivers = lock(&self.drivers);
+            (drivers.sign.filter(|_| drivers.helper), drivers.database.is_there())
         };
         let Some(sign) = sign else { return };
         let limits = Limits { timeout_ns: self.plan.timeout_ms * MS, stop_margin_ns: self.plan.stop_margin_ms * MS };
@@ -433,9 +433,9 @@ impl Station {
             lent.stats.watched += 1;
         }
         let waits = {
-            let mut desk = lock(&self.desk);
-            desk.database.stop(Stop::Kill);
-            desk.database.is_there()
+            let mut drivers = lock(&self.drivers);
+            drivers.database.stop(Stop::Kill);
+            drivers.database.is_there()
         };
         if !left_alone && (device || waits) {
             self.kill_attach(lent.now);
@@ -445,11 +445,11 @@ impl Station {
     /// A3, and W1 where no agent is there to keep it: no database outlives the lease that it runs under, by this host's own clock. W2: nor an agent that is silent.
     fn judge(&mut self, now: u64) -> Result<(), Broken> {
         let sign = {
-            let desk = lock(&self.desk);
-            if !desk.database.lives() {
+            let drivers = lock(&self.drivers);
+            if !drivers.database.lives() {
                 return Ok(());
             }
-            desk.sign
+            drivers.sign
         };
         let (clock, settled) = (libc::boot(), self.woke_at + SETTLED <= now);
         if let Some(sign) = sign.filter(|sign| settled && sign.at_ns != LEFT_ALONE) {

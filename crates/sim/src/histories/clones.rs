@@ -15,9 +15,7 @@ use super::world::{PATIENCE, World};
 use super::{STEP, STEPS, Sums};
 use crate::rng::Rng;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
-use holdfast_control::set::{
-    CloneOf, PinStanding, Restored, RootRef, SNAPSHOTS_LEVEL, SetAnswer, SetCommand, Snapshot, SnapshotId,
-};
+use holdfast_control::set::{CloneOf, PinStanding, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId};
 use holdfast_set::clones::first_root;
 use holdfast_set::head;
 use holdfast_set::mapping::SetKey;
@@ -79,7 +77,6 @@ pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) ->
 
 fn first_state() -> ClusterState {
     let mut state = ClusterState::new();
-    state.level = SNAPSHOTS_LEVEL;
     for id in (1..=super::GATEWAYS).map(MemberId) {
         let member = Member {
             id,
@@ -340,7 +337,7 @@ impl Pair {
             let snapshots = listed(world, &head)?;
             let key_id = key.ring().seals;
             others.note_key(key);
-            let command = ClusterCommand::RestoreListedSet {
+            let command = ClusterCommand::RestoreSet {
                 set,
                 name: raised.name.clone(),
                 store: "history".to_string(),
@@ -349,7 +346,6 @@ impl Pair {
                 created_by: MemberId(1),
                 generation: raised.life.generation,
                 restored: raised.content,
-                snapshots: raised.links.snapshots.clone(),
                 links: raised.links,
             };
             let answer = others.apply(&command);

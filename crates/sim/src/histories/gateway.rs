@@ -255,7 +255,7 @@ impl Gateway {
     pub async fn start(common: &Common, me: MemberId, boot: u64, base: Option<(LogId, Bytes)>) -> Self {
         let stop = CancellationToken::new();
         let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
-        let group = Group::scripted(seat.clone());
+        let group: Group = seat.clone();
         let health = Arc::new(Health::new("history"));
         let switch = Arc::new(Switch::new("memory", common.open_store(&health)));
         let store = switch.clone();
@@ -274,7 +274,6 @@ impl Gateway {
             by_own_keyring: None,
             pair: None,
             // All gateways of a history are of one build.
-            may_list: Arc::new(|| true),
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
@@ -300,7 +299,6 @@ impl Gateway {
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
-        let space = space.giving_up(Arc::new(|| true));
         let repair = common.store.several().then(|| Repairer::new(server.clone(), mapping.clone(), stop.clone()));
         let shape = common.leaves.shape(boot);
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());

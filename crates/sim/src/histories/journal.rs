@@ -7,12 +7,13 @@
 use super::model::{Model, Volumes};
 use crate::rng::Rng;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
 use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_raft::{
-    GroupStatus, Leadership, MemberStatus, Outcome, ProposeError, Proposed, ReadLogError, ReadPlace, Script,
-    StateMachine, boot_now,
+    Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, ProposeError, Proposed,
+    ReadLogError, ReadPlace, StateMachine, boot_now,
 };
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,45 +156,9 @@ impl Seat {
     }
 }
 
-impl Script for Seat {
-    fn id(&self) -> GroupId {
-        self.journal.set
-    }
-
-    fn me(&self) -> MemberId {
-        self.me
-    }
-
-    fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.leadership.subscribe()
-    }
-
-    fn leading_term(&self) -> Option<Term> {
-        lock(&self.at).leads
-    }
-
-    fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
-        let at = lock(&self.at);
-        at.leads.map(|term| (term, if at.connected { boot_now() } else { at.heard }))
-    }
-
-    fn applied(&self) -> LogId {
-        #[cfg(test)]
-        if let Some(asked) = { lock(&self.asked).take() } {
-            asked();
-        }
-        lock(&self.at).applied
-    }
-
-    fn snapshot_last(&self) -> Option<LogId> {
-        lock(&self.at).saved
-    }
-
-    fn live_bytes(&self) -> u64 {
-        0
-    }
-
-    fn submit(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
+impl Seat {
+    /// A proposal is committed, and applied here, as soon as it is taken.
+    fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();
         let leads = {
             let mut at = lock(&self.at);
@@ -252,7 +217,7 @@ impl Script for Seat {
         Ok(payload.slice(range))
     }
 
-    fn trigger_snapshot(&self) {
+    fn save(&self) {
         let Some((id, bytes)) = self.host.snapshot() else { return };
         let mut at = lock(&self.at);
         if at.saved >= Some(id) {
@@ -264,6 +229,57 @@ impl Script for Seat {
         if order.saved.last().is_none_or(|(last, _)| *last < id) {
             order.saved.push((id, bytes));
         }
+    }
+}
+
+impl Consensus for Seat {
+    fn id(&self) -> GroupId {
+        self.journal.set
+    }
+
+    fn me(&self) -> MemberId {
+        self.me
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    fn leading_term(&self) -> Option<Term> {
+        lock(&self.at).leads
+    }
+
+    fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
+        let at = lock(&self.at);
+        at.leads.map(|term| (term, if at.connected { boot_now() } else { at.heard }))
+    }
+
+    fn applied(&self) -> LogId {
+        #[cfg(test)]
+        if let Some(asked) = { lock(&self.asked).take() } {
+            asked();
+        }
+        lock(&self.at).applied
+    }
+
+    fn snapshot_last(&self) -> Option<LogId> {
+        lock(&self.at).saved
+    }
+
+    fn live_bytes(&self) -> u64 {
+        0
+    }
+
+    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>> {
+        Box::pin(async move { Ok(self.take(term, payload).into()) })
+    }
+
+    fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {
+        Box::pin(async move { self.read(ReadPlace { index, offset, len }) })
+    }
+
+    fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>> {
+        Box::pin(async { Ok(self.save()) })
     }
 
     fn status(&self) -> GroupStatus {

@@ -1,8 +1,10 @@
-//! The bare loop that uploads are compared with (`cargo xtask bench storage`): aws-sdk-s3 puts one buffer again and again under new keys, some at a time,
-//! and nothing else: no retries, no conditions, no checksums beyond the signature, nothing of `holdfast-store`. Path style and plain HTTP. It is here since
-//! no other crate names the SDK, a program and no example so that it needs nothing that `holdfast` does not, and part of no release.
+//! Baseline for uploads (`cargo xtask bench storage`): aws-sdk-s3 puts one buffer again and again under new keys,
+//! several at a time. No retries, no conditions, no checksums beyond the signature, nothing of `holdfast-store`. Path
+//! style and plain HTTP. It lies here because no other crate may name the SDK. It is a program, not an example, so that
+//! it needs no dependencies that `holdfast` has not. It is not part of a release.
 //!
-//! `bare_put ENDPOINT BUCKET PREFIX IN_FLIGHT OBJECT_BYTES OBJECTS`, keys from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`; prints one line of JSON.
+//! `bare_put ENDPOINT BUCKET PREFIX IN_FLIGHT OBJECT_BYTES OBJECTS`, keys from `AWS_ACCESS_KEY_ID` and
+//! `AWS_SECRET_ACCESS_KEY`; prints one line of JSON.
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;

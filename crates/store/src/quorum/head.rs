@@ -1,15 +1,17 @@
-//! The head over several stores: carries out what `register` decides. Each step at a store is a conditional PUT on what was read there.
+//! The head over several stores: does the I/O for the rules in `register`. Each step at a store is a conditional PUT on
+//! the version read there.
 //!
 //! Which list of stores counts is not asked here: see `moves`.
 //!
-//! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
+//! A step at one store continues in a task of its own, so that the third store gets its request even when no one waits
+//! for it any more.
 
 use super::register::{
     Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
     encode_mark, judge_look, lives_of, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived,
     promised_value,
 };
-use super::{Register, Replica, worst};
+use super::state::{Register, Replica, worst};
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, ObjectStore, Version};
 use bytes::Bytes;
@@ -25,11 +27,13 @@ use tokio::time::Instant;
 const ROUNDS_MAX: u32 = 8;
 /// Once enough have answered, the others are waited for so long.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// The same where all are wanted. One that has not answered by then is silent: what it keeps from being mended is mended later.
+/// The same if all are wanted. A store that has not answered by then is silent; what it prevents from being mended is
+/// mended later.
 const ALL_LIMIT: Duration = Duration::from_secs(3);
 /// One round at most. What became of it is found out by the next.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
-/// Between two rounds, times the number of the round; half of it by chance, so that two writers do not keep one another from ending.
+/// Pause between two rounds, times the number of the round; half of it random, so that two writers do not block each
+/// other.
 const PAUSE: Duration = Duration::from_millis(60);
 /// A promise that met somebody else's step is tried on top of it so often.
 const PROMISES_MAX: u32 = 4;
@@ -64,7 +68,8 @@ enum Told {
 enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
-    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another life (Q2).
+    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
+    /// life (Q2).
     Mend { at: usize, life: u32 },
 }
 
@@ -128,7 +133,8 @@ impl Register {
         }
     }
 
-    /// Asks all. Ends when that shows what is decided (not with `all`), when all have answered, or a while after enough have.
+    /// Asks all stores. Ends when the answers show a decided value (not with `all`), when all have answered, or a while
+    /// after enough have.
     pub(super) async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
@@ -170,7 +176,8 @@ impl Register {
         }
     }
 
-    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take back.
+    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take
+    /// back.
     pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
         if let Some(store) = self.alone() {
             return store.get_object(key).await;
@@ -210,8 +217,8 @@ impl Register {
         self.swap_laid_out(key, expected, body, false).await
     }
 
-    /// The first value, where it is known that every store had a slot before ([`Self::lay_out_all`]): w of them are enough then. A store without one has lost it,
-    /// and is no store that never had one, which is what Q3 keeps apart.
+    /// Writes the first value, when every store is known to have had a slot before ([`Self::lay_out_all`]): then w of
+    /// them are enough. A store without one has lost it, so Q2 applies.
     pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
         self.swap_laid_out(key, None, body, true).await
     }
@@ -413,7 +420,8 @@ impl Register {
         Ok(Outcome::Again { sent, seen: highest, error: worst(errors) })
     }
 
-    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a store that has lost its own.
+    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a
+    /// store that has lost its own.
     pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
         if self.alone().is_some() {
             return (vec![true], Ok(()));
@@ -445,7 +453,8 @@ impl Register {
 
     /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier life, or marked for one that has been.
+        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier
+        // life, or marked for one that has been.
         let mut seen = seen_of(answers);
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
@@ -473,7 +482,11 @@ impl Register {
         let object = encode(self.seat(at), &slot, rand::random());
         let store = &self.replicas[at].store;
         store.swap(key, answers[at].version.as_ref(), object).await?;
-        tracing::warn!(key, store = store.place(), "the head was missing or damaged there and was written anew");
+        tracing::warn!(
+            key,
+            store = store.place(),
+            "the head was missing or damaged in this store and was written again"
+        );
         Ok(())
     }
 }
@@ -526,7 +539,8 @@ impl Place {
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
-            // On the very object that the promise left: whatever came in between, be it a store that forgot, makes this no vote (Q2).
+            // Conditional on exactly the object that the promise left: any change in between, even by a store that
+            // forgot, makes this no vote (Q2).
             Ok(slot) => match self.write(&slot, &version).await {
                 Ok(_) => Told::Accepted,
                 Err(error) => Told::Out(Ballot::default(), Some(error)),

@@ -2,7 +2,7 @@
 
 use super::head::{Answer, has_slot};
 use super::register::{BadSlot, Seat, Seen};
-use super::{Register, Replica};
+use super::state::{Register, Replica};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
 use crate::retry::unix_ms;

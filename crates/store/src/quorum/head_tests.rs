@@ -1,4 +1,5 @@
-//! Heads that are set back, marked late, or cannot be written: how they come to count again, and what is said of them meanwhile.
+//! Heads that are set back, marked late, or cannot be written: how they come to count again, and what is said of them
+//! meanwhile.
 
 use super::*;
 

@@ -1,22 +1,25 @@
-//! Which of a set's lists of stores counts, while they are changed (ADR 0018): each list has a head of its own, under a name of its own.
+//! Decides which of a set's lists of stores counts while they are changed (ADR 0018). Each list has a head of its own,
+//! under its own name.
 //!
 //! ```text
 //!   head of list c      … ─▶ H ─▶ last value: "list c+1, which begins with H" ─▶ the same without H
 //!   head of list c+1                    └─────────▶ H ─▶ …
 //! ```
-//! L1  A list ends with a last value in the place of its head, by a swap like any other, from the very head that whoever ends it has looked after. Nothing is
-//!     decided in that list any more, and whoever looks there finds the last value.
-//! L2  The next list's head begins with the bytes that the last value has, and only who has seen that one decided writes them there, as a swap on nothing. So
-//!     whoever they are, they write the same, and once; and what was decided in the list before is what the next one begins with.
-//!     Before the last value every store of the next list has a slot, so that w of them are enough to begin.
-//! L3  The last value lets go of H once the next list's head is there: H has the set's wrapped keys, and is not needed any more.
-//! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all; once the first list is known to have ended, the next one's
-//!     say is enough, and in what was left nothing is deleted.
+//! L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that the
+//!     caller has checked. Nothing more is decided in that list, and every reader finds the last value.
+//! L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
+//!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
+//!     next list begins with what the list before has decided. Before the last value is written, every store of the
+//!     next list has a slot, so that w of them are enough to begin.
+//! L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
+//!     longer needed.
+//! L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list is
+//!     known to have ended, the next one alone decides, and nothing more is deleted in the first.
 //!
-//! The two registers share nothing, so each keeps its own rules (Q1 to Q3): what a store of the one has forgotten says nothing in the other, and their quorums
-//! need not meet. Which list comes next nobody takes from a store: it is compared with what group 0, or a person, has said.
+//! The two registers share nothing, so each keeps its own rules (Q1 to Q3), and their quorums need not meet. The next
+//! list is never taken from a store's word: it is compared with what group 0 or a person has said.
 
-use super::{Quorum, Register};
+use super::state::{Quorum, Register};
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, Version, keys};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -30,7 +33,7 @@ const HEAD_BYTES: usize = 4 + 4 + 1;
 const TOKEN_BYTES: usize = 16;
 const SUM_BYTES: usize = 16;
 
-/// Looks at both heads of one call: each after the first because somebody else ended, or began, one of them in between.
+/// How often one call reads both heads: again only if another process ended or began a list in between.
 const LOOKS_MAX: u32 = 4;
 
 /// The last value of a list's head.
@@ -137,14 +140,16 @@ impl Quorum {
             };
             let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
-                // Another list than the one that is known, which was abandoned: whoever asks is told where the head went.
+                // Another list than the one that is known, which was abandoned: whoever asks is told where the head
+                // went.
                 return Ok(Counts::First(Some(found)));
             }
             if let Some(error) = other {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
-                // L3: it had begun before this was written. The look above may have asked it before that: once more, now that this is known.
+                // L3: the next list had begun before this was written. The look above may have been earlier than that,
+                // so look once more.
                 let error = match next.look(&key).await {
                     Ok(object) => {
                         self.ended.store(true, Ordering::Release);
@@ -170,8 +175,9 @@ impl Quorum {
         Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
     }
 
-    /// Asks both lists at once. A head of the first that is no last value is an answer by itself: whatever the other has to say, or keeps silent about, that list
-    /// had not ended when this began. And a head of the next one says that the first was ended, whatever became of its stores since.
+    /// Reads both lists at once. A head of the first list that is no last value is an answer by itself: that list had
+    /// not ended when this began, whatever the other shows. A head of the next list proves that the first has ended,
+    /// whatever happened to its stores since.
     async fn look_both(&self, set: SetId, next: &Register, key: &str) -> Both {
         let (first, other) = (self.look_first(set), next.look(key));
         tokio::pin!(first, other);
@@ -204,7 +210,8 @@ impl Quorum {
         }
     }
 
-    /// Replaces the set's head, wherever it is by now, if it is `expected`. A last value is never replaced here: nobody has seen its version as a head's.
+    /// Replaces the set's head in the list that counts, if it is `expected`. Never replaces a last value: no one has
+    /// seen its version as that of a head.
     pub(super) async fn swap_head(
         &self,
         set: SetId,
@@ -236,10 +243,11 @@ impl Quorum {
         self.registers.last().is_some_and(|last| last.number != register.number)
     }
 
-    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one. Whether it had been done before is
-    /// the same to the caller.
+    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one.
+    /// Whether it had been done before is the same to the caller.
     ///
-    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put from here on is (L4).
+    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put
+    /// from here on is (L4).
     ///
     /// # Errors
     /// Conflict: another head is there. Denied: no change is under way.
@@ -259,7 +267,8 @@ impl Quorum {
                 let (found, expected) = (Some(head.version), Some(expected.clone()));
                 return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
             }
-            // From here on the next list's head can begin with w of its stores (`begin_register`): each has a slot, and one without has lost it (Q2).
+            // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
+            // slot, and a store without one has lost it (Q2).
             next.lay_out_all(&next.key(set)).await?;
             let last = Moved { to: next.text.clone(), head: Some(head.body) };
             first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
@@ -282,7 +291,8 @@ impl Quorum {
         Ok(matches!(self.which(set).await?, Counts::Next(..)))
     }
 
-    /// L3, once the next list's head is there: nothing of the set's keys stays in the place that was left, as far as its stores answer.
+    /// Removes the set's keys from the list that was left (L3), once the next list's head is there, as far as its
+    /// stores answer.
     ///
     /// # Errors
     /// The stores.
@@ -309,7 +319,8 @@ impl Quorum {
         self.registers.iter().map(|register| register.key(set)).collect()
     }
 
-    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value now.
+    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value
+    /// now.
     ///
     /// # Errors
     /// The stores.

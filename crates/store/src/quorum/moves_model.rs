@@ -1,6 +1,8 @@
-//! A change of lists walked through step by step: each list's head is one register here, whose rules have a model of their own (`register_model`).
+//! A change of lists walked through step by step: each list's head is one register here, whose rules have a model of
+//! their own (`register_model`).
 //!
-//! Writers that have heard of the change or not, one that ends the list, several that begin the next one, each cut short anywhere.
+//! Writers that have heard of the change or not, one that ends the list, several that begin the next one, each cut
+//! short anywhere.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 

@@ -2,8 +2,13 @@
 
 use super::super::*;
 use super::*;
+use crate::{BoxFuture, Head, ListPage, ObjectStore};
 use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying};
-use holdfast_types::GroupId;
+use holdfast_types::{GroupId, Placement};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 const SET: SetId = GroupId(1);
 const HEAD: &str = "sets/1/head";
@@ -187,7 +192,8 @@ async fn once_the_next_list_has_begun_nothing_is_asked_of_the_first() {
 
 use holdfast_types::{MemberId, ObjectId, Term};
 
-/// Who has not heard of the right stores goes nowhere: a store that says another list than the one that is known is not followed.
+/// Who has not heard of the right stores goes nowhere: a store that says another list than the one that is known is not
+/// followed.
 #[tokio::test]
 async fn a_list_that_nobody_has_named_is_not_followed() {
     let stores = stores(3);
@@ -226,7 +232,8 @@ async fn a_next_list_that_lost_its_head_is_not_begun_again() {
     assert_eq!(error.disposition(), Disposition::Denied, "{error}");
 }
 
-/// Writers that know one list, both, or the next one, and several that end the first, while stores come and go and lose answers: a chain without a fork.
+/// Writers that know one list, both, or the next one, and several that end the first, while stores come and go and lose
+/// answers: a chain without a fork.
 #[tokio::test]
 async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
     let seed: u64 = std::env::var("HOLDFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
@@ -236,7 +243,8 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         let (old, new) = (list(from), format!("c=2 {}", list(to)));
         let both = format!("{old} => {new}");
         over(&stores, &old).swap(HEAD, None, text("0:begin")).await.expect("first");
-        // One store alone cannot tell a 412 of its own PUT, at once replaced by another writer, from a refusal (known limits): that is left to the other test.
+        // One store alone cannot tell a 412 of its own PUT, at once replaced by another writer, from a refusal (known
+        // limits): that is left to the other test.
         let faults = || Faults { fail_before: 60, fail_after: 60, ..Faults::default() };
         stores.iter().for_each(|store| store.within().set(faults()));
         let writer = async |name: u64, place: &str| {
@@ -348,7 +356,8 @@ impl ObjectStore for Early {
     }
 }
 
-/// L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting go of the first.
+/// L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting
+/// go of the first.
 #[tokio::test]
 async fn a_look_at_the_next_list_before_it_began_is_made_again() {
     let stores = stores(9);

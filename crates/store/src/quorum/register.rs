@@ -1,8 +1,9 @@
-//! The rules of the head over several stores: one register that is swapped, made of n that are. No I/O, no clock, no chance.
+//! The rules of the head over several stores: one register with compare-and-swap, built from n registers. No I/O, no
+//! clock, no randomness.
 //!
-//! It is CASPaxos (Rystsov, "CASPaxos: Replicated State Machines without logs", arXiv 1802.07000) whose acceptors are objects: each store has one
-//! [`Slot`], and each step of an acceptor is a conditional PUT of its slot on the version that was read. So no step is lost or done twice, whoever
-//! else is at work there.
+//! This is CASPaxos (Rystsov, "CASPaxos: Replicated State Machines without logs", arXiv 1802.07000) with objects as
+//! acceptors. Each store has one [`Slot`], and each step of an acceptor is a conditional PUT of its slot on the version
+//! that was read. So no step is lost or done twice, even with concurrent writers.
 //!
 //! ```text
 //!   1  promise(b) at w stores, b above every ballot seen ──▶ the value of the highest accepted ballot among them is what the register holds
@@ -11,20 +12,27 @@
 //!   a look: w stores with the same accepted ballot: that is the value, decided; nothing is written. Otherwise 1 and 2 with what was found
 //! ```
 //!
-//! Q1  w > n / 2: any two sets of w stores share one. What w stores accepted under one ballot, every later ballot that gets w promises has seen.
-//! Q2  A store whose slot is gone or spoilt has forgotten what it said: it takes part in no round, and begins a new *life* ([`Slot::lives`]) like this:
-//!     1. A mark with the number of that life is put in its place, as a conditional PUT on nothing (or on the spoilt object). What is forgotten was said
-//!        before that.
-//!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others must be marked as well. All
-//!        promise, then all accept what the highest of them had accepted, and note that the lost store begins another life.
-//!     3. The new slot has that ballot and value, and replaces the very mark of 1.
-//!     A mark whose life is not above what the slots say is replaced by one of the next life, as a conditional PUT on it ([`mark_for`]): a mark may come late,
-//!     when its life has been, and two lives of one number could not be told apart.
-//!     Forgotten votes are below that ballot: whoever sent one had promises at other stores before it. So nothing that they helped to decide is unseen.
-//!     Forgotten promises: a round that counts one needs others beside it. What those promise after 2 says that the store has begun anew, and the
-//!     forgotten one counts no more ([`promised_value`]); what they promised before 2 with a higher ballot fails 2, with a lower one ends in 2.
-//! Q3  Slots are laid out, without a value, only while every one of the n stores has answered, none has a value, and fewer than w have a slot; the first
-//!     round is begun only when all n have one. So a store that lost its slot before there was a value is told from one that never had it: Q2 is for it.
+//! Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w stores
+//!     accepted under one ballot.
+//! Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
+//!     begins a new *life* ([`Slot::lives`]) in three steps:
+//!     1. A mark with the number of that life is put in place of the slot, as a conditional PUT on nothing (or on the
+//!        damaged object). Everything forgotten was said before that.
+//!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others
+//!        must be marked too. All promise, then all accept the value of the highest accepted ballot among them, and
+//!        note the new life.
+//!     3. The new slot has that ballot and value, and replaces exactly the mark of step 1.
+//!     A mark may arrive late, when its life is over; two lives of one number could not be told apart. So a mark whose
+//!     life is not above the one in the slots is replaced by a mark of the next life, as a conditional PUT on it
+//!     ([`mark_for`]).
+//!     Forgotten votes have a lower ballot: their proposer had promises at other stores before. So nothing that they
+//!     helped to decide is unseen.
+//!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
+//!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
+//!     fail, those with a lower ballot end in it.
+//! Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
+//!     have a slot. The first round begins only when all n have one. So a store that lost its slot before there was a
+//!     value is told from one that never had it; Q2 applies to the former.
 
 use crate::several::STORES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -47,7 +55,8 @@ pub(super) struct Ballot {
 }
 
 impl Ballot {
-    /// The first ballot of a writer above all of `seen`. `None` at the end of the numbers: a store that shows such a one is no store of ours.
+    /// The first ballot of a writer above all of `seen`. `None` at the end of the numbers: no store of ours shows such
+    /// a ballot.
     pub fn above(seen: impl Iterator<Item = Ballot>, token: u128) -> Option<Self> {
         let number = seen.map(|ballot| ballot.number).max().unwrap_or(0).checked_add(1)?;
         Some(Self { number, token })
@@ -101,8 +110,8 @@ impl<V: Value> Slot<V> {
         Ok(Self { promised: ballot, accepted: self.accepted.clone(), lives: self.lives })
     }
 
-    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there is one. `lives`: to be known here
-    /// from now on.
+    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there
+    /// is one. `lives`: to be known here from now on.
     pub fn accept(&self, ballot: Ballot, value: Option<V>, lives: &Lives) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
@@ -148,8 +157,8 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let accepted = || slots().filter_map(|slot| slot.accepted.as_ref());
     let Some((ballot, value)) = accepted().max_by_key(|(ballot, _)| *ballot) else {
-        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be where nobody answered. But w
-        // that have no slot are more than can be lost, and so are n that have no value.
+        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be
+        // where nobody answered. But w that have no slot are more than can be lost, and so are n that have no value.
         let empty = seen.iter().filter(|seen| matches!(seen, Seen::Empty)).count();
         let all = !seen.iter().any(|seen| matches!(seen, Seen::Silent));
         return if all || slots().count() >= w || empty >= w { Look::Nothing } else { Look::TooFew };
@@ -185,8 +194,8 @@ pub(super) struct Promised<V> {
     pub lives: Lives,
 }
 
-/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None` while fewer than `needed` count
-/// (Q1): one that another knows to have begun anew since does not (Q2).
+/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None`
+/// while fewer than `needed` count (Q1): one that another knows to have begun anew since does not (Q2).
 pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usize) -> Option<Promised<V>> {
     let lives = promises.iter().flatten().fold(Lives::default(), |lives, slot| latest(&lives, &slot.lives));
     let counts = |(at, slot): (usize, &Option<Slot<V>>)| slot.clone().filter(|slot| slot.lives[at] == lives[at]);
@@ -198,8 +207,8 @@ pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usi
     Some(Promised { value: highest.map(|(_, value)| value), lives })
 }
 
-/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store does not answer, or fewer than w
-/// have a slot: it could not be mended.
+/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store
+/// does not answer, or fewer than w have a slot: it could not be mended.
 pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let others = seen.iter().enumerate().filter(|(other, _)| *other != at);
@@ -209,8 +218,9 @@ pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32>
     slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
 }
 
-/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun already, as far as the slots say. A
-/// mender was cut short between 2 and 3, or the mark is a late one, put before the store was mended and lost once more: it stands for nothing.
+/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun
+/// already, as far as the slots say. A mender was cut short between 2 and 3, or the mark is a late one, put before the
+/// store was mended and lost once more: it stands for nothing.
 pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let life = next_life(seen, at, w)?;
     match seen.get(at)? {
@@ -220,8 +230,8 @@ pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> 
     }
 }
 
-/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an earlier state. What it promises counts no
-/// more ([`promised_value`]), and it is mended as one that lost its slot.
+/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an
+/// earlier state. What it promises counts no more ([`promised_value`]), and it is mended as one that lost its slot.
 pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
     let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
     let Some(own) = seen.get(at).and_then(lives) else { return false };
@@ -237,8 +247,8 @@ pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     first.filter(|_| known && slots >= w)
 }
 
-/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is begun twice, or what was said in the
-/// first would count in the second. The mark is no use.
+/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is
+/// begun twice, or what was said in the first would count in the second. The mark is no use.
 pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     let mut anew = *lives;
     anew[at] = life;
@@ -271,7 +281,8 @@ pub(super) enum Step<V> {
     Accept(V),
     /// There is no value, and none is wished.
     Nothing,
-    /// Something else is there. `sent`: an accept of this wish was sent before, and may have been done and replaced since (R12).
+    /// Something else is there. `sent`: an accept of this value was sent before, and may have been done and replaced
+    /// since (R12).
     Refused {
         /// See above.
         sent: bool,
@@ -341,7 +352,8 @@ const HAS_VALUE: u8 = 1;
 const HAS_LIVES: u8 = 2;
 const IS_MARK: u8 = 4;
 
-/// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants it.
+/// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants
+/// it.
 pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
     let lives = &slot.lives[..usize::from(seat.n).min(STORES_MAX)];
     // As it was before there were lives, until there is one to tell of.

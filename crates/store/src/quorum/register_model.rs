@@ -1,5 +1,6 @@
-//! The rules of the register, tried out: every order of steps of several lives of a set, with lost answers, a store that loses its slot and one that
-//! mends it. Searches are bounded by states (`STATES_MAX`), the shortest histories first: what they come to is printed.
+//! The rules of the register, tried out: every order of steps of several lives of a set, with lost answers, a store
+//! that loses its slot and one that mends it. Searches are bounded by states (`STATES_MAX`), the shortest histories
+//! first: what they come to is printed.
 
 use super::*;
 use stateright::{Model, Property};

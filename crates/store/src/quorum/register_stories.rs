@@ -74,8 +74,8 @@ fn a_promise_that_was_forgotten_counts_no_more() {
     holds("with a second round", Story { before: forgotten_promise(), rounds: 2, ..mending() });
 }
 
-/// Two menders; the one that began first comes last, when the store was mended, had a say, and is lost again. With lives, the second one puts a mark of its own:
-/// the life of the first has begun, as far as the others know.
+/// Two menders; the one that began first comes last, when the store was mended, had a say, and is lost again. With
+/// lives, the second one puts a mark of its own: the life of the first has begun, as far as the others know.
 fn late_mender(broken: Option<Broken>) -> Story {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(with_a_mender());
@@ -96,7 +96,8 @@ fn a_mender_that_comes_late_undoes_nothing() {
     holds("a late mender", late_mender(None));
 }
 
-/// A mark that was made when the store was lost first is put when it is lost again; in between it was mended, and promised the highest ballot.
+/// A mark that was made when the store was lost first is put when it is lost again; in between it was mended, and
+/// promised the highest ballot.
 fn late_mark() -> Story {
     let mut wishes = vec![Wish::Settle];
     wishes.extend(with_a_mender());

@@ -77,7 +77,8 @@ fn the_format_is_pinned() {
     let expected = format!("4846520100030201{ballot}{ballot}010000000000000000000000000000000400000068656164");
     assert!(hex.starts_with(&expected), "{hex}");
     assert_eq!(object.len(), 4 + 4 + 48 + 16 + 4 + 4 + 16);
-    // A store that has begun anew says so behind the fixed part; without that the object is what it was before there were lives.
+    // A store that has begun anew says so behind the fixed part; without that the object is what it was before there
+    // were lives.
     let reborn = Slot { lives: [2, 0, 1, 0, 0], ..slot(5, Some(b"head")) };
     let object = encode(Seat { index: 0, n: 3, w: 2 }, &reborn, 1);
     let hex: String = object.iter().map(|byte| format!("{byte:02x}")).collect();

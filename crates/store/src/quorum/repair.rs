@@ -1,105 +1,33 @@
-//! What a store lacks of the objects that kept roots name, and how it gets them. Names and contents are judged by whoever knows the roots and the key:
-//! nothing that no root names is copied, and nothing that does not open.
+//! Finds out which objects each store lacks of those that kept roots name, and copies them. The caller knows the roots
+//! and the key, and judges names and contents: nothing is copied that no root names or that does not open.
 
-use super::{Quorum, Replica, lock};
-use crate::ObjectStore;
+use super::missing::{Backlog, NOTED_MAX, Note, Wanted};
+use super::state::{Quorum, Replica};
 use crate::error::{Disposition, StoreError};
+use crate::object_store::ObjectStore;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_types::ObjectId;
-use std::collections::BTreeMap;
+use holdfast_types::sync::LockExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Keys that are noted for one store. More are found by comparing again.
-const NOTED_MAX: usize = 50_000;
-/// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
-/// again then, since some other kept root may name it all the same; not sooner than this after the last time.
+/// A note is dropped if no root came to name its object within this time: the checkpoint did not end, or the root that
+/// named it is gone. The store is then compared again, because another kept root may name the object; not more often
+/// than this.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
-/// A store that was not compared with all kept roots, since one was not read, is compared again after so long.
+/// If a root could not be read, so that a store was not compared with all kept roots, it is compared again after this
+/// time.
 const UNREAD_AGAIN: Duration = Duration::from_secs(120);
-/// What could not be copied is tried again after so long.
+/// An object that could not be copied is tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The next store is asked for a copy beside the first after so long: a segment has up to 16 MiB.
+/// Time after which the next store is asked for a copy as well: a segment has up to 16 MiB.
 const COPY_PATIENCE: Duration = Duration::from_secs(3);
-/// A store that failed lately and has not answered since is waited for no longer than this.
+/// Limit for a store that failed lately and has not answered since.
 const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
-
-/// What one store is known to lack.
-#[derive(Debug, Default)]
-pub(super) struct Missing {
-    keys: BTreeMap<String, Note>,
-    overflowed: bool,
-    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted, and is compared again so long after that.
-    doubtful: Option<Duration>,
-    head_behind: bool,
-    compared: Option<Instant>,
-    /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
-    asked_anew: u64,
-    began: u64,
-    /// It lost its slot, and with it perhaps what a checkpoint under way has put there: no root names that yet.
-    lost: bool,
-    /// The current root then: it is compared once more after the next one.
-    lost_at: Option<Option<ObjectId>>,
-    /// Of its slot, as last seen, and of which list of stores that is.
-    life: Option<(u32, u32)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Note {
-    bytes: u64,
-    /// Since when no root names it, as far as is known.
-    since: Instant,
-    /// A root that names it; `None`: not known of any yet.
-    by: Option<ObjectId>,
-    /// There is an object, and it does not open.
-    damaged: bool,
-    /// When it could not be copied.
-    failed: Option<Instant>,
-}
-
-impl Note {
-    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be missing: filling a store may take days,
-    /// and the root changes every few seconds.
-    fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
-        if self.by.is_some_and(|by| !kept(by)) {
-            (self.by, self.since) = (None, Instant::now());
-        }
-    }
-}
-
-/// What one store lacks, for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// Objects.
-    pub objects: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Those among them that a kept root is known to name. The others were written by a checkpoint that is under way, or came to nothing.
-    pub named: u64,
-    /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
-    pub stuck: u64,
-    /// Its head is not the decided one.
-    pub head: bool,
-    /// Whether it was compared with the kept roots since this gateway leads the set. Before, there may be more than is shown.
-    pub compared: bool,
-}
-
-/// An object that a store is to get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its key.
-    pub key: String,
-    /// Its length; 0 where it is not known.
-    pub bytes: u64,
-    /// The root that names it.
-    pub by: ObjectId,
-    /// What is there does not open, or has another length.
-    pub damaged: bool,
-}
 
 /// An object was not copied.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -123,7 +51,7 @@ impl Replica {
     }
 
     fn note(&self, key: &str, bytes: u64, by: Option<ObjectId>, damaged: bool) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         if missing.keys.len() >= NOTED_MAX && !missing.keys.contains_key(key) {
             missing.overflowed = true;
             return;
@@ -136,7 +64,7 @@ impl Replica {
 
     /// Its part of the head is not there. `compare`: the rest is looked at as well.
     pub(super) fn head_lost(&self, compare: bool) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         missing.head_behind = true;
         if compare {
             missing.lost = true;
@@ -144,10 +72,10 @@ impl Replica {
         }
     }
 
-    /// Its slot among the `configuration`th list of stores is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by
-    /// another gateway, one that led before and was at it still: nobody here has seen it gone.
+    /// Notes that its slot in the `configuration`th list of stores is in this life. If that is later than the last one
+    /// seen, the slot was lost meanwhile and mended by another gateway: this one has not seen it gone.
     pub(super) fn lives(&self, configuration: u32, life: u32) {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.locked();
         let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
         missing.life = Some((configuration, seen.unwrap_or(0).max(life)));
         drop(missing);
@@ -157,15 +85,15 @@ impl Replica {
     }
 
     pub(super) fn head_is_behind(&self, behind: bool) {
-        lock(&self.missing).head_behind = behind;
+        self.missing.locked().head_behind = behind;
     }
 
     pub(super) fn forget(&self, key: &str) {
-        lock(&self.missing).keys.remove(key);
+        self.missing.locked().keys.remove(key);
     }
 
     pub(super) fn backlog(&self) -> Backlog {
-        let missing = lock(&self.missing);
+        let missing = self.missing.locked();
         Backlog {
             objects: missing.keys.len() as u64,
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
@@ -177,22 +105,6 @@ impl Replica {
                 && missing.doubtful.is_none()
                 && !missing.waits(),
         }
-    }
-}
-
-impl Missing {
-    fn compare_anew(&mut self) {
-        (self.compared, self.asked_anew) = (None, self.asked_anew + 1);
-    }
-
-    fn waits(&self) -> bool {
-        self.lost || self.lost_at.is_some()
-    }
-
-    fn must_compare(&self) -> bool {
-        let room = self.keys.len() < NOTED_MAX / 2;
-        let Some(compared) = self.compared else { return true };
-        room && (self.overflowed || self.doubtful.is_some_and(|after| compared.elapsed() >= after))
     }
 }
 
@@ -209,21 +121,22 @@ impl Quorum {
 
     /// Whether some store's head was not the decided one when last looked at.
     pub fn heads_differ(&self) -> bool {
-        self.replicas.iter().any(|replica| lock(&replica.missing).head_behind)
+        self.replicas.iter().any(|replica| replica.missing.locked().head_behind)
     }
 
     /// Lets each store be compared with the names anew: another leader may have written since, or somebody deleted.
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
-            lock(&replica.missing).compare_anew();
+            replica.missing.locked().compare_anew();
         }
     }
 
-    /// Told of the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not complete before that checkpoint's root was
-    /// compared: what was put there earlier counts for its uploader, and may be gone.
+    /// Notes the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not
+    /// complete before it was compared with that checkpoint's root: objects put there earlier counted for their
+    /// uploader and may be gone.
     pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
         for replica in &self.replicas {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             if std::mem::take(&mut missing.lost) {
                 missing.lost_at = Some(current);
             }
@@ -236,28 +149,30 @@ impl Quorum {
 
     /// Whether store `at` is to be compared with what kept roots name.
     pub fn must_compare(&self, at: usize) -> bool {
-        self.replicas.get(at).is_some_and(|replica| lock(&replica.missing).must_compare())
+        self.replicas.get(at).is_some_and(|replica| replica.missing.locked().must_compare())
     }
 
     /// A comparison of store `at` begins: what it cannot note shows at its end.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             (missing.overflowed, missing.doubtful, missing.began) = (false, None, missing.asked_anew);
         }
     }
 
-    /// Notes an object that root `by` names: store `at` has none, or (`damaged`) one that does not open or has another length. Whether there was room.
+    /// Notes that store `at` lacks an object that root `by` names, or (`damaged`) has one that does not open or has
+    /// another length. Returns whether there was room.
     pub fn lacks(&self, at: usize, key: &str, bytes: u64, by: ObjectId, damaged: bool) -> bool {
         let Some(replica) = self.replicas.get(at) else { return false };
         replica.note(key, bytes, Some(by), damaged);
-        !lock(&replica.missing).overflowed
+        !replica.missing.locked().overflowed
     }
 
-    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. What was to be compared anew meanwhile still is.
+    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. A new comparison that was
+    /// requested meanwhile is still due.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             missing.compared = (missing.began == missing.asked_anew).then(Instant::now);
             missing.overflowed |= !all;
         }
@@ -267,24 +182,25 @@ impl Quorum {
     pub fn compared_in_part(&self, at: usize) {
         self.compared(at, true);
         if let Some(replica) = self.replicas.get(at) {
-            lock(&replica.missing).doubtful = Some(UNREAD_AGAIN);
+            replica.missing.locked().doubtful = Some(UNREAD_AGAIN);
         }
     }
 
     /// What only roots name that are not kept any more waits for another to name it, from now on.
     pub fn let_go(&self, kept: impl Fn(ObjectId) -> bool) {
         for replica in &self.replicas {
-            for note in lock(&replica.missing).keys.values_mut() {
+            for note in replica.missing.locked().keys.values_mut() {
                 note.release(&kept);
             }
         }
     }
 
-    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to name.
+    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to
+    /// name.
     pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
-            let mut missing = lock(&replica.missing);
+            let mut missing = replica.missing.locked();
             let before = missing.keys.len();
             missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
             if missing.keys.len() < before {
@@ -299,16 +215,17 @@ impl Quorum {
     /// Root `by` names the object, which has this length.
     pub fn named(&self, key: &str, bytes: u64, by: ObjectId) {
         for replica in &self.replicas {
-            if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+            if let Some(note) = replica.missing.locked().keys.get_mut(key) {
                 (note.bytes, note.by) = (bytes.max(note.bytes), Some(by));
             }
         }
     }
 
-    /// What store `at` is to get, at most `most` objects. `kept`: whether that root still is; what only one that is not named waits until another does.
+    /// At most `most` objects to copy to store `at`. `kept`: whether that root is still kept; an object whose roots are
+    /// all gone waits until another root names it.
     pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
         let Some(replica) = self.replicas.get(at) else { return Vec::new() };
-        let mut missing = lock(&replica.missing);
+        let mut missing = replica.missing.locked();
         let (mut wanted, mut again) = (Vec::new(), Vec::new());
         for (key, note) in &mut missing.keys {
             note.release(&kept);
@@ -320,14 +237,16 @@ impl Quorum {
                 _ => {}
             }
         }
-        // What was tried and is nowhere comes last, that which has waited longest first: it must not keep the rest from being copied.
+        // Objects that were tried and found nowhere come last, longest wait first: they must not keep the rest from
+        // being copied.
         again.sort_by_key(|(at, _)| *at);
         wanted.extend(again.into_iter().map(|(_, one)| one).take(most - wanted.len()));
         wanted
     }
 
-    /// Gives store `at` an object that it lacks, from another store that has a copy that `check` opens. How many bytes were written, 0 where it has one: a
-    /// listing is a hint, and a PUT whose answer was lost may have been done. What is there already and does not open is replaced, once a copy that does is at hand.
+    /// Copies an object to store `at` from another store whose copy `check` opens. Returns the bytes written; 0 if the
+    /// store has the object: a listing is a hint, and a PUT without an answer may have been done. An object that does
+    /// not open is replaced once a good copy is at hand.
     ///
     /// # Errors
     /// [`RepairError`]; the object stays noted.
@@ -350,7 +269,7 @@ impl Quorum {
             Err(error) => return Err(error.into()),
         };
         if there.is_some() {
-            // What was spoilt on its way, or judged by a listing alone, is whole where it lies.
+            // A copy that was damaged in transit, or judged by a listing alone, is whole in the store.
             match replica.store.get_object(key).await {
                 Ok(found) if right(found.body.len() as u64) && check(key, &found.body).is_ok() => {
                     replica.forget(key);
@@ -364,7 +283,7 @@ impl Quorum {
         let body = match self.read_elsewhere(replica, wanted, check).await {
             Ok(body) => body,
             Err(error) => {
-                if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+                if let Some(note) = replica.missing.locked().keys.get_mut(key) {
                     note.failed = Some(Instant::now());
                 }
                 return Err(error);
@@ -373,8 +292,9 @@ impl Quorum {
         loop {
             let put = match &there {
                 None => replica.store.put_new(key, body.clone()).await,
-                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and take away what is written here (R12). What
-                // is asked of `swap`'s bytes does not matter: whoever finds these there finds what is to be there.
+                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and
+                // take away what is written here (R12). What is asked of `swap`'s bytes does not matter: whoever finds
+                // these there finds what is to be there.
                 Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),
             };
             match put {

@@ -5,6 +5,7 @@ use crate::keys;
 use crate::{BoxFuture, Head, ListPage, Memory, Object, ObjectStore, StoreError, Version};
 use futures_util::FutureExt;
 use holdfast_types::SetId;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, MemberId, Term};
 
 const SET: SetId = GroupId(1);
@@ -19,7 +20,7 @@ fn three() -> Arc<Quorum> {
 
 fn lets_pass(all: &Quorum, time: Duration) {
     for replica in &all.replicas {
-        let mut missing = lock(&replica.missing);
+        let mut missing = replica.missing.locked();
         let earlier = |at: Instant| at.checked_sub(time).expect("the clock goes back so far");
         missing.compared = missing.compared.map(earlier);
         for note in missing.keys.values_mut() {
@@ -162,7 +163,8 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     assert!(all.must_compare(1));
 }
 
-/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got no answer (R12).
+/// One whose DELETEs are done after they were answered, as one may be that was sent a second time because the first got
+/// no answer (R12).
 #[derive(Debug, Default)]
 struct Behind {
     within: Memory,
@@ -171,7 +173,7 @@ struct Behind {
 
 impl Behind {
     fn catch_up(&self) {
-        for key in lock(&self.deleted).drain(..) {
+        for key in self.deleted.locked().drain(..) {
             self.within.delete(&key).now_or_never().expect("at once").expect("deleted");
         }
     }
@@ -194,7 +196,7 @@ impl ObjectStore for Behind {
         self.within.head(key)
     }
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
-        lock(&self.deleted).push(key.to_owned());
+        self.deleted.locked().push(key.to_owned());
         self.within.delete(key)
     }
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {

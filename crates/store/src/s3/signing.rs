@@ -6,20 +6,24 @@
 //!                                                             └─── not whole ─▶ the keys that are known; told
 //!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
 //! ```
-//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was known.
-//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than [`LOOK_LIMIT`].
+//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was
+//!     known.
+//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than
+//!     [`LOOK_LIMIT`].
 
-use crate::credentials::{CREDENTIALS_BYTES_MAX, CredentialsProblem, KeySource, Keys, parse};
+use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
-use crate::options::StoreUrlError;
 use crate::retry::unix_ms;
+use crate::url_error::StoreUrlError;
+use crate::url_error::{CREDENTIALS_BYTES_MAX, CredentialsProblem};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
+use holdfast_types::sync::{LockExt, RwLockExt};
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -148,7 +152,7 @@ fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
 
 impl Watched {
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.locked()
     }
 
     fn is_due(&self) -> bool {
@@ -193,7 +197,7 @@ impl Watched {
         let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);
         match (&before, &why) {
             (_, Some(why)) if before.as_ref() != Some(why) => {
-                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with the keys that it had before");
+                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with its earlier keys");
             }
             (Some(_), None) => tracing::info!(store, %file, profile, "the credentials file can be used again"),
             _ => {}
@@ -252,7 +256,7 @@ impl Signer {
     }
 
     fn now(&self) -> Arc<Signing> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.reading().clone()
     }
 
     /// What the next request is signed with.
@@ -298,13 +302,13 @@ impl Signer {
     }
 
     fn adopt(&self, watched: &Watched, keys: Keys) {
-        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.writing();
         if now.keys == keys {
             return;
         }
         *now = Arc::new(Signing::new(&self.base, keys, now.number + 1));
         let (store, file, profile) = (&*watched.place, watched.path.display(), &*watched.profile);
-        tracing::info!(store, %file, profile, "the credentials file has other keys: requests are signed with them from now on");
+        tracing::info!(store, %file, profile, "the credentials file has new keys: requests are signed with them from now on");
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::object::tests::{OBJECT, assert_golden, framed, from_hex, object, opener, sealer};
-use holdfast_control::set::{CloneOf, Pin, RootRef, Snapshot, Volume};
+use holdfast_control::set::{CloneOf, Pin, RootRef, Snapshot, SnapshotList, Volume};
 use holdfast_types::{GroupId, LogIndex, RequestId, Sectors, VolumeId};
 use proptest::prelude::*;
 
@@ -64,18 +64,6 @@ fn bytes_of_a_head_with_snapshots_are_pinned() {
     let kept = include_str!("../../golden/head_snapshots.hex");
     assert_golden("head_snapshots", &seal_head(&listed(), &keyring(), sealer(OBJECT)), kept);
     assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), listed());
-}
-
-/// Once listed, the next head says so although nothing is left: one of before must not take its place. A set that never listed any is as it always was.
-#[test]
-fn an_empty_list_is_written_where_there_was_one() {
-    let with = |as_of| {
-        let snapshots = SnapshotList { as_of: LogIndex(as_of), ..SnapshotList::default() };
-        Head { links: Links { snapshots, ..Links::default() }, ..head() }
-    };
-    let written = |head: &Head| seal_head(head, &keyring(), sealer(OBJECT));
-    assert_eq!(written(&with(0)), written(&head()));
-    assert_eq!(open_head(&opener(OBJECT), &written(&with(7))).unwrap(), with(7));
 }
 
 /// What a snapshot's place in the log was means nothing in the next life, whose log begins anew.

@@ -3,16 +3,12 @@
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
 //! ```
-//! Little-endian, CRC32C. The version is the magic's last byte: 3, or 4 where the set has or had pins (ADR 0028), which follow the state as postcard of
-//! (request → pin, the entry that changed them last). The log id inside binds the bytes to the place that they are a snapshot of.
+//! Little-endian, CRC32C. The version is the magic's last byte. The log id binds the bytes to the place that they are a snapshot of.
 
-use holdfast_control::set::{Pin, SetState};
-use holdfast_types::{LogId, RequestId};
-use imbl::OrdMap;
+use holdfast_control::set::SetState;
+use holdfast_types::LogId;
 
-const MAGIC: [u8; 8] = *b"HFSETST3";
-/// Of a state that has or had pins: those of sets without clones stay as a build before clones reads them.
-const MAGIC_PINS: [u8; 8] = *b"HFSETST4";
+const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
 
 /// A snapshot's size at most, in bytes: far above what 256 volumes need, and a bound on what a peer can make us hold.
@@ -57,14 +53,8 @@ pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let body = postcard::to_stdvec(state);
     // Postcard refuses only what has no length ahead, and nothing in the state is of that kind.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
-    let mut body = body.unwrap_or_default();
-    let pinned = !state.pins.is_empty() || state.pins_at != LogId::default();
-    out[..8].copy_from_slice(if pinned { &MAGIC_PINS } else { &MAGIC });
-    if pinned {
-        let pins = postcard::to_stdvec(&(&state.pins, state.pins_at));
-        assert!(pins.is_ok(), "R4: pins at {upto} cannot be written: {:?}", pins.err());
-        body.extend_from_slice(&pins.unwrap_or_default());
-    }
+    let body = body.unwrap_or_default();
+    out[..8].copy_from_slice(&MAGIC);
     out[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
     out[16..24].copy_from_slice(&upto.term.0.to_le_bytes());
     out[24..32].copy_from_slice(&upto.index.0.to_le_bytes());
@@ -82,7 +72,7 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let mut magic = [0_u8; 8];
     magic.copy_from_slice(&header[..8]);
-    if magic != MAGIC && magic != MAGIC_PINS {
+    if magic != MAGIC {
         return Err(SnapshotError::Magic { found: magic });
     }
     let expected = HEADER_BYTES + word(12) as usize;
@@ -97,12 +87,7 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     if place != upto {
         return Err(SnapshotError::Place { found: place, expected: upto });
     }
-    let (mut state, mut rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
-    if magic == MAGIC_PINS {
-        let pins: (OrdMap<RequestId, Pin>, LogId);
-        (pins, rest) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
-        (state.pins, state.pins_at) = pins;
-    }
+    let (state, rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
     if !rest.is_empty() {
         return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
     }
@@ -130,7 +115,7 @@ mod tests {
         assert!(decode(upto, &good).is_ok());
         let of_another_build = |bytes: &[u8]| decode(upto, bytes).expect_err("not ours to read").of_another_build();
         let mut newer = good.clone();
-        newer[7] = b'4';
+        newer[7] += 1;
         assert!(of_another_build(&newer), "another version");
         let mut longer = good.clone();
         longer.push(1);

@@ -82,7 +82,8 @@ fn acquire(n: u64) -> SetCommand {
 }
 
 fn create(n: u64, sectors: u64) -> SetCommand {
-    SetCommand::CreateVolume { name: Name::new(format!("v{n}")).expect("name"), size: Sectors(sectors) }
+    let change = VolumeChange::Create { name: Name::new(format!("v{n}")).expect("name"), size: Sectors(sectors) };
+    SetCommand::ChangeVolume { change, request: RequestId(1 << 81 | u128::from(n)) }
 }
 
 fn change(request: u64, change: VolumeChange) -> Bytes {
@@ -224,7 +225,7 @@ impl History {
                 Step::Grow(volume, more) => {
                     let volume = VolumeId(*volume);
                     let size = machine.state().volumes.get(&volume).map_or(1, |found| found.size.0) + more;
-                    (control(&SetCommand::GrowVolume { volume, size: Sectors(size) }), &[][..])
+                    (change(next, VolumeChange::Grow { volume, size: Sectors(size) }), &[][..])
                 }
                 Step::Shrink(volume, to) => {
                     let (volume, to) = (VolumeId(*volume), Sectors(*to));

@@ -284,7 +284,7 @@
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
    [nil "--between PATH" "A build of between/: needed by delay, and by s3-503 (with --netns)"]
    [nil "--clock DIR" "With clock.so and clock, built of clock/clock.c: needed by clock-jump and clock-drift"]
-   [nil "--disks PATH" "The program of cargo xtask (target/debug/xtask), which mounts the nodes' disks: needed by unsynced (with --netns)"]
+   [nil "--disks PATH" "The program of scenarios (target/debug/holdfast-scenarios), which mounts the nodes' disks: needed by unsynced (with --netns)"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]

@@ -1,6 +1,6 @@
 (ns jepsen.holdfast.disks
   "Disks that lose what was not synced when the power is cut: each node's data lie
-  on one that `xtask jepsen --disk` mounts, the one of `cargo xtask power`.
+  on one that `holdfast-scenarios jepsen --disk` mounts, the one of `cargo xtask power`.
 
       DIR/NODE/disk/data    instead of DIR/NODE/data
 

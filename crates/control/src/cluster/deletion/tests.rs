@@ -60,9 +60,9 @@ fn voters(index: u64, sets: &[&[u64]]) -> Option<GroupVoters> {
     Some(GroupVoters { at: LogId::new(1, index), sets: sets.iter().map(|set| ids(set)).collect() })
 }
 
-/// Three members and a set, at the level that deletion asks for.
+/// Three members and a set.
 fn cluster() -> ClusterState {
-    let mut state = ClusterState { level: 3, ..ClusterState::new() };
+    let mut state = ClusterState::new();
     for id in 1..=3 {
         apply(&mut state, &member(id));
     }
@@ -238,7 +238,7 @@ proptest! {
     /// said that its group is ended (D4); a name is given twice only with the first one's key forgotten; no number comes back (C1).
     #[test]
     fn d1_to_d4_over_all_answers(commands in vec(commands(), 1..150)) {
-        let mut state = ClusterState { level: 3, ..ClusterState::new() };
+        let mut state = ClusterState::new();
         let mut replica = state.clone();
         let mut numbers: BTreeSet<SetId> = BTreeSet::new();
         let mut stages: BTreeMap<SetId, DeletionStage> = BTreeMap::new();
@@ -286,7 +286,7 @@ proptest! {
         let mut log: BTreeMap<MemberId, (u64, Sets)> = BTreeMap::new();
         let mut now: (u64, Sets) = (1, vec![ids(&[1, 2, 3])]);
         everybody.iter().for_each(|id| { log.insert(*id, now.clone()); });
-        let mut state = ClusterState { level: 3, ..ClusterState::new() };
+        let mut state = ClusterState::new();
         (1..7).for_each(|id| { apply(&mut state, &member(id)); });
         apply(&mut state, &create("s1", 99));
         apply(&mut state, &delete(1, "s1", 98));

@@ -1,7 +1,8 @@
 //! What is listed, when, and for how long; and what a set begins with that comes back.
 
 use super::*;
-use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
+use crate::set::create_volume;
 use crate::set::{
     Begin, Links, PendingSnapshot, Restored, RetireOf, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SnapshotId,
     VolumeChange,
@@ -82,8 +83,8 @@ fn a_list_is_bounded_and_the_oldest_are_left_out() {
     );
     assert!(all.snapshots.values().all(|listed| listed.upto.index.0 as usize >= left_out), "the newest stay");
     let mut listing = Listing::default();
-    assert_eq!(listing.note(&state, LogIndex(9), Some(Term(1)), true), Some(left_out));
-    assert_eq!(listing.note(&state, LogIndex(10), Some(Term(2)), true), None, "told once");
+    assert_eq!(listing.note(&state, LogIndex(9), Some(Term(1))), Some(left_out));
+    assert_eq!(listing.note(&state, LogIndex(10), Some(Term(2))), None, "told once");
     // One that is listed ahead, for the checkpoint that a head is about to name, takes the place of another.
     let (begin, ahead) = (LogId::new(1, 900), snapshot(900, &[]));
     let names: Vec<String> = (0..VOLUMES_PER_SET_MAX).map(|volume| text(900, volume)).collect();
@@ -93,7 +94,7 @@ fn a_list_is_bounded_and_the_oldest_are_left_out() {
     state.pending.insert(name("new"), waits);
     state.begin = Some(Begin { at: begin, base: None });
     listing.note_root(begin, to);
-    assert_eq!(listing.note(&state, LogIndex(900), Some(Term(2)), true), Some(left_out + 1));
+    assert_eq!(listing.note(&state, LogIndex(900), Some(Term(2))), Some(left_out + 1));
     state.pending.remove(&name("new"));
     // With the same volumes all of them fit.
     let same = state.snapshots.values().next().unwrap().volumes.clone();
@@ -115,7 +116,7 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
         answer
     };
     for text in ["a", "b"] {
-        apply(&mut old, SetCommand::CreateVolume { name: name(text), size: Sectors(8) });
+        apply(&mut old, create_volume(text, 8));
     }
     let ask = |text: &str, request| SetCommand::SnapshotCreate {
         name: name(text),
@@ -182,37 +183,31 @@ fn a_note_that_comes_late_takes_no_later_ones_place() {
     before.snapshots.insert(name("monday"), snapshot(3, &[]));
     let stored = SnapshotList::of(&before, LogIndex(9), None);
     let mut listing = Listing::default();
-    listing.note(&none, LogIndex(12), Some(Term(4)), true);
+    listing.note(&none, LogIndex(12), Some(Term(4)));
     let expected = SnapshotList::of(&none, LogIndex(12), None);
-    // An earlier entry; as the leader of an earlier term; before the level was raised.
-    let late = [
-        (&before, 10, Some(Term(4)), true),
-        (&before, 10, Some(Term(3)), true),
-        (&none, 12, Some(Term(3)), true),
-        (&before, 10, None, false),
-    ];
-    for (number, (state, applied, led, lists)) in late.into_iter().enumerate() {
-        assert_eq!(listing.note(state, LogIndex(applied), led, lists), None);
+    // An earlier entry; as the leader of an earlier term; as no leader.
+    let late =
+        [(&before, 10, Some(Term(4))), (&before, 10, Some(Term(3))), (&none, 12, Some(Term(3))), (&before, 10, None)];
+    for (number, (state, applied, led)) in late.into_iter().enumerate() {
+        assert_eq!(listing.note(state, LogIndex(applied), led), None);
         assert_eq!(listing.for_head(&stored, false), expected, "note {number}");
-        assert!(listing.settled(&none, Term(4), &expected, true), "note {number}");
+        assert!(listing.settled(&none, Term(4), &expected), "note {number}");
     }
     // What comes in its turn does.
-    listing.note(&before, LogIndex(13), Some(Term(4)), true);
+    listing.note(&before, LogIndex(13), Some(Term(4)));
     assert_eq!(listing.for_head(&expected, false), SnapshotList::of(&before, LogIndex(13), None));
 }
 
-/// As a follower it noted that heads list nothing, and of what they may list later nothing: as a new leader it may be asked before it has noted what it has.
+/// A new leader may be asked before it has noted what it has.
 #[test]
-fn what_was_noted_before_heads_might_list_settles_nothing_then() {
+fn what_a_follower_has_settles_nothing() {
     let (none, blank) = (SetState::new(Epoch(0)), SnapshotList::default());
     let mut listing = Listing::default();
-    listing.note(&none, LogIndex(5), None, false);
-    assert!(listing.settled(&none, Term(2), &blank, false), "no head lists anything, nor will");
-    listing.note(&none, LogIndex(6), None, true);
-    assert!(!listing.settled(&none, Term(2), &blank, true), "S15: another leader may have listed something");
-    listing.note(&none, LogIndex(7), Some(Term(2)), true);
-    assert!(!listing.settled(&none, Term(2), &blank, true), "noted, and not seen in the head");
-    assert!(listing.settled(&none, Term(2), &listing.for_head(&blank, false), true));
+    listing.note(&none, LogIndex(6), None);
+    assert!(!listing.settled(&none, Term(2), &blank), "S15: another leader may have listed something");
+    listing.note(&none, LogIndex(7), Some(Term(2)));
+    assert!(!listing.settled(&none, Term(2), &blank), "noted, and not seen in the head");
+    assert!(listing.settled(&none, Term(2), &listing.for_head(&blank, false)));
 }
 
 /// S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
@@ -252,7 +247,7 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
     assert_eq!(new.current_root(), Some(root(1, 3)));
 }
 
-/// What a command's links have of snapshots is not written: what comes back must not hang on who applies it, the proposer or somebody else.
+/// What the proposer applies and what a follower decodes make the same state.
 #[test]
 fn group_0_keeps_what_a_set_began_with() {
     let mut state = ClusterState::new();
@@ -269,7 +264,7 @@ fn group_0_keeps_what_a_set_began_with() {
     };
     state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, replaces: None, request: RequestId(6) });
     let snapshots = list([("monday", snapshot(3, &["data"]))]);
-    let command = ClusterCommand::RestoreListedSet {
+    let command = ClusterCommand::RestoreSet {
         set: GroupId(3),
         name: name("demo"),
         store: "file:///s".to_owned(),
@@ -278,12 +273,8 @@ fn group_0_keeps_what_a_set_began_with() {
         created_by: MemberId(1),
         generation: 2,
         restored: Restored::default(),
-        links: Links { snapshots: list([("other", snapshot(4, &[]))]), ..Links::default() },
-        snapshots: snapshots.clone(),
+        links: Links { snapshots: snapshots.clone(), ..Links::default() },
     };
-    let refused = ClusterRefusal::LevelNeeded { needed: SNAPSHOTS_LEVEL, found: 1 };
-    assert_eq!(state.apply(LogId::new(1, 2), &command), ClusterAnswer::Refused(refused));
-    state.level = SNAPSHOTS_LEVEL;
     let sent: ClusterCommand = postcard::from_bytes(&postcard::to_stdvec(&command).unwrap()).unwrap();
     let mut other = state.clone();
     for (state, command) in [(&mut state, &command), (&mut other, &sent)] {
@@ -298,11 +289,11 @@ fn group_0_keeps_what_a_set_began_with() {
 /// As [`Listing::settled`], of a list that is made anew.
 fn settled_anew(listing: &Listing, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
     let mut listing = listing.clone();
-    if let Some(Noted::List { made_of, .. }) = &mut listing.noted {
+    if let Some(Noted { made_of, .. }) = &mut listing.noted {
         // No entry has this place.
         made_of.under_way = Some(LogId::new(u64::MAX, u64::MAX));
     }
-    listing.settled(state, term, stored, true)
+    listing.settled(state, term, stored)
 }
 
 /// A list is not made again of the same parts, and is of any other.
@@ -325,9 +316,9 @@ fn whatever_a_list_is_made_of_is_seen_to_change() {
     let at = base.begin.unwrap().at;
     apply(&mut base, 3, SetCommand::CheckpointEnd { term: Term(1), begin: at, root: root(1, 1) });
     let mut listing = Listing::default();
-    listing.note(&base, LogIndex(3), Some(Term(1)), true);
+    listing.note(&base, LogIndex(3), Some(Term(1)));
     let known = |listing: &Listing, state: &SetState| match &listing.noted {
-        Some(Noted::List { made_of, .. }) => made_of.are_of(state, listing.ahead),
+        Some(Noted { made_of, .. }) => made_of.are_of(state, listing.ahead),
         other => panic!("{other:?}"),
     };
     assert!(known(&listing, &base.clone()));
@@ -336,7 +327,7 @@ fn whatever_a_list_is_made_of_is_seen_to_change() {
         apply(&mut state, 4, command);
         state
     };
-    let volume = SetCommand::CreateVolume { name: name("data"), size: Sectors(8) };
+    let volume = create_volume("data", 8);
     assert!(known(&listing, &after(volume)), "nothing of it is in a list");
     let schedule = "1hx24".parse().unwrap();
     for command in [
@@ -417,7 +408,7 @@ impl World {
 
     fn note_and_read(&mut self, who: usize, commits: bool) {
         let at = &mut self.at[who];
-        at.listing.note(&at.state, LogIndex(at.applied as u64), at.leads.map(Term), true);
+        at.listing.note(&at.state, LogIndex(at.applied as u64), at.leads.map(Term));
         (at.read, at.commits, at.stored) = (Some(self.head.0), commits, self.head.1.clone());
     }
 
@@ -490,7 +481,7 @@ impl World {
     fn retire(&mut self) {
         let (at, term) = (&self.at[self.leader], self.term);
         let state = at.state.clone();
-        if !at.listing.settled(&state, Term(term), &at.stored, true) {
+        if !at.listing.settled(&state, Term(term), &at.stored) {
             return;
         }
         if at.ended == Some(term) {
@@ -512,7 +503,7 @@ impl World {
         }
         for at in &self.at {
             let Some(term) = at.leads.map(Term) else { continue };
-            let settled = at.listing.settled(&at.state, term, &at.stored, true);
+            let settled = at.listing.settled(&at.state, term, &at.stored);
             let anew = settled_anew(&at.listing, &at.state, term, &at.stored);
             assert_eq!(settled, anew, "S15: of other parts another list is made: {:?}", at.listing);
         }

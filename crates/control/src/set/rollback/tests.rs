@@ -1,12 +1,11 @@
 //! What a rollback needs, what it leaves, and what a late copy of a request does.
 
+use crate::set::create_volume;
 use crate::set::{
     RetireOf, RootRef, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId, StoredKind,
     StoredObject,
 };
-use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, WriteSeq,
-};
+use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Term, Token, WriteSeq};
 
 /// A set whose entries are numbered one after the other, in term 1.
 struct Run {
@@ -29,7 +28,7 @@ fn id(text: &str, made_by: u128) -> SnapshotId {
 impl Run {
     fn new() -> Self {
         let mut run = Self { state: SetState::new(Epoch(0)), index: 0 };
-        run.apply(&SetCommand::CreateVolume { name: name("v1"), size: Sectors(8) });
+        run.apply(&create_volume("v1", 8));
         run
     }
 
@@ -126,7 +125,7 @@ const DONE: SetAnswer = SetAnswer::RolledBack { now: true };
 #[test]
 fn the_set_becomes_what_the_snapshot_shows() {
     let (mut run, a, _) = Run::prepared();
-    run.apply(&SetCommand::CreateVolume { name: name("v2"), size: Sectors(8) });
+    run.apply(&create_volume("v2", 8));
     let safe = run.snapshot("safe2", 103, 3);
     let epoch = run.state.epoch;
     assert_eq!(run.rollback(&a, &safe, 200), DONE);
@@ -172,7 +171,7 @@ fn the_way_back_must_lead_to_what_is_there() {
     assert_eq!(run.rollback(&safe, &safe, 201), changed);
     // A volume that only the present set has.
     let (mut run, a, safe) = Run::prepared();
-    run.apply(&SetCommand::CreateVolume { name: name("v2"), size: Sectors(8) });
+    run.apply(&create_volume("v2", 8));
     assert!(matches!(run.rollback(&a, &safe, 200), SetAnswer::Refused(SetRefusal::ChangedSinceSnapshot { .. })));
     // One that waits for its checkpoint, one that is another's, one that is gone.
     let (mut run, a, safe) = Run::prepared();

@@ -1,10 +1,11 @@
 //! What a snapshot keeps, and what may never be retired.
 
+use crate::set::create_volume;
 use crate::set::{
     RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SetState,
     StoredKind, StoredObject,
 };
-use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term};
+use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Term};
 
 /// A set whose entries are numbered one after the other.
 struct Run {
@@ -78,15 +79,15 @@ impl Run {
 #[test]
 fn a_snapshot_is_the_root_and_the_volumes_of_the_next_begin() {
     let mut run = Run::new();
-    run.apply(&SetCommand::CreateVolume { name: name("v1"), size: Sectors(8) });
+    run.apply(&create_volume("v1", 8));
     assert_eq!(run.create("s", 5), SetAnswer::SnapshotAsked);
     assert_eq!(run.create("s", 5), SetAnswer::SnapshotAsked, "R12: the same request again");
     let taken = SetAnswer::Refused(SetRefusal::SnapshotNameTaken { name: name("s") });
     assert_eq!(run.create("s", 6), taken);
     let given_up = run.begin();
-    run.apply(&SetCommand::CreateVolume { name: name("v2"), size: Sectors(8) });
+    run.apply(&create_volume("v2", 8));
     let begin = run.begin();
-    run.apply(&SetCommand::CreateVolume { name: name("v3"), size: Sectors(8) });
+    run.apply(&create_volume("v3", 8));
     assert_eq!(run.create("late", 8), SetAnswer::SnapshotAsked);
     assert!(matches!(run.end(given_up, root(1)), SetAnswer::Refused(_)));
     assert!(run.state.snapshots.is_empty());

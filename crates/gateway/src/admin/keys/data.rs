@@ -5,7 +5,7 @@ use super::AdminDoor;
 use crate::node::{Adopted, Node};
 use holdfast_set::set_key::{KeyReport, SetKey};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, DATA_KEYS_LEVEL, SetEntry};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, SetEntry};
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
 use holdfast_seal::{DataKey, join_ring, ring_ids, ring_wrapped_by, split_ring};
 use holdfast_types::{Name, SetId, Term};
@@ -137,13 +137,6 @@ impl AdminDoor {
         if ring.newest() > after {
             // R12: carried out before.
             return Ok(());
-        }
-        if state.level < DATA_KEYS_LEVEL {
-            return Err(precondition(format!(
-                "the cluster is at feature level {}, expected {DATA_KEYS_LEVEL} for another data key: every gateway has to run a build that knows it \
-                 (holdfast cluster status)",
-                state.level
-            )));
         }
         let key_id = next_key(&ring).map_err(|e| precondition(e.to_string()))?;
         let wrapped_key = with_new_key(self, set, entry, key_id)?;

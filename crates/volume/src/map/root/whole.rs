@@ -28,7 +28,7 @@ use std::sync::Arc;
 const MAGIC: &[u8] = b"HFR\x02";
 /// Of a root with a base: those of sets that are no clones have none.
 const MAGIC_BASE: &[u8] = b"HFR\x03";
-/// Of a root that names what is under an older data key than itself; from feature level 5 on.
+/// Of a root that names what is under an older data key than itself.
 const MAGIC_KEYS: &[u8] = b"HFR\x04";
 /// A page's gap and length, where it stands right behind the one before.
 const PAGE_WIRE_BYTES_MIN: usize = 2;

@@ -142,8 +142,9 @@ impl World {
         world.takeover(0);
         for n in 0..2 {
             let name = Name::new(format!("v{n}")).unwrap();
-            let created = world.command(0, &SetCommand::CreateVolume { name, size: Sectors(PAGES * PAGE) });
-            assert!(matches!(created, Some(SetAnswer::VolumeCreated { .. })));
+            let change = VolumeChange::Create { name, size: Sectors(PAGES * PAGE) };
+            let created = world.command(0, &SetCommand::ChangeVolume { change, request: RequestId(1 << 90 | n) });
+            assert!(matches!(created, Some(SetAnswer::VolumeChanged { .. })));
         }
         world
     }

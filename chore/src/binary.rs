@@ -1,0 +1,182 @@
+//! The `holdfast` program: built from this tree, unless `--bin` names one.
+
+use crate::say;
+use anyhow::{Context, Result};
+use std::ffi::OsStr;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// How to build it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Build {
+    /// Use this program and build nothing
+    #[arg(long, env = "HOLDFAST_BIN", value_name = "PATH")]
+    pub bin: Option<PathBuf>,
+    /// Cargo profile to build with: dev (optimised a little, checks on), demo (a release that builds sooner) or release
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<String>,
+}
+
+impl Build {
+    /// Builds it if need be, in the profile `usual` if no other was asked for, and says where it is.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn binary(&self, usual: &str) -> Result<PathBuf> {
+        if let Some(bin) = &self.bin {
+            return bin.canonicalize().with_context(|| bin.display().to_string());
+        }
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        built(&[of("holdfast", profile), vec!["--bin", "holdfast"]].concat(), "holdfast", profile)
+    }
+
+    /// Builds another program of a package of ours in the same profile, and says where it is. Together with `holdfast`, so that what both depend on
+    /// is built once.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn program(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        built(&[of(package, profile), vec!["--bin", name]].concat(), name, profile)
+    }
+
+    /// What to write beside figures.
+    pub fn describe(&self, usual: &str) -> String {
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
+    }
+}
+
+/// What to build for a program of `package`. In the profile of tests the whole tree, so that `cargo test` has built most of it already: for one package alone
+/// cargo would choose other features of what it depends on, and build all of that once more. What is shipped is built alone.
+fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
+    if profile == "dev" { vec!["--workspace"] } else { vec!["-p", "holdfast", "-p", package] }
+}
+
+fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
+    say::step(format!("Building {name} ({profile} profile)"));
+    let begun = Instant::now();
+    let mut child = cargo()
+        .arg("build")
+        .args(what)
+        .args(["--message-format=json-render-diagnostics", "--profile", profile])
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut found = None;
+    for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
+        if message["target"]["name"] == name
+            && let Some(path) = message["executable"].as_str()
+        {
+            found = Some(PathBuf::from(path));
+        }
+    }
+    anyhow::ensure!(child.wait()?.success(), "{name} does not build");
+    say::note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
+    found.with_context(|| format!("cargo built no program called {name}"))
+}
+
+/// The cargo that runs us, but for what that has told this program of itself. A build script that watches such a variable, as `ring`'s does, would run anew after
+/// each build that a person makes by hand, and once more there after one of ours; and every crate above it would be built again.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    unsaid(&mut command);
+    command
+}
+
+/// Builds a program of chores and runs it: `cargo run --bin NAME -- …`, in the folder in which a person is. Without the package's name: for one package alone cargo would choose
+/// other features of what it depends on than for `xtask`, and build all of that once more.
+pub fn run_program(name: &str) -> Command {
+    let mut command = cargo();
+    command.arg("run").arg("--manifest-path").arg(root().join("Cargo.toml")).args(["--bin", name, "--"]);
+    command
+}
+
+/// Hands on to `command` nothing of what cargo has told this program of itself.
+pub fn unsaid(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_program(name)) {
+        command.env_remove(name);
+    }
+    // Its result is ours to hand over.
+    command.env_remove(crate::report::FILE);
+}
+
+/// Whether cargo sets this for the program that it runs, and no person does.
+fn is_of_this_program(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+}
+
+/// The repository's top folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// A folder below `target/`, empty, and ours until this process ends: a second run of the same chore would empty it under our feet.
+///
+/// # Errors
+/// When another process has it, or when it cannot be emptied or created.
+pub fn fresh_dir(name: &str) -> Result<PathBuf> {
+    fresh_dir_after(name, |_| Ok(()))
+}
+
+/// The same. `before` is called once the folder is ours, and before it is emptied: for what shall be kept of it.
+///
+/// # Errors
+/// As [`fresh_dir`], and those of `before`.
+pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let dir = root().join("target").join(name);
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let lock = std::fs::File::create(dir.with_extension("lock"))?;
+    lock.try_lock().with_context(|| {
+        format!("{}: another run of this chore uses it; wait for its end, or end it", dir.display())
+    })?;
+    // Held for good: the kernel gives it back with the process, however that ends.
+    std::mem::forget(lock);
+    before(&dir)?;
+    match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(dir.display().to_string()),
+        _ => {}
+    }
+    std::fs::create_dir_all(&dir)?;
+    crate::ends::will_look(&dir);
+    Ok(dir)
+}
+
+/// A short folder outside of the tree, readable by others: the system user postgres must reach what is in it, and a
+/// socket's path may have 107 bytes only. Removed with the guard.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
+    let guard = crate::undo::Guard::new(crate::undo::Undo::RemoveDir(dir.clone()))?;
+    std::fs::create_dir_all(&dir)?;
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+    Ok((dir, guard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_not_told_of_the_program_that_asks() {
+        for name in ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG", "CARGO_TARGET_DIR"] {
+            assert!(!is_of_this_program(OsStr::new(name)), "{name} is a person's");
+        }
+        let command = cargo();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(std::env::var_os(name).is_some(), "{name}: expected to be run by cargo");
+            let gone = command.get_envs().any(|(found, value)| found == OsStr::new(name) && value.is_none());
+            assert!(gone, "{name} is handed on");
+        }
+    }
+}

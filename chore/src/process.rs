@@ -1,0 +1,316 @@
+//! Processes in the background, by pid: started in their own group, logged to a file, ended with us.
+
+use crate::undo::{Guard, Undo};
+use crate::{cmd, ends};
+use anyhow::{Context, Result, bail};
+pub use rustix::process::Signal;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A background process that does not outlive this one.
+#[derive(Debug)]
+pub struct Proc {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    guard: Option<Guard>,
+}
+
+impl Proc {
+    /// Starts `command` with stdout and stderr appended to `log`.
+    ///
+    /// # Errors
+    /// When the log cannot be opened or the program cannot start.
+    pub fn spawn(name: &str, command: Command, log: &Path) -> Result<Self> {
+        Self::start(name, command, log, false).map(|(proc, _)| proc)
+    }
+
+    /// As [`Proc::spawn`], with stdout given to the caller.
+    ///
+    /// # Errors
+    /// As [`Proc::spawn`].
+    pub fn spawn_piped(name: &str, command: Command, log: &Path) -> Result<(Self, ChildStdout)> {
+        let (proc, out) = Self::start(name, command, log, true)?;
+        Ok((proc, out.context("no stdout")?))
+    }
+
+    fn start(name: &str, mut command: Command, log: &Path, piped: bool) -> Result<(Self, Option<ChildStdout>)> {
+        let file = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
+        let stdout = if piped { Stdio::piped() } else { file.try_clone()?.into() };
+        command.stdin(Stdio::null()).stdout(stdout).stderr(file).process_group(0);
+        let shown = cmd::show(&command);
+        let mut child = command.spawn().with_context(|| format!("cannot start: {shown}"))?;
+        let out = child.stdout.take();
+        let pid = child.id();
+        let guard = start_of(pid).map(|start| Guard::new(Undo::KillGroup { pid, start })).transpose()?;
+        Ok((Self { name: name.into(), child, log: log.into(), guard }, out))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.end(true)
+    }
+
+    /// `judged`: the caller looks at the status.
+    fn end(&mut self, judged: bool) -> Option<ExitStatus> {
+        let status = self.child.try_wait().ok().flatten()?;
+        if self.guard.is_some() {
+            ends::note(&self.name, self.child.id(), status, Some(&self.log), judged);
+        }
+        if let Some(guard) = self.guard.take() {
+            // What it started and left behind.
+            kill_group(self.child.id());
+            guard.forget();
+        }
+        Some(status)
+    }
+
+    /// Fails with the end of its log if it is no longer there.
+    ///
+    /// # Errors
+    /// When it ended.
+    pub fn must_run(&mut self) -> Result<()> {
+        match self.ended() {
+            None => Ok(()),
+            Some(status) => bail!("{} ended with {status}: {}", self.name, cmd::tail_of(&self.log, 8)),
+        }
+    }
+
+    /// Waits until `ready`, while it runs.
+    ///
+    /// # Errors
+    /// When it ends first, or `limit` passes.
+    pub fn ready_when(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !ready() {
+            self.must_run()?;
+            if begun.elapsed() > limit {
+                bail!("{}: not {what} after {limit:?}: {}", self.name, cmd::tail_of(&self.log, 8));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When `limit` passes first; it is left running.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return Ok(status);
+            }
+            if begun.elapsed() > limit {
+                bail!("{}: still running after {limit:?}: {}", self.name, cmd::tail_of(&self.log, 8));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Sends a signal, if it still runs.
+    pub fn signal(&mut self, what: Signal) {
+        if self.ended().is_none() {
+            signal(self.pid(), what);
+        }
+    }
+
+    /// Asks it to end, and ends it after `limit`.
+    ///
+    /// # Errors
+    /// When even SIGKILL does not end it.
+    pub fn stop(&mut self, how: Signal, limit: Duration) -> Result<()> {
+        self.signal(how);
+        if self.wait(limit).is_err() {
+            self.signal(Signal::KILL);
+            self.wait(Duration::from_secs(10))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        if self.end(false).is_none() {
+            self.signal(Signal::CONT);
+            let _ = self.stop(Signal::TERM, Duration::from_secs(5));
+        }
+    }
+}
+
+/// Pause between two looks at something that has no event to wait for.
+pub const POLL: Duration = Duration::from_millis(5);
+
+/// Looks until `done` or `limit` passes; says which.
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if begun.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// SIGKILL to what is left of a process group that one of our processes was the first of.
+pub fn kill_group(first: u32) {
+    ends::expect(first);
+    if let Some(pid) = i32::try_from(first).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// Sends a signal to a process that we started. A process that is gone is no error.
+pub fn signal(pid: u32, what: Signal) {
+    if ![Signal::STOP, Signal::CONT].contains(&what) {
+        ends::expect(pid);
+    }
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, what);
+    }
+}
+
+fn stat_field(pid: u32, field: usize) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold spaces: count from behind it.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(field.checked_sub(3)?).map(str::to_owned)
+}
+
+/// When a process started, in clock ticks since boot: with its pid, its identity.
+pub fn start_of(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)?.parse().ok()
+}
+
+/// Which process started it, or has taken it over since.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    stat_field(pid, 4)?.parse().ok()
+}
+
+/// Whether it has ended and only waits for its parent to notice. Its first thread may be gone while others still hold its
+/// files and ports: then it has not.
+pub fn is_zombie(pid: u32) -> bool {
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    stat_field(pid, 3).is_some_and(|s| s == "Z") && threads() <= 1
+}
+
+/// Whether every thread of it is stopped: from then on it takes in nothing more.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let ids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    ids.map(|id| stat_field(id, 3)).all(|state| state.is_some_and(|s| s == "T"))
+}
+
+/// Whether it exists and has not ended.
+pub fn is_alive(pid: u32) -> bool {
+    start_of(pid).is_some() && !is_zombie(pid)
+}
+
+/// The most that it ever had resident, in bytes.
+pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmHWM:")
+}
+
+/// What it has resident now, in bytes.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmRSS:")
+}
+
+fn status_bytes(pid: u32, field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find(|l| l.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Processor time that it has used, all its threads together, in seconds.
+pub fn processor_seconds(pid: u32) -> Option<f64> {
+    let ticks = |field| stat_field(pid, field)?.parse::<u32>().ok();
+    // The kernel shows hundredths, whatever it counts in.
+    Some(f64::from(ticks(14)? + ticks(15)?) / 100.0)
+}
+
+/// With this and a pid, `holdfast dev` tells a gateway to end with it. One that is started again here has another parent.
+const PARENT_ARG: &str = "--die-with";
+
+/// How a process was started, to start it again in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    dir: PathBuf,
+}
+
+impl Launch {
+    /// Reads it from a running process.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn of(pid: u32) -> Result<Self> {
+        let list = |what: &str| -> Result<Vec<String>> {
+            let bytes = std::fs::read(format!("/proc/{pid}/{what}")).with_context(|| format!("process {pid}"))?;
+            Ok(bytes
+                .split(|b| *b == 0)
+                .filter(|p| !p.is_empty())
+                .map(|p| String::from_utf8_lossy(p).into_owned())
+                .collect())
+        };
+        let env =
+            list("environ")?.iter().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
+        let dir = std::fs::read_link(format!("/proc/{pid}/cwd"))?;
+        let mut args = list("cmdline")?;
+        if let Some(at) = args.iter().position(|a| a == PARENT_ARG) {
+            args.drain(at..args.len().min(at + 2));
+        }
+        anyhow::ensure!(!args.is_empty(), "process {pid} has ended");
+        Ok(Self { args, env, dir })
+    }
+
+    /// With another value behind `flag`.
+    ///
+    /// # Errors
+    /// When there is no such flag.
+    pub fn set(&mut self, flag: &str, value: String) -> Result<()> {
+        let at =
+            self.args.iter().position(|arg| arg == flag).with_context(|| format!("no {flag} in {:?}", self.args))?;
+        let slot = self.args.get_mut(at + 1).with_context(|| format!("nothing behind {flag}"))?;
+        *slot = value;
+        Ok(())
+    }
+
+    /// With more arguments behind those that it had.
+    pub fn add(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    /// Without arguments that were added last; nothing changes where these were not.
+    pub fn take_back(&mut self, args: &[&str]) {
+        let from = self.args.len().saturating_sub(args.len());
+        if self.args[from..].iter().eq(args) {
+            self.args.truncate(from);
+        }
+    }
+
+    /// With another program and the same arguments.
+    pub fn set_program(&mut self, program: &Path) {
+        self.args[0] = program.display().to_string();
+    }
+
+    /// The same command again.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.args[0]);
+        command.args(&self.args[1..]).env_clear().envs(self.env.iter().cloned()).current_dir(&self.dir);
+        command
+    }
+}

@@ -1,0 +1,256 @@
+//! What a person sees while a chore runs: numbered-by-time steps, notes below them, and one closing count.
+
+use crate::report::Report;
+use crate::times::Times;
+use std::cell::RefCell;
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Names the time at which the run began, Unix milliseconds, for a program that is a part of it.
+pub const BEGUN: &str = "HOLDFAST_CHORE_BEGUN";
+
+/// When the run began, Unix milliseconds: when this program said its first step, or when the program that started it did.
+pub fn begun_unix_ms() -> u64 {
+    static START: OnceLock<u64> = OnceLock::new();
+    *START.get_or_init(|| std::env::var(BEGUN).ok().and_then(|text| text.parse().ok()).unwrap_or_else(unix_ms))
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn since_start() -> Duration {
+    Duration::from_millis(unix_ms().saturating_sub(begun_unix_ms()))
+}
+
+fn stamp() -> String {
+    let s = since_start().as_secs();
+    format!("{:02}:{:02}", s / 60, s % 60)
+}
+
+thread_local! {
+    /// What this thread has said since it was told to keep it.
+    static HELD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs something that says what it does beside something else that does: its lines are kept and returned, to be said in one piece. Those of this thread
+/// only, and each step with the time at which it began.
+pub fn held<T>(run: impl FnOnce() -> T) -> (T, Vec<String>) {
+    HELD.set(Some(Vec::new()));
+    let result = run();
+    (result, HELD.take().unwrap_or_default())
+}
+
+/// Keeps a line if this thread was told to; gives it back otherwise.
+fn keep(text: String) -> Option<String> {
+    HELD.with_borrow_mut(|held| match held {
+        Some(lines) => {
+            lines.push(text);
+            None
+        }
+        None => Some(text),
+    })
+}
+
+/// A step begins. Everything goes to stdout and is flushed, so that a log file shows where a run hangs.
+pub fn step(text: impl AsRef<str>) {
+    let Some(text) = keep(format!("[{}] {}", stamp(), text.as_ref())) else { return };
+    let mut out = std::io::stdout().lock();
+    // A closed pipe (`| head`) is no reason to stop a run that holds mounts.
+    let _ = if out.is_terminal() { writeln!(out, "\x1b[1m{text}\x1b[0m") } else { writeln!(out, "{text}") };
+    let _ = out.flush();
+}
+
+/// A detail of the current step.
+pub fn note(text: impl AsRef<str>) {
+    line(format!("        {}", text.as_ref()));
+}
+
+/// A plain line: results and tables.
+pub fn line(text: impl AsRef<str>) {
+    let Some(text) = keep(text.as_ref().to_owned()) else { return };
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}");
+    let _ = out.flush();
+}
+
+/// How many of the things that failed are said again at the end, and how many characters of each.
+const AGAIN: (usize, usize) = (20, 600);
+
+/// What failed so far, in the words in which it was said.
+static FAILINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps what failed, to be said once more at the end: who is given the last lines of a long run's log finds the reason in them.
+pub fn failing(text: impl Into<String>) {
+    FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
+}
+
+/// What failed so far, in the order in which it did.
+pub fn failings() -> Vec<String> {
+    FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The lines that say it once more.
+fn again(failings: &[String]) -> Vec<String> {
+    let (most, longest) = AGAIN;
+    let mut lines: Vec<String> = failings
+        .iter()
+        .take(most)
+        .map(|text| match text.char_indices().nth(longest) {
+            Some((end, _)) => format!("        {} ...", &text[..end]),
+            None => format!("        {text}"),
+        })
+        .collect();
+    if failings.len() > most {
+        lines.push(format!("        ... and {} more lines of failures above", failings.len() - most));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, "What failed:".into());
+    }
+    lines
+}
+
+/// Some check failed; everything about it has been said.
+#[derive(Debug)]
+pub struct Failed;
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("failed")
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// How many checks went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Count {
+    /// Checks that ran and held.
+    pub passed: u64,
+    /// Checks that ran and did not hold.
+    pub failed: u64,
+    /// Checks that did not run, each with a reason printed where it was skipped.
+    pub skipped: u64,
+}
+
+impl Count {
+    /// Counts one check and prints it: `ok NAME` or `FAILED NAME: why`.
+    pub fn check(&mut self, name: &str, result: anyhow::Result<()>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                line(format!("ok {name}"));
+            }
+            Err(why) => {
+                self.failed += 1;
+                let text = format!("FAILED {name}: {why:#}");
+                line(&text);
+                failing(text);
+            }
+        }
+    }
+
+    /// Counts one check that could not run here.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        self.skipped += 1;
+        line(format!("skipped {name}: {why}"));
+    }
+
+    /// Adds another count.
+    pub fn add(&mut self, other: Count) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Prints what failed once more, the closing line, and turns a failure into an error.
+    ///
+    /// # Errors
+    /// [`Failed`] when anything failed.
+    pub fn close(self) -> anyhow::Result<()> {
+        self.close_after(None)
+    }
+
+    /// The same, with where the time went before it. A program that is a part of another one's run hands all of it over instead.
+    ///
+    /// # Errors
+    /// [`Failed`] when anything failed.
+    pub fn close_after(self, times: Option<&Times>) -> anyhow::Result<()> {
+        let failings = failings();
+        let singles = times.map(Times::singles).unwrap_or_default();
+        let report = Report { count: self, singles, failings };
+        if !report.hand_over()? {
+            times.iter().for_each(|times| times.say());
+            if self.failed > 0 {
+                again(&report.failings).iter().for_each(line);
+            }
+            line(self.to_string());
+        }
+        if self.failed == 0 { Ok(()) } else { Err(Failed.into()) }
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// What a line `test result: …` of cargo says; nothing for any other line.
+pub fn counted(text: &str) -> Count {
+    let mut count = Count::default();
+    let Some(rest) = text.strip_prefix("test result: ") else { return count };
+    for part in rest.split(['.', ';']) {
+        let mut words = part.split_whitespace();
+        let (Some(Ok(n)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) else { continue };
+        match what {
+            "passed" => count.passed += n,
+            "failed" => count.failed += n,
+            "ignored" => count.skipped += n,
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_said_again_within_bounds() {
+        assert!(again(&[]).is_empty());
+        assert_eq!(again(&["FAILED stores: why".into()]), ["What failed:", "        FAILED stores: why"]);
+        let (most, longest) = AGAIN;
+        let lines = again(&vec!["ü".repeat(longest + 1); most + 2]);
+        assert_eq!(lines.len(), most + 2, "the heading, the most that are said, how many are not");
+        assert_eq!(lines[1], format!("        {} ...", "ü".repeat(longest)));
+        assert_eq!(lines[most + 1], "        ... and 2 more lines of failures above");
+    }
+
+    #[test]
+    fn what_a_thread_says_is_kept_for_it_alone() {
+        let (result, said) = held(|| {
+            step("begins");
+            note("a detail");
+            let other = std::thread::spawn(|| keep("another".into())).join().expect("no panic");
+            assert_eq!(other, Some("another".into()), "of another thread");
+            7
+        });
+        assert_eq!(result, 7);
+        assert_eq!(said.len(), 2, "found {said:?}");
+        assert!(said[0].starts_with('[') && said[0].ends_with("] begins"), "found {:?}", said[0]);
+        assert_eq!(said[1], "        a detail");
+        assert_eq!(keep("later".into()), Some("later".into()), "it is said as ever afterwards");
+    }
+
+    #[test]
+    fn cargo_result_lines_are_added_up() {
+        let text = "test result: FAILED. 12 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(counted(text), Count { passed: 12, failed: 2, skipped: 1 });
+        assert_eq!(counted("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out").passed, 3);
+        assert_eq!(counted("running 3 tests"), Count::default());
+    }
+}

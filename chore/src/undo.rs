@@ -1,0 +1,193 @@
+//! Taking back what a chore did to the machine: mounts, loop devices, processes, folders.
+//!
+//! ```text
+//!  chore ── add 7 {"umount": …} ──▶ reaper   a copy of this program in a process group of its own,
+//!    │   ── done 7 ───────────────▶   │      reading our pipe
+//!    ╳  ends in any way: return, panic, Ctrl-C, SIGKILL
+//!                                     └─▶ the pipe closes: what is still listed is taken back, newest first
+//! ```
+//! A signal handler would not see a SIGKILL, and needs `unsafe` or a runtime; a closing pipe needs neither.
+
+use crate::{cmd, process};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// One thing to take back. Each is harmless when there is nothing to take back any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Undo {
+    /// End a process: SIGTERM, and SIGKILL five seconds later. `start` tells it from a later process with its number.
+    Kill {
+        /// Its process id.
+        pid: u32,
+        /// When it started, in clock ticks since boot.
+        start: u64,
+    },
+    /// The same for a process that we started as the first of its own process group, and for all that it started there.
+    KillGroup {
+        /// Its process id.
+        pid: u32,
+        /// When it started, in clock ticks since boot.
+        start: u64,
+    },
+    /// Unmount, lazily if it is busy.
+    Umount(PathBuf),
+    /// Detach a loop device.
+    Loop(PathBuf),
+    /// Remove a folder and what is in it.
+    RemoveDir(PathBuf),
+}
+
+impl Undo {
+    fn run(&self) {
+        match self {
+            Undo::Kill { pid, start } => {
+                let same = || process::start_of(*pid) == Some(*start) && !process::is_zombie(*pid);
+                if same() {
+                    process::signal(*pid, process::Signal::TERM);
+                    if !process::wait_until(Duration::from_secs(5), || !same()) && same() {
+                        process::signal(*pid, process::Signal::KILL);
+                    }
+                }
+            }
+            Undo::KillGroup { pid, start } => {
+                Undo::Kill { pid: *pid, start: *start }.run();
+                // The group's number is free again once all of it is gone: another process may be the first of one by now.
+                if process::start_of(*pid).is_none_or(|now| now == *start) {
+                    process::kill_group(*pid);
+                }
+            }
+            Undo::Umount(path) => {
+                let mounted = || {
+                    let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+                    table.lines().any(|l| l.split(' ').nth(1) == path.to_str())
+                };
+                if mounted() && !cmd::cmd("umount").arg(path).succeeds() {
+                    cmd::cmd("umount").arg("-l").arg(path).succeeds();
+                }
+            }
+            Undo::Loop(dev) => {
+                // `--detach` of a device that is in use marks it to go with its last user.
+                if cmd::cmd("losetup").arg(dev).succeeds() {
+                    cmd::cmd("losetup").arg("--detach").arg(dev).succeeds();
+                }
+            }
+            Undo::RemoveDir(path) => {
+                let _ = std::fs::remove_dir_all(path);
+            }
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Word {
+    Add(u64, Undo),
+    Done(u64),
+}
+
+fn tell(word: &Word) -> Result<()> {
+    static PIPE: OnceLock<Mutex<Option<ChildStdin>>> = OnceLock::new();
+    let pipe = PIPE.get_or_init(|| Mutex::new(start_reaper().ok()));
+    let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
+    let pipe = pipe.as_mut().context("the process that cleans up after this one did not start")?;
+    let mut line = serde_json::to_vec(word)?;
+    line.push(b'\n');
+    pipe.write_all(&line).context("the process that cleans up after this one is gone")
+}
+
+/// Hidden argument under which this program is its own reaper.
+pub const REAPER_ARG: &str = "__reaper";
+
+fn start_reaper() -> Result<ChildStdin> {
+    // A group of its own: Ctrl-C in the terminal reaches us and not it.
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(REAPER_ARG)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    child.stdin.take().context("no pipe")
+}
+
+/// The reaper's whole life.
+pub fn reap() {
+    let mut left = BTreeMap::new();
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
+            Ok(Word::Add(id, undo)) => drop(left.insert(id, undo)),
+            Ok(Word::Done(id)) => drop(left.remove(&id)),
+            Err(_) => break,
+        }
+    }
+    if !left.is_empty() {
+        eprintln!("interrupted: taking back {} things (processes, mounts, loop devices)", left.len());
+    }
+    for undo in left.values().rev() {
+        undo.run();
+    }
+}
+
+/// Takes its [`Undo`] back when dropped, or when this process ends in any other way.
+#[must_use = "dropping it takes the thing back at once"]
+#[derive(Debug)]
+pub struct Guard {
+    id: u64,
+    undo: Option<Undo>,
+}
+
+impl Guard {
+    /// Registers `undo`. Call it before the thing is done where a half-done thing must be taken back too.
+    ///
+    /// # Errors
+    /// When the reaper cannot be told.
+    pub fn new(undo: Undo) -> Result<Self> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tell(&Word::Add(id, undo.clone()))?;
+        Ok(Self { id, undo: Some(undo) })
+    }
+
+    /// The thing is gone by itself.
+    pub fn forget(mut self) {
+        self.undo = None;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take() {
+            undo.run();
+        }
+        // If the reaper is gone there is nobody left to tell.
+        let _ = tell(&Word::Done(self.id));
+    }
+}
+
+/// Guards that are taken back newest first.
+#[derive(Debug, Default)]
+pub struct Stack(Vec<Guard>);
+
+impl Stack {
+    /// Registers one more.
+    ///
+    /// # Errors
+    /// As [`Guard::new`].
+    pub fn push(&mut self, undo: Undo) -> Result<()> {
+        self.0.push(Guard::new(undo)?);
+        Ok(())
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}

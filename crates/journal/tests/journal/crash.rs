@@ -1,0 +1,182 @@
+//! Random histories, crashed anywhere, keeping any part of what was not synced (J1 to J6).
+//!
+//! After each crash the journal must hold exactly what some prefix of the history says that reaches at least as far as
+//! what was acknowledged; and that must be durable once it was opened.
+
+use crate::common::{self, Generator, Model, open, write};
+use holdfast_journal::Op;
+use holdfast_testkit::{SimDisk, Survives};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// A run of one journal over several boots.
+struct Run {
+    disk: SimDisk,
+    generator: Generator,
+    /// Operations since the last recovery, and how many of them were acknowledged.
+    issued: Vec<Op>,
+    acknowledged: usize,
+    /// The state before them.
+    base: Model,
+    boots: u64,
+    /// Whether syncs are to be left out.
+    forgetful: bool,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let generator = Generator::new(seed);
+        Self {
+            disk: SimDisk::new(),
+            generator,
+            issued: Vec::new(),
+            acknowledged: 0,
+            base: Model::default(),
+            boots: 0,
+            forgetful: false,
+        }
+    }
+
+    fn state_after(&self, ops: usize) -> Model {
+        let mut model = self.base.clone();
+        self.issued[..ops].iter().for_each(|op| model.apply(op));
+        model
+    }
+
+    /// One boot: recovers, checks, works until the power goes. `Err` says what is wrong.
+    fn boot(&mut self, jobs: u64, crash_after: u64) -> Result<(), String> {
+        self.boots += 1;
+        let seed = self.generator.rng.next();
+        if self.generator.rng.chance(20) {
+            // The power may go during recovery, too, any number of times.
+            let steps = self.generator.rng.below(12);
+            self.disk.die_after(steps);
+            let _ = open(&self.disk, seed);
+            self.crash();
+        }
+        let (mut journal, report) = open(&self.disk, seed ^ 1).map_err(|error| error.to_string())?;
+        if !report.corrupt.is_empty() || !report.damaged.is_empty() {
+            return Err(format!("boot {}: a crash alone was taken for corruption: {report:?}", self.boots));
+        }
+        let found = Model::of(&journal)?;
+        let Some(reached) = (self.acknowledged..=self.issued.len()).find(|ops| self.state_after(*ops) == found) else {
+            let (acknowledged, issued) = (self.acknowledged, self.issued.len());
+            return Err(format!(
+                "boot {}: not a state after {acknowledged} to {issued} operations\nfound {}\nacknowledged {}\nreport {report:?}",
+                self.boots,
+                brief(&found),
+                brief(&self.state_after(acknowledged)),
+            ));
+        };
+        let lost = self.disk.crashed(Survives::Nothing);
+        let (again, report_again) = open(&lost, seed ^ 2).map_err(|error| error.to_string())?;
+        let found_again = Model::of(&again)?;
+        if found_again != found {
+            return Err(format!(
+                "boot {}: what recovery returned was not durable\nfirst {}\nthen {}\n{report:?}\n{report_again:?}",
+                self.boots,
+                brief(&found),
+                brief(&found_again),
+            ));
+        }
+        self.base = self.state_after(reached);
+        self.issued.clear();
+        self.acknowledged = 0;
+
+        if self.forgetful {
+            self.disk.ignore_syncs();
+        }
+        self.disk.die_after(crash_after);
+        let mut model = self.base.clone();
+        for _ in 0..jobs {
+            let mut ops = VecDeque::new();
+            for _ in 0..1 + self.generator.rng.below(3) {
+                let job = self.generator.job(&model);
+                job.iter().for_each(|op| model.apply(op));
+                ops.extend(job);
+            }
+            self.issued.extend(ops.iter().cloned());
+            let fine = write(&mut journal, &mut ops);
+            self.acknowledged = self.issued.len() - ops.len();
+            if !fine || journal.tidy().is_err() {
+                break;
+            }
+            if self.generator.rng.chance(15) && journal.mark_idle().is_err() {
+                break;
+            }
+            if self.generator.rng.chance(3) {
+                let old = self.disk.names().into_iter().rev().find_map(|name| self.disk.contents(&name));
+                self.disk.recycle(old.unwrap_or_default());
+            }
+        }
+        if self.generator.rng.chance(30) && journal.finish().is_err() && !self.disk.is_dead() {
+            return Err("a clean end failed".to_string());
+        }
+        drop(journal);
+        self.crash();
+        Ok(())
+    }
+
+    fn crash(&mut self) {
+        let rng = &mut self.generator.rng;
+        if rng.chance(25) {
+            return self.disk.restart();
+        }
+        self.disk = match rng.below(5) {
+            0 => self.disk.crashed(Survives::Nothing),
+            1 => self.disk.crashed(Survives::Everything),
+            2 => {
+                let unsynced = self.disk.unsynced_bytes() as u64;
+                self.disk.crashed(Survives::Prefix(rng.below(unsynced + 1) as usize))
+            }
+            _ => {
+                let percent = rng.below(101);
+                self.disk.crashed(Survives::Some(&mut || rng.chance(percent)))
+            }
+        };
+    }
+}
+
+fn brief(model: &Model) -> String {
+    let group = |(id, group): (&holdfast_types::GroupId, &common::ModelGroup)| {
+        let entries: Vec<String> =
+            group.entries.iter().map(|(index, (term, _))| format!("{}-{index}", term.0)).collect();
+        format!(
+            "{id}: purged {:?} committed {:?} vote {:?} entries {}",
+            group.purged,
+            group.committed,
+            group.vote,
+            entries.join(" ")
+        )
+    };
+    model.0.iter().map(group).collect::<Vec<_>>().join("\n  ")
+}
+
+fn run(seed: u64, boots: u64, jobs: u64, forgetful: bool) -> Result<(), String> {
+    let mut run = Run::new(seed);
+    run.forgetful = forgetful;
+    for _ in 0..boots {
+        let crash_after = run.generator.rng.below(4 * jobs + 4);
+        run.boot(jobs, crash_after)?;
+    }
+    run.boot(0, u64::MAX)
+}
+
+proptest! {
+    // More with PROPTEST_CASES=20000.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(400), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_acknowledged_survives_any_crash(seed in any::<u64>(), boots in 1u64..8, jobs in 1u64..60) {
+        if let Err(what) = run(seed, boots, jobs, false) {
+            prop_assert!(false, "seed {} boots {} jobs {}: {}", seed, boots, jobs, what);
+        }
+    }
+}
+
+/// The checker's own check: a journal whose syncs do nothing must be caught.
+#[test]
+fn a_missing_sync_is_noticed() {
+    let caught = (0..20).filter(|seed| run(*seed, 4, 30, true).is_err()).count();
+    assert!(caught >= 15, "only {caught} of 20 histories without syncs were found wrong");
+}

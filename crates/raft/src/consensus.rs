@@ -1,0 +1,303 @@
+//! [`Consensus`]: what everything above Raft needs of a group. `RaftGroup` implements it with openraft; a simulation
+//! implements it in memory and runs thousands of short histories in seconds (ADR 0017).
+//!
+//! Every implementation promises what Raft promises: one order of entries; each entry is applied once and in that
+//! order; only the one leader of a term appends in that term; no later leader contradicts an acknowledgement time.
+
+use crate::status::{GroupStatus, Leadership};
+use crate::wire::MEMBERSHIP_MARK;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use holdfast_log::{ReadError, ReadPlace};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// Handle to a group. Cheap to clone.
+pub type Group = Arc<dyn Consensus>;
+
+/// An entry that was committed and applied here.
+#[derive(Clone, Debug)]
+pub struct Proposed {
+    /// Its place in the log.
+    pub id: LogId,
+    /// What the state machine answered.
+    pub answer: Bytes,
+}
+
+/// A proposal did not come back as applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Never appended anywhere: this member does not lead, or not in the term asked for.
+    #[error("not the leader; the leader is {}", .leader.map_or("unknown".to_string(), |m| m.to_string()))]
+    NotLeader {
+        /// Whom to ask instead, if known.
+        leader: Option<MemberId>,
+    },
+    /// It may have happened or may still happen (R12).
+    #[error("outcome unknown: {reason}")]
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+    /// The group has stopped on this member.
+    #[error("group stopped: {reason}")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+    /// A state machine never gets such a payload.
+    #[error("payload: found first byte {found:?}, expected at least one byte, the first not {MEMBERSHIP_MARK:#04x}")]
+    BadPayload {
+        /// The first byte.
+        found: Option<u8>,
+    },
+}
+
+/// A change of members or leader did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The group refused or has stopped.
+    #[error("group {group}: {reason}")]
+    Refused {
+        /// The group.
+        group: GroupId,
+        /// Why.
+        reason: String,
+    },
+    /// It was not done within the limit; it may still happen.
+    #[error("group {group}: {what} not done within {limit:?}; it may still happen")]
+    Late {
+        /// The group.
+        group: GroupId,
+        /// What was asked for.
+        what: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+}
+
+/// The outcome of a proposal.
+pub type Outcome = Result<Proposed, ProposeError>;
+
+/// A proposal on its way.
+pub struct Pending(BoxFuture<'static, Outcome>);
+
+impl Pending {
+    pub(crate) fn new(outcome: impl Future<Output = Outcome> + Send + 'static) -> Self {
+        Self(outcome.boxed())
+    }
+
+    /// Waits until the entry was applied here, or until it is known that it will not be.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; `Unknown` if it may have happened.
+    pub async fn wait(self) -> Outcome {
+        self.0.await
+    }
+}
+
+impl From<oneshot::Receiver<Outcome>> for Pending {
+    /// A dropped sender means that nobody knows the outcome.
+    fn from(receiver: oneshot::Receiver<Outcome>) -> Self {
+        let unknown = || ProposeError::Unknown { reason: "the group dropped the proposal".to_string() };
+        Self::new(receiver.map(move |outcome| outcome.unwrap_or_else(|_| Err(unknown()))))
+    }
+}
+
+/// One Raft group as seen from one member.
+///
+/// The methods from [`Consensus::transfer_leader`] on have defaults for a group whose members and leader cannot be
+/// changed.
+pub trait Consensus: Send + Sync + 'static {
+    /// The group's id.
+    fn id(&self) -> GroupId;
+
+    /// This member.
+    fn me(&self) -> MemberId;
+
+    /// Who leads; changes wake the receiver.
+    fn leadership(&self) -> watch::Receiver<Leadership>;
+
+    /// The term in which this member leads, as far as it knows; not a permission to serve (see `control::serve`).
+    ///
+    /// Never the term in which this process started (R6), and nothing once the group has stopped here.
+    fn leading_term(&self) -> Option<Term>;
+
+    /// The term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in
+    /// it; in a joint membership a quorum of each set.
+    fn quorum_acked(&self) -> Option<(Term, MonoTime)>;
+
+    /// The last entry applied here.
+    fn applied(&self) -> LogId;
+
+    /// The last entry that the newest snapshot here covers.
+    fn snapshot_last(&self) -> Option<LogId>;
+
+    /// Why the newest snapshot here could not be written to disk yet. It is tried again; nothing is purged meanwhile.
+    fn unsaved_snapshot(&self) -> Option<String> {
+        None
+    }
+
+    /// Bytes of the log that are live here.
+    fn live_bytes(&self) -> u64;
+
+    /// Hands an entry to the group; with `term`, only if this member leads in just that term. [`Pending`] gives the
+    /// entry's outcome. Dropping it does not take the entry back.
+    ///
+    /// # Errors
+    /// `Stopped`, or `BadPayload` before anything happened.
+    fn submit(&self, term: Option<Term>, payload: Bytes) -> BoxFuture<'_, Result<Pending, ProposeError>>;
+
+    /// [`Consensus::submit`], then waits at most `limit`.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; `Unknown` after `limit`.
+    fn propose(&self, term: Option<Term>, payload: Bytes, limit: Duration) -> BoxFuture<'_, Outcome> {
+        let all = async move { self.submit(term, payload).await?.wait().await };
+        Box::pin(async move {
+            tokio::time::timeout(limit, all)
+                .await
+                .unwrap_or_else(|_| Err(ProposeError::Unknown { reason: format!("no answer within {limit:?}") }))
+        })
+    }
+
+    /// Part of one entry's payload, from memory or from the journal, checked (R9).
+    ///
+    /// # Errors
+    /// Purged in the meantime (look the place up again), corrupt, or I/O.
+    fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadError>>;
+
+    /// Like [`Consensus::read_log`] for each of `places`, in their order; cheaper than one by one.
+    ///
+    /// # Errors
+    /// The first one met.
+    fn read_log_many(&self, places: Vec<ReadPlace>) -> BoxFuture<'_, Result<Vec<Bytes>, ReadError>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(places.len());
+            for ReadPlace { index, offset, len } in places {
+                found.push(self.read_log(index, offset, len).await?);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Builds a snapshot if the state machine has a newer one, and purges what it covers. Returns at once.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>>;
+
+    /// The group as this member sees it.
+    fn status(&self) -> GroupStatus;
+
+    /// Asks `to` to take over. The caller MUST have stopped serving in this term before (design, "Who serves").
+    /// Returns at once.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    fn transfer_leader(&self, _to: MemberId) -> BoxFuture<'_, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Stands for election now, with a pre-vote.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    fn stand_for_election(&self) -> BoxFuture<'_, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Gives a group its first members. Safe to call at several of them with the same list; a no-op once done.
+    ///
+    /// # Errors
+    /// When the list is refused.
+    fn initialize<'a>(&'a self, _members: &'a BTreeMap<MemberId, String>) -> BoxFuture<'a, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Whether the group has ever had members here.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    fn is_initialized(&self) -> BoxFuture<'_, Result<bool, GroupError>> {
+        Box::pin(ready(Ok(true)))
+    }
+
+    /// If `aside`, this member stands for no election from now on. It still votes, and keeps a leadership that it has.
+    fn stand_aside(&self, _aside: bool) {}
+
+    /// How long no leader has been heard here; zero while this member leads.
+    fn unheard(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Whether a change of members that this process began is under way. Do not judge it by what it has done so far.
+    fn is_changing(&self) -> bool {
+        false
+    }
+
+    /// Whether the others that answer could remove this member from the group and go on. Only the leader knows.
+    fn may_do_without_me(&self) -> bool {
+        false
+    }
+
+    /// Adds learners, at their addresses. Only at the leader, and only while entry `seen` is the newest membership.
+    ///
+    /// # Errors
+    /// `Refused` if this member does not lead, the membership is newer than `seen`, or another change is under way;
+    /// `Late` after `limit`: then the change goes on.
+    fn add_learners<'a>(
+        &'a self,
+        _members: &'a BTreeMap<MemberId, String>,
+        _seen: Option<LogId>,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Removes learners. Only at the leader.
+    ///
+    /// # Errors
+    /// As [`Consensus::add_learners`].
+    fn drop_learners<'a>(
+        &'a self,
+        _members: &'a BTreeSet<MemberId>,
+        _seen: Option<LogId>,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Makes `voters` the voters, through a joint membership. A voter that is not among them leaves the group. Only at
+    /// the leader, which MUST know that a majority of the old and of the new voters answers: the change cannot be taken
+    /// back.
+    ///
+    /// # Errors
+    /// As [`Consensus::add_learners`].
+    fn change_voters<'a>(
+        &'a self,
+        _voters: &'a BTreeSet<MemberId>,
+        _seen: Option<LogId>,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+
+    /// Ends the joint membership that entry `seen` began and no leader ended: the newer set alone decides from here on.
+    /// It is the entry that the leader who began the change would have proposed next. Only at the leader.
+    ///
+    /// # Errors
+    /// As [`Consensus::add_learners`].
+    fn end_change(&self, _seen: Option<LogId>, _limit: Duration) -> BoxFuture<'_, Result<(), GroupError>> {
+        fixed(self.id())
+    }
+}
+
+fn fixed<T: Send + 'static>(group: GroupId) -> BoxFuture<'static, Result<T, GroupError>> {
+    let reason = "members and leader of this group cannot be changed through it".to_string();
+    Box::pin(ready(Err(GroupError::Refused { group, reason })))
+}

@@ -1,0 +1,166 @@
+//! Ends a group on this node for ever, because its set is deleted: what is removed, in which order, and the note that
+//! keeps the group from ever starting again (docs/adr/0029-deletion-of-sets.md).
+//!
+//! ```text
+//!   running, or not ──▶ note Ending ──▶ stopped ──▶ note Ending{voters} ──▶ snapshot, quarantine, log dropped ──▶ note Ended{voters}
+//!                           │ no start from here on, also after a crash; done again from here
+//! ```
+//! E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new
+//!     group, and a node that has not heard of the deletion could give it its first members again.
+//! E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
+//! E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a
+//!     change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is never
+//!     used again.
+
+use crate::end_marker::{self, Ended, Stage};
+use crate::node::{NodeError, RaftNode};
+use crate::peer_call::To;
+use crate::proto;
+use crate::wire::{MEMBERSHIP_MARK, RaftMembership, membership_from_bytes};
+use crate::{quarantine, snapshot_file};
+use holdfast_log::GroupLog;
+use holdfast_types::{GroupId, LogId, MemberId};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+/// How long a peer may take to answer whether it has ended a group.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Number of entries read at once in search of a membership, from the newest on.
+const LOOK_BACK: u64 = 64;
+
+fn sets_of(membership: &RaftMembership) -> Vec<BTreeSet<MemberId>> {
+    let sets = membership.get_joint_config().iter();
+    sets.map(|set| set.iter().copied().map(MemberId).collect()).collect()
+}
+
+/// The newest membership entry of `log`, committed or not, as openraft counts it.
+async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<MemberId>>)>> {
+    let state = log.state();
+    let (Some(first), Some(last)) = (state.first, state.last) else { return Ok(None) };
+    let mut end = last.index.0 + 1;
+    while end > first.0 {
+        let begin = end.saturating_sub(LOOK_BACK).max(first.0);
+        let mut at = begin;
+        let mut found = None;
+        while at < end {
+            let entries = log.entries(at..end, usize::MAX).await?;
+            let Some(newest) = entries.last().map(|entry| entry.id.index.0) else { break };
+            for entry in entries.iter().filter(|entry| entry.payload.first() == Some(&MEMBERSHIP_MARK)) {
+                let membership = membership_from_bytes(entry.payload.get(1..).unwrap_or_default())
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+                found = Some((entry.id, sets_of(&membership)));
+            }
+            at = newest + 1;
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+        end = begin;
+    }
+    Ok(None)
+}
+
+impl RaftNode {
+    /// The voters of a group that no longer runs here, from its log and its snapshot. What cannot be read counts as
+    /// unknown.
+    async fn voters_of(&self, id: GroupId) -> Ended {
+        let in_log = match newest_in(&self.log().group(id)).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
+                return Ended::default();
+            }
+        };
+        let stored = || snapshot_file::load(self.snapshots_dir(), id, self.config().sealing.as_ref()).ok().flatten();
+        let in_snapshot = || {
+            let stored = stored()?;
+            let membership = &stored.meta.last_membership;
+            Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, sets_of(membership.membership())))
+        };
+        // After a crash between a snapshot and its purge, the log begins before the snapshot.
+        let all = [in_log, in_snapshot()];
+        Ended { voters: all.into_iter().flatten().max_by_key(|(at, _)| *at) }
+    }
+
+    /// Ends group `id` here, for ever: it stops, only a note of it is left on this disk, and it is never started again.
+    /// May be called again, and must be after an error. The caller MUST have stopped everything that uses the group.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] when the disk or the journal refuses.
+    ///
+    /// # Panics
+    /// For group 0, which nobody ends.
+    pub async fn end_group(&self, id: GroupId) -> Result<(), NodeError> {
+        assert!(id != GroupId::CLUSTER, "R11: group 0 is not ended");
+        let io = |source| NodeError::Io { group: id, source };
+        let dir = self.snapshots_dir().to_path_buf();
+        let known = match end_marker::load(&dir, id).map_err(io)? {
+            Some((Stage::Ended, _)) => return Ok(()),
+            Some((Stage::Ending, ended)) => ended,
+            None => Ended::default(),
+        };
+        // E1, and first of all: a crash after the stop must not be followed by a start.
+        end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
+        self.stop_group(id).await;
+        // E3: nothing is appended any more. After a crash from here on, the voters are in the note.
+        let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
+        end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
+        let from = dir.clone();
+        let removed = holdfast_log::spawn_blocking(move || {
+            snapshot_file::remove(&from, id)?;
+            quarantine::clear(&from, id)
+        });
+        removed.await.map_err(|e| io(io::Error::other(e)))?.map_err(io)?;
+        self.forget_healing(id);
+        self.log().group(id).drop_group().await.map_err(io)?;
+        end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
+        tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
+        Ok(())
+    }
+
+    /// Whether group `id` has ended here or begins to, so that it must not start (E1). An unreadable note is reported
+    /// by the start.
+    pub fn is_over(&self, id: GroupId) -> bool {
+        end_marker::is_over(self.snapshots_dir(), id).unwrap_or(false)
+    }
+
+    /// What this member knows of group `id`, if it has ended it (E2).
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn ended(&self, id: GroupId) -> io::Result<Option<Ended>> {
+        let note = end_marker::load(self.snapshots_dir(), id)?;
+        Ok(note.and_then(|(stage, ended)| (stage == Stage::Ended).then_some(ended)))
+    }
+
+    /// Asks `peer`, at `addr` (`HOST:PORT`), whether it has ended group `id`; `None` where it has not.
+    ///
+    /// # Errors
+    /// Why it could not be asked, for people.
+    pub async fn ask_ended(&self, id: GroupId, peer: MemberId, addr: &str) -> Result<Option<Ended>, String> {
+        if peer == self.member() {
+            return self.ended(id).map_err(|e| e.to_string());
+        }
+        let to = To { group: id, peer, addr, limit: ASK_LIMIT };
+        let message = proto::EndedRequest {};
+        let reply = self.call(to, message, |mut peer, request| async move { peer.ended(request).await }).await?;
+        let set = |set: proto::EndedVoters| set.members.into_iter().map(MemberId).collect();
+        let at = reply.at.map(|at| LogId::new(at.term, at.index));
+        let voters = at.map(|at| (at, reply.sets.into_iter().map(set).collect()));
+        Ok(reply.ended.then_some(Ended { voters }))
+    }
+
+    /// The answer to [`RaftNode::ask_ended`].
+    pub(crate) fn ended_reply(&self, id: GroupId) -> io::Result<proto::EndedReply> {
+        let Some(ended) = self.ended(id)? else { return Ok(proto::EndedReply::default()) };
+        let (at, sets) = ended.voters.unzip();
+        let set = |set: BTreeSet<MemberId>| proto::EndedVoters { members: set.into_iter().map(|id| id.0).collect() };
+        Ok(proto::EndedReply {
+            ended: true,
+            at: at.map(|at| proto::LogId { term: at.term.0, index: at.index.0 }),
+            sets: sets.unwrap_or_default().into_iter().map(set).collect(),
+        })
+    }
+}

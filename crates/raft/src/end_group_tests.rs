@@ -1,0 +1,111 @@
+//! Groups that are ended for ever, over real sockets and real journals.
+
+use crate::NodeError;
+use crate::consensus::Consensus;
+use crate::group_tests::{GROUP, Host, List, leader, listeners, propose, wait_len};
+use holdfast_types::MemberId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    Ok((hosts, addresses))
+}
+
+fn files_of(dir: &std::path::Path, member: u64) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir.join(format!("raft-{member}")))? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// E1, E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither
+/// does an ended one that starts again on its old disk and is told to begin the group anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    let entries = propose(&hosts, "before").await?;
+    for host in &hosts {
+        wait_len(&host.list, entries).await?;
+    }
+    let at = leader(&hosts).await?;
+    hosts[at].group.trigger_snapshot().await?;
+    let last = hosts.remove(at);
+    let me = last.node.member();
+    for host in &hosts {
+        let id = host.node.member();
+        assert_eq!(last.node.ask_ended(GROUP, id, &addresses[&id]).await, Ok(None), "E2");
+        host.node.end_group(GROUP).await?;
+        host.node.end_group(GROUP).await?;
+        let said = last.node.ask_ended(GROUP, id, &addresses[&id]).await.map_err(anyhow::Error::msg)?;
+        let (_, sets) = said.and_then(|ended| ended.voters).expect("it knew who votes");
+        assert_eq!(sets, [addresses.keys().copied().collect::<BTreeSet<_>>()], "E3");
+        assert!(host.node.group(GROUP).is_none());
+        assert_eq!(files_of(dir.path(), id.0)?, [format!("group-{}.ended", GROUP.0)]);
+        let state = host.node.log().group(GROUP).state();
+        assert_eq!((state.last, state.purged, state.vote), (None, None, None), "nothing is left in the journal");
+    }
+    let unheard = last.group.propose(None, "after".into(), std::time::Duration::from_millis(1500)).await;
+    assert!(unheard.is_err(), "D2: {unheard:?}");
+    assert_eq!(last.node.ask_ended(GROUP, me, &addresses[&me]).await, Ok(None));
+    // On its old disk, told of the set by a group 0 that is behind.
+    let gone = hosts.remove(0);
+    let id = gone.node.member();
+    gone.end().await;
+    let node = Host::node(dir.path(), id.0)?;
+    let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "E1: {refused:?}");
+    node.end_group(GROUP).await?;
+    assert!(node.ended(GROUP)?.is_some());
+    node.stop().await;
+    for host in hosts.into_iter().chain([last]) {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// A gateway that comes back hears of the deletion before it has started the group: it ends what lies on its disk, and
+/// says who votes by what it finds there. A crash in the middle is gone on with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = three(dir.path()).await?;
+    let entries = propose(&hosts, "before").await?;
+    for host in &hosts {
+        wait_len(&host.list, entries).await?;
+    }
+    for host in hosts {
+        host.end().await;
+    }
+    let all: BTreeSet<MemberId> = addresses.keys().copied().collect();
+    for member in 1..=3 {
+        let node = Host::node(dir.path(), member)?;
+        assert!(node.log().group(GROUP).state().last.is_some());
+        node.end_group(GROUP).await?;
+        let said = node.ended(GROUP)?.expect("ended");
+        assert_eq!(said.voters.map(|(_, sets)| sets), Some(vec![all.clone()]), "E3");
+        assert!(node.log().group(GROUP).state().last.is_none());
+        node.stop().await;
+    }
+    // As a crash between the note and the rest leaves it: the note says that it began, and the voters that it had read.
+    let note = dir.path().join("raft-1").join(format!("group-{}.ended", GROUP.0));
+    std::fs::write(&note, b"cut short")?;
+    let node = Host::node(dir.path(), 1)?;
+    assert_eq!(node.ended(GROUP)?, None, "E2");
+    let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "E1: {refused:?}");
+    node.end_group(GROUP).await?;
+    assert!(node.ended(GROUP)?.is_some());
+    node.stop().await;
+    Ok(())
+}

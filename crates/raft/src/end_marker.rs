@@ -1,0 +1,82 @@
+//! The note on disk that keeps an ended group from ever starting again. See `end_group`.
+
+use crate::note_file::{self, Magic};
+use holdfast_types::{GroupId, LogId, MemberId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const MAGIC: &Magic = b"HFENDED1";
+
+/// What a member that has ended a group knows of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The newest membership entry in its log, and its voters: one set, or two in a joint membership. `None`: there was
+    /// none, or it could not be read.
+    pub voters: Option<(LogId, Vec<BTreeSet<MemberId>>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    Ending,
+    Ended,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Image {
+    group: u64,
+    stage: Stage,
+    voters: Option<(LogId, Vec<BTreeSet<MemberId>>)>,
+}
+
+fn path(dir: &Path, group: GroupId) -> PathBuf {
+    dir.join(format!("group-{}.ended", group.0))
+}
+
+/// Makes the note durable.
+pub(crate) fn save(dir: &Path, group: GroupId, stage: Stage, ended: &Ended) -> io::Result<()> {
+    let image = Image { group: group.0, stage, voters: ended.voters.clone() };
+    note_file::replace(&path(dir, group), MAGIC, &postcard::to_stdvec(&image).map_err(io::Error::other)?)
+}
+
+/// The note of `group`. A note that cannot be read means `Ending`: it was written for a reason, and ending the group
+/// again does no harm.
+pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<(Stage, Ended)>> {
+    let Some(bytes) = note_file::read(&path(dir, group))? else { return Ok(None) };
+    let image = note_file::body(&bytes, MAGIC).ok().and_then(|body| postcard::from_bytes::<Image>(body).ok());
+    let image = image.filter(|image| image.group == group.0);
+    Ok(Some(image.map_or((Stage::Ending, Ended::default()), |image| (image.stage, Ended { voters: image.voters }))))
+}
+
+/// Whether `group` may not be started in `dir` any more.
+pub(crate) fn is_over(dir: &Path, group: GroupId) -> io::Result<bool> {
+    load(dir, group).map(|note| note.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_comes_back_and_a_bad_one_ends_the_group_all_the_same() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let group = GroupId(5);
+        assert!(!is_over(dir.path(), group)?);
+        let voters = vec![BTreeSet::from([MemberId(1), MemberId(2)])];
+        let ended = Ended { voters: Some((LogId::new(3, 77), voters)) };
+        save(dir.path(), group, Stage::Ended, &ended)?;
+        assert_eq!(load(dir.path(), group)?, Some((Stage::Ended, ended)));
+        assert!(is_over(dir.path(), group)? && !is_over(dir.path(), GroupId(6))?);
+        let good = std::fs::read(path(dir.path(), group))?;
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(path(dir.path(), group), &bad)?;
+            let stage = load(dir.path(), group)?.map(|(stage, _)| stage);
+            assert_eq!(stage, Some(Stage::Ending), "E1: byte {at} flipped");
+            assert!(is_over(dir.path(), group)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,31 @@
+//! Callbacks that the gateway gives to a [`crate::RaftNode`]: what they decide is not known here.
+
+use crate::lives::Lineage;
+use futures_util::future::BoxFuture;
+use holdfast_types::{GroupId, MemberId};
+
+/// Result of a registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// It is committed: every older life of the member is refused from now on.
+    Done,
+    /// No one could decide it now; ask again. The reason, for people.
+    NotNow(String),
+    /// This life cannot be the member's. The reason, for people.
+    Refused(String),
+}
+
+/// Commits a registration at the leader of group 0.
+pub type Registrar = Box<dyn Fn(MemberId, Lineage, u32) -> BoxFuture<'static, Registered> + Send + Sync>;
+
+/// Progress of a change of a set's stores, as the set's leader reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placing {
+    /// The step that it is ready for: from which stores, to which.
+    pub step: Option<(String, String)>,
+    /// What it waits for, for people.
+    pub waits: String,
+}
+
+/// Reports [`Placing`] if this member leads the set; else `None`.
+pub type Placer = Box<dyn Fn(GroupId) -> Option<Placing> + Send + Sync>;

@@ -1,0 +1,74 @@
+//! Asks the leader of a group for its members. What this member has applied itself may be arbitrarily old.
+
+use crate::change::{CommittedMembers, NotLeading};
+use crate::group::RaftGroup;
+use crate::node::RaftNode;
+use crate::peer_call::To;
+use crate::proto::{self, roll_reply::Result as Outcome};
+use holdfast_types::{GroupId, LogIndex, MemberId};
+use std::time::Duration;
+
+/// How long the leader of a group may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How much of it the leader may take to hear from its quorum.
+const READ_LIMIT: Duration = Duration::from_millis(1500);
+
+/// The leader could not be asked, or could not answer. Ask again later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("group {group}: its members are not known: {why}")]
+pub struct MembershipUnknown {
+    /// The group.
+    pub group: GroupId,
+    /// For people.
+    pub why: String,
+}
+
+impl RaftNode {
+    /// The members of group `id`, from its leader. The leader MUST have applied entry `cluster` of group 0: from then
+    /// on it adds no member that was leaving at that entry.
+    ///
+    /// # Errors
+    /// [`MembershipUnknown`].
+    pub async fn committed_members(
+        &self,
+        id: GroupId,
+        cluster: LogIndex,
+    ) -> Result<CommittedMembers, MembershipUnknown> {
+        let unknown = |why: String| MembershipUnknown { group: id, why };
+        let group = self.local(id).ok_or_else(|| unknown("it does not run here".to_string()))?;
+        if group.leading_term().is_some() {
+            return self.members_as_leader(&group, cluster).await.map_err(|e| unknown(e.to_string()));
+        }
+        let leader = group.leader().filter(|leader| *leader != self.member());
+        let leader = leader.ok_or_else(|| unknown("no leader is known here".to_string()))?;
+        let addr = group.status().members.into_iter().find(|m| m.member == leader).map(|m| m.addr);
+        let to = To { group: id, peer: leader, addr: &addr.unwrap_or_default(), limit: ASK_LIMIT };
+        let message = proto::RollRequest { cluster: cluster.0 };
+        let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
+        match reply.map_err(|why| unknown(format!("{leader}: {why}")))?.result {
+            Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
+                members: roll.members.into_iter().map(MemberId).collect(),
+                applied: LogIndex(roll.applied),
+            }),
+            Some(Outcome::Leader(0)) => Err(unknown(format!("{leader} does not lead, and knows of no leader"))),
+            Some(Outcome::Leader(other)) => Err(unknown(format!("{leader} does not lead, {} does", MemberId(other)))),
+            Some(Outcome::Busy(why)) => Err(unknown(format!("{leader}: {why}"))),
+            None => Err(unknown(format!("{leader}: an answer without a result"))),
+        }
+    }
+
+    /// The leader's answer.
+    pub(crate) async fn members_as_leader(
+        &self,
+        group: &RaftGroup,
+        cluster: LogIndex,
+    ) -> Result<CommittedMembers, NotLeading> {
+        let here = self.local(GroupId::CLUSTER).map_or(LogIndex(0), |group| group.applied().index);
+        if here < cluster {
+            let reason = format!("group 0 is applied up to {here} here, and {cluster} is asked for");
+            return Err(NotLeading::NotNow { reason });
+        }
+        group.committed_members(READ_LIMIT).await
+    }
+}

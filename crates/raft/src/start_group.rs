@@ -1,0 +1,146 @@
+//! Starts a group on this node.
+
+use crate::config::openraft_config;
+use crate::consensus::Group;
+use crate::end_marker;
+use crate::group::{GroupParts, RaftGroup};
+use crate::log_store::LogStore;
+use crate::machine::{Adapter, Shared, StateMachine};
+use crate::network::{Acks, Network};
+use crate::node::{NodeError, RaftNode};
+use crate::quarantine::{self, Healing, Quarantine, Stage};
+use crate::wire::vote_from_bytes;
+use bytes::Bytes;
+use holdfast_log::{CorruptRecord, GroupLog};
+use holdfast_types::{GroupId, Term};
+use std::io;
+use std::sync::Arc;
+
+impl RaftNode {
+    /// Starts a group: loads its snapshot into `machine`, replays the committed entries, and takes part from then on.
+    /// `snapshot_every`: build a snapshot after so many entries; `None` where checkpoints decide.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn start_group(
+        &self,
+        id: GroupId,
+        machine: Arc<dyn StateMachine>,
+        snapshot_every: Option<u64>,
+    ) -> Result<Group, NodeError> {
+        Ok(self.start_local(id, machine, snapshot_every).await?)
+    }
+
+    /// [`RaftNode::start_group`], for this crate.
+    pub(crate) async fn start_local(
+        &self,
+        id: GroupId,
+        machine: Arc<dyn StateMachine>,
+        snapshot_every: Option<u64>,
+    ) -> Result<Arc<RaftGroup>, NodeError> {
+        if self.local(id).is_some() {
+            return Err(NodeError::Running(id));
+        }
+        let io = |source| NodeError::Io { group: id, source };
+        // E1: group 0 may not have told this process yet.
+        if end_marker::is_over(self.snapshots_dir(), id).map_err(io)? {
+            return Err(NodeError::Ended(id));
+        }
+        let note = quarantine::load(self.snapshots_dir(), id).map_err(io)?;
+        if let Some(Quarantine { record, stage: Stage::Out }) = note {
+            return Err(self.damaged(id, record));
+        }
+        let (adapter, shared) = self.open_machine(id, machine)?;
+        let log = self.sound_log(id, &shared)?;
+        let group = Arc::new(self.run(id, snapshot_every, adapter, shared, log).await?);
+        let rejoining = match note {
+            Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
+            _ => None,
+        };
+        // Q4: the floor first. Peers reach the group as soon as it is among the others.
+        if let Some((record, since)) = rejoining.clone() {
+            self.note_healing(Healing { group: id, record, since: Some(since) });
+        }
+        self.add_group(group.clone());
+        self.lift_embargo_later(group.clone());
+        if let Some((_, since)) = rejoining {
+            self.watch_rejoining(group.clone(), since);
+        }
+        Ok(group)
+    }
+
+    /// Loads the snapshot into the state machine; one that is damaged quarantines the group.
+    fn open_machine(&self, id: GroupId, machine: Arc<dyn StateMachine>) -> Result<(Adapter, Arc<Shared>), NodeError> {
+        let config = self.config();
+        match Adapter::open(id, config.snapshots.clone(), config.sealing.clone(), machine) {
+            Ok(opened) => Ok(opened),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());
+                let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
+                Err(self.quarantine(id, record))
+            }
+            // A snapshot of another build too: it is whole, and a quarantine would throw it away.
+            Err(source) => Err(NodeError::Io { group: id, source }),
+        }
+    }
+
+    /// The group's log, once it is known to be complete and a purge that a crash cut short is made up for.
+    fn sound_log(&self, id: GroupId, shared: &Shared) -> Result<GroupLog, NodeError> {
+        let log = self.log().group(id);
+        let vote = |bytes: &Bytes| vote_from_bytes(bytes).is_some();
+        if let Some(record) = quarantine::unsound(id, &log.state(), shared.snapshot_last(), vote) {
+            return Err(self.quarantine(id, record));
+        }
+        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full
+        // journal may never get, and a leader would give up followers for a purge that never comes
+        // (`network::lets_go`). It must be done before openraft reads the log: if the log ends below the snapshot in a
+        // later term, with entries that no leader committed, openraft would not find the entry to purge up to.
+        if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
+            let io = |source| NodeError::Io { group: id, source };
+            log.purge_later(covered).map_err(io)?;
+        }
+        Ok(log)
+    }
+
+    async fn run(
+        &self,
+        id: GroupId,
+        snapshot_every: Option<u64>,
+        adapter: Adapter,
+        shared: Arc<Shared>,
+        log: GroupLog,
+    ) -> Result<RaftGroup, NodeError> {
+        let timing = self.config().timing;
+        let refused = |reason| NodeError::Raft { group: id, reason };
+        let config = openraft_config(format!("holdfast-{id}"), timing, snapshot_every).map_err(refused)?;
+        let vote = log.state().vote;
+        let started_in = vote.as_deref().and_then(vote_from_bytes).map_or(Term(0), |v| Term(v.leader_id.term));
+        let acks = Arc::new(Acks::default());
+        let network = Network {
+            acks: acks.clone(),
+            log: self.log().clone(),
+            shared: shared.clone(),
+            group: id,
+            timing,
+            channels: self.channels().clone(),
+        };
+        let raft = openraft::Raft::new(self.member().0, config, network, LogStore::new(log.clone()), adapter);
+        let raft = raft.await.map_err(|e| refused(e.to_string()))?;
+        let (me, patience) = (self.member(), timing.election_max * 2);
+        Ok(RaftGroup::new(GroupParts { id, me, raft, shared, log, acks, patience, started_in }))
+    }
+
+    /// Lets `group` stand for elections once the embargo is over.
+    fn lift_embargo_later(&self, group: Arc<RaftGroup>) {
+        let node = self.downgrade();
+        tokio::spawn(async move {
+            loop {
+                let Some(left) = node.upgrade().map(|node| node.embargo_left()) else { return };
+                match left {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => return group.embargo_over(),
+                }
+            }
+        });
+    }
+}

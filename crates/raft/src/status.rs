@@ -1,0 +1,60 @@
+//! What a group reports about itself.
+
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Who leads a group, as this member knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// Current term.
+    pub term: Term,
+    /// The leader of that term, if known.
+    pub leader: Option<MemberId>,
+    /// Whether that leader is this member.
+    pub mine: bool,
+    /// Whether the group has stopped for good on this member (storage error, shutdown).
+    pub stopped: bool,
+}
+
+/// One member as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// The member.
+    pub member: MemberId,
+    /// Whether it votes.
+    pub voter: bool,
+    /// Newest entry that it is known to hold; only the leader knows.
+    pub matched: Option<LogIndex>,
+    /// Time since its last answer; only the leader knows.
+    pub silent: Option<Duration>,
+    /// Its address in the membership entry.
+    pub addr: String,
+}
+
+/// A group as this member sees it.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: GroupId,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// Newest entry in the log here.
+    pub last: Option<LogIndex>,
+    /// Newest entry applied here.
+    pub applied: Option<LogId>,
+    /// Last entry that the newest snapshot covers.
+    pub snapshot: Option<LogId>,
+    /// Last entry that was purged from the log.
+    pub purged: Option<LogId>,
+    /// Bytes of the log that are live.
+    pub live_bytes: u64,
+    /// Every member.
+    pub members: Vec<MemberStatus>,
+    /// The membership entry is applied here. If false, it may still be truncated.
+    pub settled: bool,
+    /// The membership entry.
+    pub membership: Option<LogId>,
+    /// In a joint membership: the newer set of voters. Both sets must agree until the change is ended.
+    pub next: Option<BTreeSet<MemberId>>,
+}

@@ -1,0 +1,62 @@
+//! The parts of a sealed object, and what each is bound to (S2).
+
+use holdfast_types::{Lba, VolumeId};
+use std::fmt;
+
+/// What sealing adds to a part, in bytes.
+pub const TAG_BYTES: usize = 16;
+
+/// What an extent is bound to, besides its object, number and sealed length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentAad {
+    /// Volume that the extent was sealed for.
+    pub volume: VolumeId,
+    /// First sector of the extent.
+    pub lba: Lba,
+    /// Length before compression, in bytes.
+    pub raw_len: u32,
+    /// Compression, as the number that the segment format gives it.
+    pub codec: u8,
+}
+
+/// A part of an object that is not an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The object's own table.
+    Header,
+    /// A map root.
+    Root,
+    /// A map page, bound to the range that it maps.
+    Page {
+        /// Number in its object.
+        number: u32,
+        /// Volume that it maps.
+        volume: VolumeId,
+        /// Number of the page in the volume.
+        page: u32,
+    },
+    /// A leaf of a map root, bound to what it lists. Shares its numbers with pages: a pack has the ones or the others.
+    Leaf {
+        /// Number in its object.
+        number: u32,
+        /// What it lists, as the number that the map's format gives it.
+        kind: u8,
+        /// Volume whose pages it lists; 0 where it lists something else.
+        volume: VolumeId,
+        /// First page that it covers; 0 where it lists something else.
+        page: u32,
+    },
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Header => f.write_str("header"),
+            Part::Root => f.write_str("root"),
+            Part::Page { number, volume, page } => write!(f, "page {number} (page {page} of {volume})"),
+            Part::Leaf { number, kind, volume, page } => {
+                write!(f, "leaf {number} (of kind {kind}, from page {page} of {volume} on)")
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The set's stores are changed, again and again, while gateways die, lose power, stand still and hear nothing of each other, while stores are away and PUTs
+//! arrive late. What must hold at every moment: that a recovery finds the last checkpoint, wherever the set lies by then; and after each change, with
+//! everything emptied that was left, everything that was written.
+//!
+//! W1  Whatever w stores of a list are asked, they lead to a checkpoint that is at least the one that the group knows: in that list, or in the next one, which
+//!     they name.
+//! W2  Each object that a kept root names is in w stores of the list that counts.
+
+use crate::client::SET;
+use crate::host::name;
+use crate::rng::Rng;
+use crate::store::Late;
+use crate::stores::{Slot, slot_of};
+use crate::world::{MS, World};
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use holdfast_api::v1::{self, admin_server::Admin as _};
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_set::mapping::SetKey;
+use holdfast_store::{Stores, keys};
+use holdfast_types::{GroupId, Placement, PlacementPhase};
+
+/// Stores that there are; a list has one or three of them.
+pub const PLACES: usize = 5;
+/// Changes of one course.
+const CHANGES: usize = 3;
+/// Faults for so many milliseconds with each.
+const FAULTS: u64 = 20_000;
+/// Until a change has come to its end, once everything has healed.
+const ENDS: u64 = 240_000;
+/// A PUT arrives so late at most.
+const LATE: u64 = 6_000 * MS;
+/// How often what lies in the stores is looked at.
+const LOOK_EVERY: u64 = 100 * MS;
+
+/// What lies in the place of a list's head, at one store, or at w of several.
+enum Found {
+    Nothing,
+    Head(Bytes),
+    /// The next list, and what its head began with.
+    Moved(String, Option<Bytes>),
+}
+
+/// As docs/formats.md has it, and without the product's own code.
+fn found(value: Bytes) -> Result<Found> {
+    let Some(rest) = value.strip_prefix(b"HFM\x01") else { return Ok(Found::Head(value)) };
+    let short = "W1: the last value of a list is cut short";
+    let to_bytes = u32::from_le_bytes(rest.get(..4).context(short)?.try_into()?) as usize;
+    let has = *rest.get(4).context(short)?;
+    let to = String::from_utf8(rest.get(5..5 + to_bytes).context(short)?.to_vec())?;
+    let head_end = value.len().checked_sub(32).context(short)?;
+    Ok(Found::Moved(to, (has == 1).then(|| value.slice(9 + to_bytes..head_end))))
+}
+
+/// The store that a URL of ours names.
+pub fn place_of(url: &str) -> usize {
+    let digits = url.rsplit("store").next().unwrap_or_default();
+    digits.parse::<usize>().map_or(0, |at| at.saturating_sub(1))
+}
+
+fn places(list: &Stores) -> Vec<usize> {
+    list.urls().iter().map(|url| place_of(url)).collect()
+}
+
+/// Every choice of `w` among these.
+fn choices(of: &[usize], w: usize) -> Vec<Vec<usize>> {
+    (0..1_u32 << of.len())
+        .filter(|bits| bits.count_ones() as usize == w)
+        .map(|bits| (0..of.len()).filter(|at| bits >> at & 1 == 1).map(|at| of[at]).collect())
+        .collect()
+}
+
+impl World {
+    /// More stores than the set begins with, and it begins with one or three of them.
+    pub fn more_stores(&mut self) {
+        let mut rng = Rng::new(self.seed, 9);
+        self.stores.grow(self.seed, PLACES, rng.pick(&[1, 3]));
+        for host in &mut self.hosts {
+            host.more_ways(self.seed, &self.stores.servers);
+        }
+    }
+
+    /// See the module.
+    ///
+    /// # Errors
+    /// A broken rule; that a change does not come to its end.
+    pub fn moved_stores(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 8);
+        self.busy = true;
+        self.works("the first writes")?;
+        self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
+        for round in 1..=CHANGES {
+            let to = self.other_list(&mut rng)?;
+            let most = rng.pick(&[LATE, LATE / 10]);
+            let late = rng.pick(&[0, 60, 200]);
+            self.stores.servers.iter().for_each(|server| server.set_late(Late { rate: late, most }));
+            self.note(format!("change {round}: the set is to lie in stores {to:?}; {late} of 1000 are late"));
+            let (until, mut next, mut asked) = (self.now + FAULTS * MS, self.now, self.now + rng.range(0, 2_000) * MS);
+            while self.now < until {
+                if self.now >= next {
+                    next = self.now + rng.range(200, 2_500) * MS;
+                    self.disturb_mover(&mut rng)?;
+                }
+                if self.now >= asked {
+                    asked = self.now + rng.range(300, 3_000) * MS;
+                    let abandon = rng.chance(150);
+                    self.ask_to_move(&to, abandon);
+                }
+                self.tick()?;
+                self.look_at_lists()?;
+            }
+            self.calm()?;
+            let deadline = self.now + ENDS * MS;
+            while !self.lies_in(&to) {
+                ensure!(
+                    self.now < deadline,
+                    "no progress: {} s after every fault the set lies in {:?}, to be in {to:?}; its leader: {:?}",
+                    ENDS / 1000,
+                    self.placement(),
+                    self.leader().and_then(|at| self.set(at)).map(|set| set.placing.said())
+                );
+                if self.now >= asked {
+                    asked = self.now + 500 * MS;
+                    self.ask_to_move(&to, false);
+                }
+                self.tick()?;
+                self.look_at_lists()?;
+            }
+            self.note(format!("change {round}: the set lies in {:?}", self.placement()));
+            self.works("writes after a change of stores")?;
+            self.all_in_the_store()?;
+            self.look_at_lists()?;
+            for at in (0..PLACES).filter(|at| !to.contains(at)) {
+                let objects = self.stores.servers[at].empty(false);
+                self.note(format!("store {} is emptied of {objects} objects", at + 1));
+            }
+            self.power_and_read_back().context("with what was left emptied")?;
+            self.works("writes and reads without what was left")?;
+        }
+        self.all_in_the_store()
+    }
+
+    fn placement(&self) -> Option<String> {
+        self.cluster()?.sets.values().next().map(|entry| entry.store_url.clone())
+    }
+
+    /// Every gateway has heard of it, too.
+    fn lies_in(&self, to: &[usize]) -> bool {
+        let Some(text) = self.placement() else { return false };
+        let placement = Placement::parse(&text);
+        let there = Stores::parse(&placement.stores).is_ok_and(|list| places(&list) == to) && placement.next.is_none();
+        let members = (0..self.hosts.len()).filter(|host| self.places[*host].is_some());
+        there && members.filter_map(|host| self.set(host)).all(|set| set.switch.text() == text)
+    }
+
+    fn other_list(&self, rng: &mut Rng) -> Result<Vec<usize>> {
+        let now = self.placement().context("no set")?;
+        let now = places(&Stores::parse(&Placement::parse(&now).stores)?);
+        loop {
+            let mut all: Vec<usize> = (0..PLACES).collect();
+            let mut to = Vec::new();
+            for _ in 0..rng.pick(&[1, 3, 3]) {
+                to.push(all.remove(rng.below(all.len() as u64) as usize));
+            }
+            if to != now {
+                return Ok(to);
+            }
+        }
+    }
+
+    /// At whoever leads group 0; what comes of it is seen in group 0.
+    fn ask_to_move(&mut self, to: &[usize], abandon: bool) {
+        if self.lies_in(to) {
+            return;
+        }
+        let Some((node, process)) =
+            self.leader_of(GroupId::CLUSTER).and_then(|at| Some((self.node(at)?, self.hosts[at].process.as_ref()?)))
+        else {
+            return;
+        };
+        let stores = if abandon { Vec::new() } else { to.iter().map(|at| self.stores.url(self.dir(), *at)).collect() };
+        let request = v1::ChangeStoresRequest { set: SET.into(), stores, abandon, ..Default::default() };
+        let door = AdminDoor::new(node);
+        process.spawn(async move { drop(door.change_stores(tonic::Request::new(request)).await) });
+    }
+
+    fn disturb_mover(&mut self, rng: &mut Rng) -> Result<()> {
+        let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
+        let host = rng.pick(&members);
+        let (now, rtt) = (self.now, self.rtt_ms);
+        if rng.chance(250) {
+            self.calm_stores();
+            if rng.chance(600) {
+                let at = rng.below(PLACES as u64) as usize;
+                self.lose_store(at);
+                self.note(format!("store {} is away, the others are there", at + 1));
+            } else {
+                self.note("all stores are there");
+            }
+        }
+        match rng.below(7) {
+            _ if self.hosts[host].process.is_none() => {
+                self.note(format!("{} starts", name(host)));
+                self.hosts[host].start(now, rtt)?;
+            }
+            0 => {
+                self.note(format!("{} is killed", name(host)));
+                self.hosts[host].kill(now);
+            }
+            1 => {
+                self.note(format!("{} loses power", name(host)));
+                self.hosts[host].cut_power(now);
+            }
+            2 if self.hosts[host].runs(now) => {
+                self.note(format!("{} stands still", name(host)));
+                self.hosts[host].suspend(now, now + rng.range(50, 6_000) * MS);
+            }
+            3 => {
+                self.note(format!("{} hears nobody", name(host)));
+                self.cut(host, true);
+            }
+            _ => {
+                self.note(format!("{} hears the others", name(host)));
+                self.cut(host, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// What `w` stores of a list show, by the rules of its head.
+    fn shown(&self, key: &SetKey, list: &Stores, of: &[usize]) -> Result<Option<Found>> {
+        let at = keys::head_of(key.set, list.configuration(), &list.to_string());
+        let object = |place: &usize| self.stores.servers[*place].object(&at);
+        if list.urls().len() == 1 {
+            return object(&of[0]).map_or(Ok(Found::Nothing), found).map(Some);
+        }
+        let mut best: Option<((u64, u128), Bytes)> = None;
+        for place in of {
+            match slot_of(object(place).as_ref()).context("W1: something else lies in a slot's place")? {
+                // Too few have one: a recovery from these is refused.
+                Slot::Gone | Slot::Mark => return Ok(None),
+                Slot::Blank => {}
+                Slot::Value { ballot, value } => {
+                    if best.as_ref().is_none_or(|(other, _)| ballot > *other) {
+                        best = Some((ballot, value));
+                    }
+                }
+            }
+        }
+        best.map_or(Ok(Found::Nothing), |(_, value)| found(value)).map(Some)
+    }
+
+    /// W1 for one list, and those after it. Whether it was left.
+    fn look_at_list(&mut self, key: &SetKey, list: &Stores) -> Result<bool> {
+        let mut left = false;
+        for of in choices(&places(list), list.write_quorum()) {
+            let Some(found) = self.shown(key, list, &of)? else { continue };
+            let covered = match found {
+                Found::Nothing => 0,
+                Found::Head(head) => self.stores.covers(key, &head)?,
+                Found::Moved(to, head) => {
+                    left = true;
+                    let next = Stores::parse(&to)?;
+                    let begun = choices(&places(&next), next.write_quorum());
+                    let mut least = u64::MAX;
+                    for of in begun {
+                        // Not begun where these are asked: whoever follows begins it with what the last value has.
+                        least = least.min(match (self.shown(key, &next, &of)?, head.clone()) {
+                            (Some(Found::Head(next)), _) | (None | Some(Found::Nothing), Some(next)) => {
+                                self.stores.covers(key, &next)?
+                            }
+                            // Left in its turn.
+                            (Some(Found::Moved(..)), _) => u64::MAX,
+                            // Let go of: w of them have it, these may be short of one.
+                            (None, None) => u64::MAX,
+                            (Some(Found::Nothing), None) => {
+                                bail!("W1: stores {of:?} of {to:?} have no head, and what was left has let go of it")
+                            }
+                        });
+                    }
+                    least
+                }
+            };
+            if covered < self.stores.known_checkpoint() {
+                bail!(
+                    "W1: stores {of:?} of {list} lead a recovery to entry {covered}; the group has a checkpoint up to {}, and purged its journals",
+                    self.stores.known_checkpoint()
+                );
+            }
+        }
+        Ok(left)
+    }
+
+    /// W1 and W2.
+    fn look_at_lists(&mut self) -> Result<()> {
+        if !self.now.is_multiple_of(LOOK_EVERY) {
+            return Ok(());
+        }
+        let (Some(key), Some(text)) = (self.set_key(), self.placement()) else { return Ok(()) };
+        let placement = Placement::parse(&text);
+        let known = self.known();
+        let list = Stores::parse(&placement.stores)?;
+        let left = self.look_at_list(&key, &list)?;
+        let counts = match &placement.next {
+            Some((PlacementPhase::Ending, next)) if left => Stores::parse(next)?,
+            // The newest group 0 that is heard of here may be behind what a gateway has heard.
+            _ if left => return Ok(()),
+            _ => list,
+        };
+        let Some(known) = known else { return Ok(()) };
+        let of = places(&counts);
+        for (object, has) in self.stores.copies(&key, &known.kept)? {
+            let copies = has.iter().filter(|at| of.contains(at)).count();
+            if copies < counts.write_quorum() {
+                let has: Vec<usize> = has.iter().map(|at| at + 1).collect();
+                bail!("W2: {object} is named, and in stores {has:?} only, while {counts} counts ({text})");
+            }
+        }
+        self.stats.counted += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The contract of a store.
+
+use crate::error::StoreError;
+use crate::version::Version;
+use bytes::Bytes;
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+/// The result of a store's methods: a future that works behind `dyn`.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What is known about an object without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// For [`ObjectStore::swap`].
+    pub version: Version,
+}
+
+/// An object and its version, read in one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// The content.
+    pub body: Bytes,
+    /// For [`ObjectStore::swap`].
+    pub version: Version,
+}
+
+/// One object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The whole key, in the form that the other methods take.
+    pub key: String,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Part of a listing, in the byte order of the keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// The objects. May be empty although `more` is set.
+    pub objects: Vec<Listed>,
+    /// What to give as `after` to get the next page; `None` at the end.
+    pub more: Option<String>,
+}
+
+/// A place that keeps immutable objects by key.
+///
+/// Contract, held to by one suite (`tests/store/contract.rs`) that runs on every implementation:
+///
+/// - Keys MUST be of the form that [`keys::check`] accepts; others are refused without asking the store. No key may
+///   continue another with a `/` (`a` and `a/b`): a directory cannot hold both.
+/// - Every call ends in bounded time. Dropping its future leaves the outcome of a write unknown (R12).
+/// - Concurrent calls are allowed and expected.
+pub trait ObjectStore: Send + Sync + fmt::Debug {
+    /// Where this is, as a person would write it. Holds no secret.
+    fn place(&self) -> &str;
+
+    /// Writes `key` unless something is there. Durable on `Ok` (S2).
+    ///
+    /// Idempotent for the same bytes: meeting an object with exactly these bytes is success, since it is our own from
+    /// an attempt whose answer was lost (R12). Of several callers with different bytes one wins.
+    ///
+    /// # Errors
+    /// Conflict when another content is there. Unknown when it may have been written: ask again with the same bytes.
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The object with its version.
+    ///
+    /// # Errors
+    /// NotFound means "not here": whether the object is lost is for the caller to judge.
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>>;
+
+    /// The bytes of `range`, exactly. An empty range is answered without asking the store.
+    ///
+    /// # Errors
+    /// Corrupt when the object ends before `range` does.
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>>;
+
+    /// Length and version.
+    ///
+    /// # Errors
+    /// NotFound when it is not here.
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>>;
+
+    /// Deletes the object. Success when there is none. Never conditional: stores differ in whether they honour that.
+    ///
+    /// # Errors
+    /// Unknown when it may have happened: ask again.
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Objects whose keys begin with `prefix` and come after `after` in byte order. A listing may be stale and is never
+    /// the proof that an object exists or does not (R7).
+    ///
+    /// # Errors
+    /// As the store says.
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>>;
+
+    /// Replaces the object if it is still at version `expected` (`None`: if there is none) and answers the new version.
+    ///
+    /// `body` MUST contain something that was never written under this key before, such as 128 random bits: a version
+    /// may be a mere hash of the content, and finding exactly `body` there is taken as this very call's success.
+    ///
+    /// # Errors
+    /// Conflict: it was not replaced by this call, another version is there. Unknown: it may have been replaced, and
+    /// then perhaps been replaced again by another: read it and look for the token.
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>>;
+
+    /// The object's bytes.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move { Ok(self.get_object(key).await?.body) })
+    }
+
+    /// The store behind a wrapper, for a caller that looks for one implementation (`several`).
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+}

@@ -1,0 +1,7 @@
+//! The stores from outside. One program for all of it: `cargo test -p holdfast-store --test store -- contract::`.
+
+mod contract;
+mod credentials;
+mod s3_refusals;
+mod support;
+mod wire;

@@ -1,0 +1,115 @@
+//! Who is a member and votes, which disk may speak, and changes of the cluster key.
+
+use super::{Edit, Layer, Mutation, Test, lib};
+
+const MEMBERS: &str = "crates/control/src/members.rs";
+const WISHES: &str = "crates/control/src/members/wishes.rs";
+const STATE: &str = "crates/control/src/cluster/state.rs";
+const KEYS: &str = "crates/control/src/keys.rs";
+
+const WALKS: Test = lib(Layer::Property, "holdfast-control", &["members::"]);
+const REGISTERED: Test = lib(Layer::Property, "holdfast-control", &["cluster::tests::"]);
+const KEY_CHANGES: Test = lib(Layer::Unit, "holdfast-control", &["keys::tests::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "voters-without-their-quorum",
+        bug: "voters are changed to a set of which no majority answers: the group stands still for good",
+        rule: "R8",
+        edits: &[Edit { file: MEMBERS, old: "for set in [&voters, &target] {", new: "for set in [&voters] {" }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "newcomer-votes-before-it-has-learnt",
+        bug: "a newcomer becomes a voter before it has the log",
+        rule: "R1",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "partition(|id| voters.contains(id) || group.close(*id));",
+            new: "partition(|id| voters.contains(id) || group.peer(*id).is_some());",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "change-of-voters-left-open",
+        bug: "a new leader begins other changes before it has ended one of voters that was left half done",
+        rule: "R8",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "    if let Some(next) = &group.next {",
+            new: "    if let Some(next) = group.next.as_ref().filter(|_| false) {",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "vote-still-counts-somewhere",
+        bug: "a member may go although nobody could say whether it still votes in a group",
+        rule: "R1",
+        edits: &[Edit {
+            file: MEMBERS,
+            old: "            None => return BTreeSet::new(),",
+            new: "            None => {}",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "removal-loses-the-quorum",
+        bug: "a gateway is let go without which too few of a group would answer",
+        rule: "R8",
+        edits: &[Edit {
+            file: WISHES,
+            old: "    if answering.len() < needed {",
+            new: "    if answering.len() + 1 < needed {",
+        }],
+        tests: &[WALKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "cloned-disk-registered",
+        bug: "a clone of a gateway, with its disk and its boot counter, is registered as that gateway",
+        rule: "R9",
+        edits: &[Edit {
+            file: STATE,
+            old: "if boot.boot == seen.boot && boot.nonce != seen.nonce {",
+            new: "if boot.boot < seen.boot && boot.nonce != seen.nonce {",
+        }],
+        tests: &[REGISTERED],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-build-takes-part",
+        bug: "a gateway of a build that does not know the entries which the cluster writes by now is registered",
+        rule: "R11",
+        edits: &[Edit {
+            file: STATE,
+            old: "if boot.level < self.level {",
+            new: "if boot.level.saturating_add(1) < self.level {",
+        }],
+        tests: &[REGISTERED],
+        smoke: false,
+    },
+    Mutation {
+        name: "silent-gateway-counts-as-ready",
+        bug: "a change of the cluster key begins although a gateway did not say that it has the new one",
+        rule: "R8",
+        edits: &[Edit {
+            file: KEYS,
+            old: "                found.push(Objection::Silent { name, why: why.clone() });\n                continue;",
+            new: "                let _ = (name, why);\n                continue;",
+        }],
+        tests: &[KEY_CHANGES],
+        smoke: false,
+    },
+    Mutation {
+        name: "old-key-given-up-too-early",
+        bug: "a change of the cluster key counts as done while the head in a store that nobody has seen may be under the old one",
+        rule: "R1",
+        edits: &[Edit { file: KEYS, old: "set.head != Some(target)", new: "set.head.is_some_and(|by| by != target)" }],
+        tests: &[KEY_CHANGES],
+        smoke: false,
+    },
+];

@@ -1,0 +1,319 @@
+//! What holds the data: the journal's format, the index and the map, seals, the store.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const WRITE: &str = "crates/journal/src/write.rs";
+const HEAD: &str = "crates/volume/src/head.rs";
+const MACHINE: &str = "crates/volume/src/machine.rs";
+
+const CRASHES: Test =
+    file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["what_was_acknowledged_survives_any_crash"]);
+const CORRUPTION: Test = file(Layer::Crash, "holdfast-journal", &["--test", "journal"], &["corruption::"]);
+const REPLAYS: Test = lib(Layer::Property, "holdfast-volume", &["replay_from_any_snapshot_is_the_straight_run"]);
+const MACHINES: Test = lib(Layer::Unit, "holdfast-volume", &["machine::"]);
+const HEADS: Test = lib(Layer::Unit, "holdfast-volume", &["head::"]);
+const SEALED: Test = lib(Layer::Unit, "holdfast-volume", &["what_is_sealed_stays_as_it_was_at_the_begin"]);
+const RETRIES: Test = lib(Layer::Unit, "holdfast-store", &["retry::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "fdatasync-dropped",
+        bug: "a batch is acknowledged that was written and not synced",
+        rule: "R1",
+        edits: &[Edit {
+            file: WRITE,
+            old: "let result = self.current.file.file.sync_data();",
+            new: "let result: io::Result<()> = Ok(());",
+        }],
+        tests: &[CRASHES],
+        smoke: false,
+    },
+    Mutation {
+        name: "folder-not-synced",
+        bug: "a new journal file is used before its name is durable",
+        rule: "R1",
+        edits: &[Edit {
+            file: WRITE,
+            old: "    disk.sync_dir().map_err(|error| failed(\"sync of the folder\", error))?;
+",
+            new: "",
+        }],
+        tests: &[CRASHES],
+        smoke: false,
+    },
+    Mutation {
+        name: "header-not-synced",
+        bug: "a new journal file gets its name before its header is durable",
+        rule: "R1",
+        edits: &[Edit {
+            file: WRITE,
+            old: "    file.sync_data().map_err(|error| failed(\"sync of the header\", error))?;
+",
+            new: "",
+        }],
+        tests: &[CRASHES],
+        smoke: false,
+    },
+    Mutation {
+        name: "live-file-dropped",
+        bug: "a journal file goes while it holds records that nothing else holds",
+        rule: "R1",
+        edits: &[
+            Edit {
+                file: WRITE,
+                old: "let empty = self.ledger.bytes(number) == 0;",
+                new: "let empty = self.ledger.bytes(number) < self.params.file_bytes / 2;",
+            },
+            Edit {
+                file: WRITE,
+                old: "        assert_eq!(self.ledger.bytes(number), 0, \"J5: file {number} holds live records\");
+",
+                new: "",
+            },
+        ],
+        tests: &[CRASHES],
+        smoke: false,
+    },
+    Mutation {
+        name: "rot-taken-for-a-torn-tail",
+        bug: "a bad batch that was synced is cut off like one that was not",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/journal/src/replay.rs",
+            old: "let known = synced > offset;",
+            new: "let known = synced > offset && batch.first_bad().is_none();",
+        }],
+        tests: &[CORRUPTION],
+        smoke: false,
+    },
+    Mutation {
+        name: "foreign-record-served",
+        bug: "a read of the journal gives whatever record lies at the place",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/journal/src/read.rs",
+            old: "if (header.kind, header.group, header.id, header.len as usize) == (kind, group, id, len) {",
+            new: "if header.len as usize == len {",
+        }],
+        tests: &[CORRUPTION, CRASHES, lib(Layer::Unit, "holdfast-journal", &[])],
+        smoke: false,
+    },
+    Mutation {
+        name: "overwritten-extent-left-out",
+        bug: "what is overwritten after the begin of a checkpoint is left out of it",
+        rule: "R4",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "            self.active.insert(op.volume, op.lba, op.sectors, source);
+",
+            new: "            self.active.insert(op.volume, op.lba, op.sectors, source);
+            if let Some((_, sealed)) = &mut self.sealed {
+                Arc::make_mut(sealed).insert(op.volume, op.lba, op.sectors, Source::Map);
+            }
+",
+        }],
+        tests: &[SEALED, REPLAYS, MACHINES],
+        smoke: true,
+    },
+    Mutation {
+        name: "unfinished-checkpoint-forgotten",
+        bug: "a begin drops what an earlier one had sealed and nobody has uploaded",
+        rule: "R1",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "            generation.merge_under(&older);
+",
+            new: "            let _ = older;
+",
+        }],
+        tests: &[REPLAYS, MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "purged-at-the-begin",
+        bug: "the snapshot covers a checkpoint that has only begun, so the log is purged before the store has the data",
+        rule: "R1",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "        self.copy = Some((at, self.state.clone()));
+        self.data_bytes = 0;
+",
+            new: "        self.copy = Some((at, self.state.clone()));
+        self.snapshot = self.copy.clone();
+        self.data_bytes = 0;
+",
+        }],
+        tests: &[REPLAYS, MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "state-of-the-end",
+        bug: "the snapshot joins the root of the begin with the state of the end",
+        rule: "R4",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "self.snapshot = Some((upto, SetState::after_checkpoint(&copy, root, upto)));",
+            new: "let right = SetState::after_checkpoint(&copy, root, upto);
+            let (begin, checkpoint) = (right.begin, right.checkpoint);
+            self.snapshot = Some((upto, SetState { begin, checkpoint, ..self.state.clone() }));",
+        }],
+        tests: &[REPLAYS, MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "trim-left-out",
+        bug: "a checkpoint leaves the old data where a trim has freed it",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/volume/src/plan.rs",
+            old: "matches!(piece.source, Source::Zero)).map",
+            new: "matches!(piece.source, Source::Map)).map",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["plan::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "data-not-checked",
+        bug: "an operation's data is not compared with its checksum when it is read",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/volume/src/entry.rs",
+            old: "    check_crc(\"op data\", OP_HEADER_BYTES, data, op.data_crc)?;
+",
+            new: "",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["entry::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "place-not-sealed",
+        bug: "the place of an extent is not bound into its seal: one can be served for another",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/seal/src/object.rs",
+            old: "    out.extend_from_slice(&place.to_le_bytes());
+",
+            new: "    let _ = place;
+",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["object::"])],
+        smoke: true,
+    },
+    Mutation {
+        name: "conflict-taken-for-ours",
+        bug: "another object under the key counts as the one that was to be put there",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/store/src/retry.rs",
+            old: "Ok(Some(object)) if object.body == body => return Ok(()),",
+            new: "Ok(Some(object)) if object.body.len() <= body.len() => return Ok(()),",
+        }],
+        tests: &[RETRIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "unknown-taken-for-failed",
+        bug: "a swap whose answer was lost is reported as refused",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/store/src/retry.rs",
+            old: "                self.failed(Box::new(Cause { kind: error.kind(), ..*cause }), true)",
+            new: "                drop(cause);
+                error",
+        }],
+        tests: &[RETRIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "short-range-served",
+        bug: "a body that the store cut short is handed on",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/store/src/retry.rs",
+            old: "if body.len() as u64 == expected {",
+            new: "if body.len() as u64 <= expected {",
+        }],
+        tests: &[RETRIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "rest-of-an-overwritten-write",
+        bug: "what is left behind an overwritten part of a write reads as its beginning",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/volume/src/index.rs",
+            old: "Self { skip: self.skip + count as u16, ..rest }",
+            new: "Self { skip: self.skip, ..rest }",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["index::"]), MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "told-again-as-written",
+        bug: "an entry that was applied in part is told to whoever sends it again as written",
+        rule: "R12",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "Admit::Duplicate if self.partly == Some(writes.epoch) => {",
+            new: "Admit::Duplicate if self.partly == Some(Epoch(u64::MAX)) => {",
+        }],
+        tests: &[MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "replaced-life-goes-on",
+        bug: "a head of a later life of the set does not fence who lived before",
+        rule: "R6",
+        edits: &[Edit {
+            file: HEAD,
+            old: "            _ => Standing::Taken,",
+            new: "            _ => Standing::Older,",
+        }],
+        tests: &[HEADS],
+        smoke: true,
+    },
+    Mutation {
+        name: "head-goes-back",
+        bug: "a checkpoint that is older than what the head covers replaces it",
+        rule: "R4",
+        edits: &[Edit { file: HEAD, old: "c.upto.index >= next.upto.index", new: "c.upto.index == next.upto.index" }],
+        tests: &[HEADS],
+        smoke: false,
+    },
+    Mutation {
+        name: "keyring-in-clear-believed",
+        bug: "the keyring beside a head is believed without that it was sealed with it",
+        rule: "R10",
+        edits: &[Edit {
+            file: HEAD,
+            old: "    if keyring != clear {",
+            new: "    if keyring.wrapped_key.len() != clear.wrapped_key.len() {",
+        }],
+        tests: &[HEADS],
+        smoke: false,
+    },
+    Mutation {
+        name: "data-key-of-another-set",
+        bug: "a data key that was wrapped for another set opens",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/seal/src/key.rs",
+            old: "        if found_set != set {",
+            new: "        if found_set.0 == u64::MAX {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["key::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "journal-place-not-sealed",
+        bug: "the place of a record in its journal file is not bound into its seal",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/seal/src/node.rs",
+            old: "    nonce[..8].copy_from_slice(&offset.to_le_bytes());\n",
+            new: "    let _ = offset;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["node::"])],
+        smoke: false,
+    },
+];

@@ -1,0 +1,128 @@
+//! Sets that go: nothing of them is removed, forgotten or called free too early, and nothing brings them back.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const DELETION: &str = "crates/control/src/cluster/deletion.rs";
+
+const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::deletion::"]);
+const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
+const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::"]);
+/// The same course with each seed; the seeds are fixed.
+const SCENE: Test =
+    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
+
+const BURIAL: Test = lib(Layer::Unit, "holdfast-gateway", &["set::burial::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "one-store-keeps-the-key",
+        bug: "of several stores one that was away keeps the wrapped key of a deleted set, while the objects go in the others",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/tombstone.rs",
+            old: "    if !within(&at, several.mend_heads(set)).await? ||",
+            new: "    if !within(&at, several.mend_heads(set)).await.unwrap_or(true) && several.copies() == 0 ||",
+        }],
+        tests: &[BURIAL],
+        smoke: false,
+    },
+    Mutation {
+        name: "key-forgotten-before-the-fence",
+        bug: "a deleted set's key is forgotten, and its objects go, while a majority may still serve it",
+        rule: "R2",
+        edits: &[Edit {
+            file: DELETION,
+            old: "            if !deletion.fenced(members.iter().copied()) {",
+            new: "            if members.is_empty() {",
+        }],
+        tests: &[STEPS, STORIES],
+        smoke: true,
+    },
+    Mutation {
+        name: "fence-of-the-voters-before",
+        bug: "of the voters that were told the first counts, not the newest: a change of voters in the middle of a deletion goes unseen",
+        rule: "R2",
+        edits: &[Edit { file: DELETION, old: "|known| told.at > known.at", new: "|known| told.at < known.at" }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "deletion-forgets-who-was-away",
+        bug: "the record of a deletion goes before a gateway that was away has ended the group: nobody tells it, and what it put late stays",
+        rule: "R7",
+        edits: &[Edit {
+            file: DELETION,
+            old: "members.iter().all(|id| ended.contains(id) && deletion.ended.contains(id))",
+            new: "members.iter().any(|id| ended.contains(id) && deletion.ended.contains(id))",
+        }],
+        tests: &[STEPS, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "ended-group-starts-again",
+        bug: "a gateway whose group 0 is behind starts the group of a deleted set with the empty log that the deletion left",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/raft/src/start_group.rs",
+            old: "        if end_marker::is_over(self.snapshots_dir(), id).map_err(io)? {",
+            new: "        if end_marker::is_over(self.snapshots_dir(), id).is_err() {",
+        }],
+        tests: &[ENDED],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-objects-of-a-deleted-set-stay",
+        bug: "the store is not looked at again once a gateway that was away has ended a deleted set: what it was about to put stays",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/deletion.rs",
+            old: "        if !deletion.store_left && !self.sweep(deletion).await? {",
+            new: "        if deletion.stage < DeletionStage::Emptied && !deletion.store_left && !self.sweep(deletion).await? {",
+        }],
+        tests: &[Test::Scenario("set-delete"), SCENE],
+        smoke: false,
+    },
+    Mutation {
+        name: "deletes-without-a-tombstone",
+        bug: "the objects of a set that another cluster has recovered are deleted with the set of the old cluster",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/set/src/tombstone.rs",
+            old: "    if !stands {",
+            new: "    if !stands && at.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::burial::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "lost-clone-forgotten",
+        bug: "a set is deleted that keeps what a clone shows which a recovery has not brought back: nothing can ever read that clone again",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/control/src/cluster/deletion.rs",
+            old: "    if let Some(clone) = found.lost_clone {\n",
+            new: "    if let Some(clone) = found.lost_clone.filter(|_| false) {\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["cluster::deletion::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-head-decides",
+        bug: "one answer \"not found\" to a HEAD, which a proxy may have made, decides that a snapshot does not come back",
+        rule: "R7",
+        edits: &[
+            Edit {
+                file: "crates/set/src/recovery/snapshots.rs",
+                old: "&& missed < MISSING_TRIES => {",
+                new: "&& missed > MISSING_TRIES => {",
+            },
+            Edit {
+                file: "crates/set/src/recovery/snapshots.rs",
+                old: "                Ok(body) if bytes == 0 || body.len() as u64 == bytes => return Ok(None),\n",
+                new: "",
+            },
+        ],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::tests::neither_a_stale"])],
+        smoke: false,
+    },
+];

@@ -1,0 +1,203 @@
+//! What only whole histories see: bugs between uploader, head, sweeps and deletion of a real gateway.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const SPACE: &str = "crates/set/src/space.rs";
+const CHOOSE: &str = "crates/volume/src/space/choose.rs";
+const UPLOADER: &str = "crates/set/src/uploader.rs";
+const LISTED: &str = "crates/control/src/set/listed.rs";
+
+const HISTORIES: Test = file(
+    Layer::Property,
+    "holdfast-sim",
+    &["--test", "histories"],
+    &["volumes_read_as_written_and_the_store_holds_what_is_named"],
+);
+
+const LISTS: Test = lib(Layer::Unit, "holdfast-control", &["set::listed::"]);
+
+/// In three stores.
+const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histories"], &["in_several_stores_too"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "difference-by-names",
+        bug: "volumes of two snapshots are compared by their names: what is zeroes in one that was made anew is not told",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/api/src/compared.rs",
+            old: "earlier.iter().find(|before| before.id == volume.id)",
+            new: "earlier.iter().find(|before| before.name == volume.name)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-api", &["compared::"]), HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "difference-without-zeroes",
+        bug: "what was trimmed, or went with a shrink, is not told as a difference of two snapshots",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/volume/src/map/diff.rs",
+            old: "if !same(left, right, one_base) {",
+            new: "if !same(left, right, one_base) && !matches!(right, MapPiece::Zero { .. }) {",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["map::diff::"]), HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshots-keys-not-asked",
+        bug: "a data key is dropped although a snapshot's root needs it",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/set/src/space/keys.rs",
+            old: "current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()",
+            new: "current.into_iter().chain(snapshots.take(0)).chain(pins).chain(dropped).collect()",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-keys-not-listed",
+        bug: "a root under a new data key does not say that what it was built on is under an older one",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/volume/src/map/under.rs",
+            old: "self.under.older.entry(object).or_insert(before);",
+            new: "let _ = object;",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "one-store-is-enough",
+        bug: "of several stores an object counts once one of them has it",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/store.rs",
+            old: "            if self.enough(&done) {\n                return Ok(());",
+            new: "            if done.contains(&true) {\n                return Ok(());",
+        }],
+        tests: &[SEVERAL],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshots-not-asked",
+        bug: "what a dropped root named is retired although a snapshot's root names it too",
+        rule: "R7",
+        edits: &[Edit {
+            file: SPACE,
+            old: "            for root in kept {\n                // One that cannot",
+            new: "            for root in kept.into_iter().take(1) {\n                // One that cannot",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "sweep-overlooks-snapshots",
+        bug: "a sweep takes what only a snapshot names for orphans",
+        rule: "R7",
+        edits: &[Edit {
+            file: SPACE,
+            old: "        for kept in state.kept_roots() {\n            let root = self.kept_root(&state, kept).await?;",
+            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.kept_root(&state, kept).await?;",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "small-set-never-rests",
+        bug: "the pack of a small map counts as half garbage for ever: an idle set makes checkpoint after checkpoint",
+        rule: "R7",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "    if pack_bytes_max(pages, live) < before {",
+            new: "    if pack_bytes_max(pages, live) < before || before > 0 {",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "trim-not-in-the-map",
+        bug: "a checkpoint leaves pages as they are that were trimmed and not written: what was trimmed comes back",
+        rule: "R3",
+        edits: &[Edit {
+            file: UPLOADER,
+            old: "        for unmap in unmaps(generation) {",
+            new: "        for unmap in unmaps(generation).take(0) {",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-left-behind",
+        bug: "a checkpoint ends before the head names it: a recovery would start from objects that are deleted",
+        rule: "R7",
+        edits: &[Edit {
+            file: UPLOADER,
+            old: "        self.commit_head(term, at, at_unix_ms, root_ref).await?;\n",
+            new: "        if self.mapping.store.several().is_some() {\n            self.commit_head(term, at, at_unix_ms, root_ref).await?;\n        }\n",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "listed-snapshot-retired",
+        bug: "what only a deleted snapshot named is deleted while the set's head lists it still: a recovery brings back what is gone",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "known && stored.lists_as(list) && stored.as_of >= *since",
+            new: "known || stored.lists_as(list) && stored.as_of >= *since",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-listed-late",
+        bug: "the head lists a snapshot only some time after it is there: one that was just answered for is lost with all gateways",
+        rule: "R1",
+        edits: &[Edit {
+            file: LISTED,
+            old: "ahead.filter(|(begin, _)| under_way == Some(*begin))",
+            new: "ahead.filter(|(begin, _)| under_way.is_none() && begin.index.0 == 0)",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-gets-a-snapshot-back",
+        bug: "a gateway that was cut off writes a head with a snapshot that a newer leader has let go of, and whose objects are gone",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "Some(Noted { list, .. }) if list.as_of >= stored.as_of => list.clone(),",
+            new: "Some(Noted { list, .. }) => list.clone(),",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovered-snapshots-unnamed",
+        bug: "the snapshots of a recovered set are not part of its state: a sweep of the new life deletes what only they name",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "(self.snapshots, self.schedule) = (snapshots, schedule);",
+            new: "self.schedule = schedule;",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "incomplete-snapshot-comes-back",
+        bug: "a recovery brings a snapshot back of which objects are gone: it cannot be read, and no garbage is collected as long as it is there",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/set/src/recovery/snapshots.rs",
+            old: "left_out.extend(reason.map(",
+            new: "left_out.extend(reason.filter(|_| false).map(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::"])],
+        smoke: false,
+    },
+];

@@ -1,0 +1,295 @@
+//! The log on a real disk, and the members that share it.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
+const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
+const PRE_VOTE: Test = lib(Layer::Cluster, "holdfast-raft", &["pre_vote_tests::"]);
+const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"]);
+const COPIED: Test =
+    lib(Layer::Cluster, "holdfast-raft", &["a_second_process_on_a_copied_disk_is_refused_by_the_first"]);
+const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
+/// Started again and again, while those who have what it acknowledged since are away.
+const RESTORED: Test =
+    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["a_machine_that_goes_back_to_an_older_copy"]);
+/// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
+const CALLED_BACK: Test = file(Layer::Crash, "holdfast-log", &["--test", "log"], &["what_was_called_back_survives"]);
+const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["a_failed_"]);
+const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["real_disk::"]);
+
+const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["on_a_full_disk"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "vote-not-persisted",
+        bug: "a vote is kept in memory only: after a restart the member votes again in the same term",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/log/src/group.rs",
+            old: "Ok((Some(Op::Vote { group: self.group.id, payload: vote }), Removed::default()))",
+            new: "Ok((None, Removed::default()))",
+        }],
+        tests: &[DISK, GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-before-sync",
+        bug: "the writer calls back before it writes",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
+",
+            new: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
+            done(Ok(()));
+            let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
+",
+        }],
+        tests: &[CALLED_BACK, FAILING],
+        smoke: false,
+    },
+    Mutation {
+        name: "failed-disk-acknowledges",
+        bug: "after a failed write or sync the node acknowledges on",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "                Some(why) => done(Err(stopped(Some(why)))),
+",
+            new: "                Some(_) => done(Ok(())),
+",
+        }],
+        tests: &[FAILING, CALLED_BACK],
+        smoke: false,
+    },
+    Mutation {
+        name: "voter-under-embargo",
+        bug: "a member answers votes right after its start, at the door between gateways",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "            return Err(Status::unavailable(format!(\"vote embargo after a start: {left:?} left; asked by {from}\")));
+",
+            new: "            tracing::debug!(%from, ?left, \"votes all the same\");
+",
+        }],
+        tests: &[STARTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "pre-vote-off",
+        bug: "a member that is cut off raises its term again and again, and deposes the leader when it comes back",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/config.rs",
+            old: "enable_pre_vote: Some(true),",
+            new: "enable_pre_vote: Some(false),",
+        }],
+        tests: &[PRE_VOTE],
+        smoke: false,
+    },
+    Mutation {
+        name: "stopped-group-leads",
+        bug: "a group that stopped where it led goes on to say that it leads: who asks for the set is refused there, though another gateway leads it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/group.rs",
+            old: "if self.raft().metrics().borrow_watched().running_state.is_err() {",
+            new: "if false {",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-goes-back",
+        bug: "an older snapshot replaces a newer one",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/raft/src/machine.rs",
+            old: "        && current.last() >= snapshot.last()
+",
+            new: "        && current.last() == snapshot.last()
+",
+        }],
+        tests: &[SNAPSHOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-not-synced-first",
+        bug: "a snapshot from the leader is adopted in memory and not made durable before the log is purged",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/machine.rs",
+            old: "        save_patiently(&self.shared, snapshot, lacks_room).await?;
+",
+            new: "        *self.shared.current.locked() = Some(snapshot);
+",
+        }],
+        tests: &[SNAPSHOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "lost-log-unnoticed",
+        bug: "a follower that denies what it acknowledged is simply sent it again",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/reversion.rs",
+            old: "*t == term && conflict.index <= acked.index",
+            new: "*t == term && conflict.index > acked.index",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["reversion::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "restored-disk-accepted",
+        bug: "a member restored from an older copy of its disk may speak for itself",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "Some((seen, _)) if life.boot < seen => Err(format!(",
+            new: "Some((seen, _)) if life.boot > seen.saturating_mul(2) => Err(format!(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["lives::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "restored-disk-starts-again",
+        bug: "a member that was restored from an older copy of its disk may speak for itself once it has been started often enough",
+        rule: "C3",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "                    && !before.contains(&(seen, nonce)) =>",
+            new: "                    && !before.contains(&(seen, nonce)) && life.nonce == nonce =>",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["lives::"]), RESTORED],
+        smoke: false,
+    },
+    Mutation {
+        name: "lives-forgotten-at-a-start",
+        bug: "a disk forgets at each start which life of it was registered: a copy of it is told from it by the counter alone",
+        rule: "C3",
+        edits: &[Edit {
+            file: "crates/gateway/src/lives.rs",
+            old: "boot > self.boot.saturating_add(1)",
+            new: "boot > self.boot",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["lives::"]), RESTORED],
+        smoke: false,
+    },
+    Mutation {
+        name: "headless-log-believed",
+        bug: "a group whose oldest journal file is gone without a trace takes part",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/quarantine.rs",
+            old: "state.purged.is_none() && first.0 > 0",
+            new: "state.purged.is_some() && first.0 > 0",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "taken-out-and-votes-for-the-left-behind",
+        bug: "a member that was taken out and learns anew votes for a candidate that was left behind before that",
+        rule: "R1",
+        edits: &[Edit { file: "crates/raft/src/server.rs", old: ".filter(|since| last < Some((since.term.0, since.index.0)))", new: ".filter(|since| last < Some((0, since.index.0)))" },],
+        tests: &[HEALING],
+        smoke: false,
+    },
+    Mutation {
+        name: "copied-disk-registered",
+        bug: "a second process on a copied disk is registered while the first lives",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/register.rs",
+            old: "if let Some(addr) = peers.get(&self.member())\n",
+            new: "if let Some(addr) = peers.get(&self.member()).filter(|_| false)\n",
+        }],
+        tests: &[COPIED],
+        smoke: false,
+    },
+    Mutation {
+        name: "longer-than-promised",
+        bug: "a leader counts its own lease on the answer of a follower whose settings promise less",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/network.rs",
+            old: "self.net.acks.note(self.target, term, counted);",
+            new: "self.net.acks.note(self.target, term, sent.max(counted));",
+        }],
+        tests: &[PRE_VOTE],
+        smoke: false,
+    },
+    Mutation {
+        name: "promise-forgotten",
+        bug: "a restart with a shorter lease forgets what was promised under the longer one",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/gateway/src/vote_embargo.rs",
+            old: "let longest = before.max(rtt_ms(own));",
+            new: "let longest = rtt_ms(own);",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["promised::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "purge-behind-what-has-no-room",
+        bug: "on a full disk the purge that would free it waits behind what has no room",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "if self.purge_ahead() {",
+            new: "if false {",
+        }],
+        tests: &[FULL],
+        smoke: false,
+    },
+    Mutation {
+        name: "overtaken-purge-takes-back",
+        bug: "a purge that another has overtaken brings back what is gone",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/journal/src/index.rs",
+            old: "if self.purged.is_some_and(|(purged, _)| purged.index > upto.index) {",
+            new: "if false {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-journal", &["index::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "empty-journal-passes",
+        bug: "the files of a journal are gone and its lock is not: the member votes again as if it never had",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/quarantine.rs",
+            old: "None if state.last.max(snapshot).is_some_and",
+            new: "None if state.last.is_some_and",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "state-no-longer-than-an-append",
+        bug: "a group's state that is longer than an append reaches nobody",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/network.rs",
+            old: "self.peer(true)?.max_encoding_message_size(PEER_SNAPSHOT_BYTES_MAX)",
+            new: "self.peer(true)?.max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "covered-and-not-purged",
+        bug: "what a snapshot covers is not purged before openraft looks, where a crash prevented it",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/start_group.rs",
+            old: "log.purge_later(covered).map_err(io)?;",
+            new: "tracing::debug!(%covered);",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+];

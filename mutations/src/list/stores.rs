@@ -1,0 +1,125 @@
+//! The stores of a living set are changed, and read from.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const MOVES: &str = "crates/store/src/quorum/moves.rs";
+const QUORUM: &str = "crates/store/src/quorum/state.rs";
+const MOVER: &str = "crates/set/src/store_migration.rs";
+const PLACEMENT: &str = "crates/types/src/placement.rs";
+
+const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tests::"]);
+const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::placement::"]);
+const FILLED: Test = lib(Layer::Unit, "holdfast-gateway", &["set::mover::"]);
+const READS: Test = lib(Layer::Unit, "holdfast-store", &["quorum::reads::tests::"]);
+const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_stores_of_a_set_are_changed"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "list-ended-over-another-head",
+        bug: "a list of stores is ended whatever its head is by then: a checkpoint that others made meanwhile goes along uncompared",
+        rule: "L1",
+        edits: &[
+            Edit { file: MOVES, old: "if head.version != *expected {", new: "if false && head.version != *expected {" },
+            Edit {
+                file: MOVES,
+                old: "first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;",
+                new: "first.swap_register(&first.key(set), Some(&head.version), last.encode(rand::random())).await?;",
+            },
+        ],
+        tests: &[LISTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "object-counts-in-one-list",
+        bug: "while stores are changed an object counts once the stores of one list have it",
+        rule: "L4",
+        edits: &[Edit {
+            file: QUORUM,
+            old: "self.counting().iter().all(|register| register.count(done) >= register.w)",
+            new: "self.counting().iter().any(|register| register.count(done) >= register.w)",
+        }],
+        tests: &[LISTS, MOVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "unknown-list-followed",
+        bug: "a store that says that the set has moved is believed, wherever to",
+        rule: "L2",
+        edits: &[Edit { file: MOVES, old: "if moved.to != next.text {", new: "if false && moved.to != next.text {" }],
+        tests: &[LISTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "decided-change-abandoned",
+        bug: "a change of stores is abandoned although the set's leader may have ended the list by then",
+        rule: "P1",
+        edits: &[Edit {
+            file: PLACEMENT,
+            old: "(Some((PlacementPhase::Filling, _)), None) => next.stores == self.stores,",
+            new: "(Some(_), None) if next.stores == self.stores => true,",
+        }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "list-ended-before-it-was-filled",
+        bug: "the new stores count before they were compared with what is kept",
+        rule: "V3",
+        edits: &[Edit {
+            file: MOVER,
+            old: "one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();",
+            new: "one.standing.now.is_none();",
+        }],
+        tests: &[FILLED, MOVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "silent-store-waited-for",
+        bug: "a store that never answers holds up each read that asks it first, for ever",
+        rule: "E2",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/reads.rs",
+            old: "newest.filter(|_| left.len() > 0)",
+            new: "newest.filter(|_| false)",
+        }],
+        tests: &[READS],
+        smoke: false,
+    },
+    Mutation {
+        name: "silent-store-asked-first-again",
+        bug: "a store that did not answer is asked first by the next read as well: each one waits",
+        rule: "E2",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/reads.rs",
+            old: "silent.iter().for_each(|replica| replica.speed.failed());",
+            new: "let _ = silent;",
+        }],
+        tests: &[READS],
+        smoke: false,
+    },
+    Mutation {
+        name: "clones-not-scrubbed",
+        bug: "what only a clone still shows of its origin is read by no scrub: damage there is found by whoever needs it",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/set/src/scrub.rs",
+            old: "    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()\n",
+            new: "    snapshots.collect()\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::scrub::tests::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "spoilt-copy-deleted-first",
+        bug: "a copy that does not open is deleted before a good one is put in its place: a DELETE that got no answer and was sent again is done after that",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/store/src/quorum/repair.rs",
+            old: "                Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),\n",
+            new: "                Some(_) => match replica.store.delete(key).await {\n                    Ok(()) => replica.store.put_new(key, body.clone()).await,\n                    \
+                  Err(error) => Err(error),\n                },\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-store", &["quorum::repair::tests::a_spoilt_copy"])],
+        smoke: false,
+    },
+];

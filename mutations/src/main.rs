@@ -1,0 +1,393 @@
+//! `mutations`: known bugs, put in on purpose one by one, and which test finds each. A bug that nothing finds is a hole to close.
+//!
+//! A mutation is text of the tree that is replaced by other text; a run works on a copy below `target/`, never on the tree. Each of its
+//! tests must be green on the copy as it is and red with the bug in it; one that does not end in time is neither. What was seen is kept below `target/`; `--page` adds
+//! it to what is committed of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
+
+mod list;
+mod page;
+mod scratch;
+mod seen;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use holdfast_chore::binary::{Build, cargo, root};
+use holdfast_chore::cmd::{Cmd, cmd};
+use holdfast_chore::process::Proc;
+use holdfast_chore::proof::NOT_NOTED;
+use holdfast_chore::say::{Count, counted, line, note, step};
+use holdfast_chore::{binary, cmd, say, undo};
+use list::{MUTATIONS, Mutation, Test};
+use scratch::Scratch;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// What the simulation's test takes: its courses of seeds (crates/sim/tests/seeds.rs), for how long each begins further ones here (its HOLDFAST_SIM_SECONDS), and how long one
+/// seed may take before it counts as one that hangs (crates/sim/src/runner.rs).
+const SIM_COURSES: u64 = 6;
+const SIM_COURSE_SECONDS: u64 = 120;
+const SIM_SEED_SECONDS: u64 = 600;
+
+/// How long one test may run. One that has not ended by then has found nothing and has not passed: that is no verdict.
+const TEST_LIMIT: Duration = Duration::from_secs(1500);
+const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
+
+/// Selected beside the package of a test, and nothing of them is built for it. For that package alone cargo would choose other features of what it depends on than
+/// for the whole tree, and build all of that once more; these depend on everything.
+const WHOLE: [&str; 3] = ["holdfast", "holdfast-sim", "holdfast-bench"];
+
+/// How long a build may take: a scenario's is that of nearly everything.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+struct Args {
+    /// Show them and their tests; run nothing
+    #[arg(long)]
+    list: bool,
+    /// Only these
+    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
+    only: Vec<String>,
+    /// Only a few, each with the one fixed case that must find it: what `cargo xtask test` runs
+    #[arg(long)]
+    smoke: bool,
+    /// Leave out the tests that need whole clusters
+    #[arg(long)]
+    no_scenarios: bool,
+    /// Write docs/proof/mutations.md from what runs have seen, here and before; run nothing
+    #[arg(long)]
+    page: bool,
+}
+
+/// The programs of chores that this one is: `mutations`, and the process that takes back what it left.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Chore {
+    /// Known bugs, put into a copy of the tree one by one: which test finds each?
+    Mutations(Args),
+    /// Takes back what an interrupted run left; started by the program itself
+    #[command(name = undo::REAPER_ARG, hide = true)]
+    Reaper,
+}
+
+fn main() -> ExitCode {
+    holdfast_chore::status(match Chore::parse() {
+        Chore::Mutations(args) => chore(&args),
+        Chore::Reaper => {
+            undo::reap();
+            Ok(())
+        }
+    })
+}
+
+/// The chore.
+///
+/// # Errors
+/// When a bug was not found, or a mutation does not fit the tree.
+fn chore(args: &Args) -> Result<()> {
+    if args.page {
+        return page::write(&seen::gather()?);
+    }
+    let chosen = choose(args)?;
+    if args.list {
+        for mutation in chosen {
+            line(format!("{} ({}): {}", mutation.name, mutation.rule, mutation.bug));
+            mutation.tests.iter().for_each(|test| line(format!("    {}: {}", test.layer().name(), test.command())));
+        }
+        return Ok(());
+    }
+    let mut count = Count::default();
+    let asked = match (args.smoke, args.no_scenarios) {
+        (true, _) => Asked::First,
+        (false, true) => Asked::Quick,
+        (false, false) => Asked::All,
+    };
+    run(&chosen, asked, &mut count)?;
+    count.close()
+}
+
+/// Which of a bug's tests are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    All,
+    /// Those that need no whole cluster.
+    Quick,
+    /// The first one, which is to find it.
+    First,
+}
+
+impl Asked {
+    fn of(self, mutation: &'static Mutation) -> Vec<&'static Test> {
+        let fits = |test: &&Test| self != Asked::Quick || !matches!(test, Test::Scenario(_));
+        let most = if self == Asked::First { 1 } else { usize::MAX };
+        mutation.tests.iter().filter(fits).take(most).collect()
+    }
+}
+
+fn choose(args: &Args) -> Result<Vec<&'static Mutation>> {
+    let all = || MUTATIONS.iter().copied().flatten();
+    for name in &args.only {
+        anyhow::ensure!(all().any(|m| m.name == name), "no mutation {name:?} (cargo xtask mutations --list)");
+    }
+    let wanted = |m: &&Mutation| {
+        (args.only.is_empty() || args.only.iter().any(|name| name == m.name)) && (!args.smoke || m.smoke)
+    };
+    Ok(all().filter(wanted).collect())
+}
+
+fn run(chosen: &[&'static Mutation], asked: Asked, count: &mut Count) -> Result<()> {
+    let scratch = Scratch::open()?;
+    step(format!("Mutations: {} of known bugs", chosen.len()));
+    let mut green: BTreeMap<String, bool> = BTreeMap::new();
+    for mutation in chosen {
+        for test in asked.of(mutation) {
+            if let std::collections::btree_map::Entry::Vacant(place) = green.entry(test.command()) {
+                scratch.restore()?;
+                let ran = run_test(&scratch, test)?;
+                if !matches!(ran, Ran::Green { .. }) {
+                    count.check(&test.command(), Err(anyhow::anyhow!("not green without any bug: {}", ran.said())));
+                }
+                place.insert(matches!(ran, Ran::Green { .. }));
+            }
+        }
+    }
+    for mutation in chosen {
+        let tests = asked.of(mutation);
+        if tests.is_empty() {
+            count.skip(mutation.name, "its tests need whole clusters");
+            continue;
+        }
+        let usable = tests.iter().filter(|test| green.get(&test.command()) == Some(&true)).copied();
+        let outcome = one(&scratch, mutation, usable);
+        scratch.restore()?;
+        count.check(mutation.name, outcome);
+    }
+    Ok(())
+}
+
+/// Puts one bug in and runs its tests until one is red.
+fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
+    step(format!("{}: {}", mutation.name, mutation.bug));
+    scratch.restore()?;
+    scratch.apply(mutation)?;
+    let (mut passed_by, mut unended) = (Vec::new(), Vec::new());
+    for test in tests {
+        let begun = Instant::now();
+        match run_test(scratch, test)? {
+            Ran::NoBuild(why) => bail!("with the bug in it the tree does not build: {why}"),
+            Ran::Green { .. } => {
+                note(format!("not seen by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
+                passed_by.push(test.command());
+            }
+            Ran::Unended(how) => {
+                note(format!("no verdict of {}: it {how}", test.command()));
+                unended.push(test.command());
+            }
+            Ran::Red { seconds, how } => {
+                note(format!("caught after {seconds:.1} s by {} ({}): {how}", test.command(), test.layer().name()));
+                return seen::remember(mutation, Some(test), seconds, passed_by);
+            }
+        }
+    }
+    // Not remembered: it is neither caught nor a hole.
+    if !unended.is_empty() {
+        bail!(
+            "no verdict: within {TEST_LIMIT:?} these did not end, and no other test catches it: {}",
+            unended.join("; ")
+        );
+    }
+    seen::remember(mutation, None, 0.0, passed_by)?;
+    bail!("nothing catches it")
+}
+
+enum Ran {
+    Green {
+        passed: u64,
+    },
+    Red {
+        seconds: f64,
+        how: String,
+    },
+    /// It was ended at its limit.
+    Unended(String),
+    NoBuild(String),
+}
+
+impl Ran {
+    /// What a test came to in which so many cases passed.
+    fn of(ended: Ended, passed: u64) -> Self {
+        let Ended { in_time, success, seconds, end, .. } = ended;
+        match (success, passed) {
+            _ if !in_time => Ran::Unended(end),
+            (true, 0) => Ran::Red { seconds, how: "no test of that name ran".into() },
+            (true, passed) => Ran::Green { passed },
+            (false, _) => Ran::Red { seconds, how: end },
+        }
+    }
+
+    fn said(&self) -> String {
+        match self {
+            Ran::Green { passed } => format!("{passed} passed"),
+            Ran::Red { how, .. } => how.clone(),
+            Ran::Unended(why) | Ran::NoBuild(why) => why.clone(),
+        }
+    }
+}
+
+fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
+    match test {
+        Test::Cargo { package, target, filter, .. } => {
+            let mut args = vec!["test", "--locked", "--quiet"];
+            for selected in WHOLE.into_iter().filter(|other| other != package).chain([*package]) {
+                args.extend(["-p", selected]);
+            }
+            args.extend(*target);
+            let build = scratch.spawn("build", scratch.cargo(&args).arg("--no-run"), BUILD_LIMIT)?;
+            if !build.success {
+                return Ok(Ran::NoBuild(build.end));
+            }
+            let test = scratch.cargo(&args).arg("--").args(*filter);
+            let ran = scratch.spawn("test", test, TEST_LIMIT)?;
+            let mut sum = Count::default();
+            ran.text.lines().for_each(|line| sum.add(counted(line)));
+            Ok(Ran::of(ran, sum.passed))
+        }
+        Test::Scenario(name) => {
+            let build = scratch.cargo(&["build", "--locked", "--quiet", "-p", "holdfast"]);
+            let build = scratch.spawn("build", scratch.apart(build), BUILD_LIMIT)?;
+            if !build.success {
+                return Ok(Ran::NoBuild(build.end));
+            }
+            let ran = cmd(scenarios()?)
+                .arg("e2e")
+                .arg("--bin")
+                .arg(scratch.program())
+                .arg(name)
+                .dir(root())
+                .env("HOLDFAST_SEED", "1")
+                .env(NOT_NOTED, "1");
+            let ran = scratch.spawn("scenario", ran, TEST_LIMIT)?;
+            Ok(Ran::of(ran, 1))
+        }
+    }
+}
+
+/// The program of scenarios, of the tree and not of the copy; built once.
+fn scenarios() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program);
+    }
+    let program = Build { bin: None, profile: None }.program("holdfast-scenarios", "holdfast-scenarios", "dev")?;
+    Ok(PROGRAM.get_or_init(|| program))
+}
+
+/// A program that ran to its end, or was ended.
+struct Ended {
+    /// By itself.
+    in_time: bool,
+    success: bool,
+    seconds: f64,
+    text: String,
+    /// The last lines that say something.
+    end: String,
+}
+
+impl Scratch {
+    fn cargo(&self, args: &[&str]) -> Cmd {
+        // A failure file that one run leaves would make the next find the bug at once.
+        Cmd::of(cargo())
+            .args(args)
+            .dir(self.tree())
+            .env("CARGO_TARGET_DIR", root().join("target"))
+            // The same few crates are built over and over, with a line or two changed: here it pays, on a clean checkout as well.
+            .env("CARGO_INCREMENTAL", "1")
+            .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
+            // The same seeds for each bug, and as many as there are: what one run finds the next one finds.
+            .env("HOLDFAST_SEED", "1")
+            .env("HOLDFAST_TIER", "all")
+            .env("HOLDFAST_SIM_SECONDS", SIM_COURSE_SECONDS.to_string())
+    }
+
+    /// With a folder of its own for what is built: the program `holdfast` of the tree must not be replaced by one with a bug in it.
+    fn apart(&self, command: Cmd) -> Cmd {
+        command.env("CARGO_TARGET_DIR", root().join("target/mutations-build"))
+    }
+
+    fn program(&self) -> PathBuf {
+        root().join("target/mutations-build/debug/holdfast")
+    }
+
+    fn spawn(&self, name: &str, command: Cmd, limit: Duration) -> Result<Ended> {
+        let log = self.log(name)?;
+        let begun = Instant::now();
+        let mut proc = Proc::spawn(name, command.into_command(), &log)?;
+        let status = proc.wait(limit);
+        let seconds = begun.elapsed().as_secs_f64();
+        drop(proc);
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let telling = |line: &&str| {
+            line.contains("panicked at")
+                || line.starts_with("error")
+                || line.starts_with("test result: F")
+                || line.starts_with("FAILED")
+        };
+        let mut end: Vec<&str> = text.lines().filter(telling).collect();
+        end.truncate(2);
+        let end = match &status {
+            Ok(status) if end.is_empty() => format!("{status}"),
+            Ok(_) => end.join("; "),
+            Err(_) => format!("did not end within {limit:?}"),
+        };
+        let in_time = status.is_ok();
+        Ok(Ended { in_time, success: status.is_ok_and(|status| status.success()), seconds, text, end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_end_is_no_verdict() {
+        let ended = |in_time, success| Ended { in_time, success, seconds: 1.0, text: String::new(), end: "end".into() };
+        assert!(matches!(Ran::of(ended(true, true), 3), Ran::Green { passed: 3 }));
+        assert!(matches!(Ran::of(ended(true, true), 0), Ran::Red { .. }), "nothing ran");
+        assert!(matches!(Ran::of(ended(true, false), 3), Ran::Red { .. }));
+        assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
+    }
+
+    /// Else it would be built, and asked.
+    #[test]
+    fn what_is_selected_as_well_has_no_test_of_that_name() {
+        let folder = |package: &str| match package.strip_prefix("holdfast-") {
+            Some("bench") => root().join("bench"),
+            Some(room) => root().join("crates").join(room),
+            None => root().join("crates").join(package),
+        };
+        for test in MUTATIONS.iter().copied().flatten().flat_map(|mutation| mutation.tests) {
+            let Test::Cargo { package, target, .. } = test else { continue };
+            let file = match *target {
+                &["--test", name] => format!("tests/{name}.rs"),
+                _ => "src/lib.rs".to_string(),
+            };
+            for other in WHOLE.into_iter().filter(|other| other != package) {
+                let path = folder(other).join(&file);
+                assert!(!path.exists(), "{}: {} is there as well", test.command(), path.display());
+            }
+        }
+    }
+
+    /// What the limit is reckoned from is what the simulation has.
+    #[test]
+    fn the_simulation_ends_within_the_limit() {
+        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+        let courses = read("crates/sim/tests/seeds.rs").matches("\n    Course { modes: ").count();
+        assert_eq!(u64::try_from(courses).unwrap(), SIM_COURSES);
+        let seed = format!("const SEED_LIMIT: Duration = Duration::from_secs({SIM_SEED_SECONDS});");
+        assert!(read("crates/sim/src/runner.rs").contains(&seed), "expected {seed}");
+    }
+}

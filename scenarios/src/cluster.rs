@@ -1,0 +1,499 @@
+//! A cluster on this machine, through `holdfast dev`: started, its gateways killed, paused and started again one by one.
+
+mod members;
+
+use crate::cmd::{cmd, tail_of};
+use crate::ends;
+use crate::nbd::{Client, NbdError, Uri};
+use crate::process::{self, Launch, POLL, Proc, Signal, wait_until};
+use crate::undo::{Guard, Undo};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::io::BufRead;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `holdfast` program.
+    pub bin: PathBuf,
+    /// Folder of the cluster; the log is beside it.
+    pub dir: PathBuf,
+    /// How many gateways.
+    pub gateways: usize,
+    /// Store URL; the embedded one if none.
+    pub store: Option<String>,
+    /// Size of `vol1`, such as `1GiB`.
+    pub size: String,
+    /// Settings of every gateway, `KEY=VALUE` as in its file.
+    pub settings: Vec<String>,
+    /// More environment, such as keys of the store.
+    pub env: Vec<(String, String)>,
+}
+
+/// The one line that `holdfast dev --output json` prints.
+#[derive(Debug, Deserialize)]
+struct Announcement {
+    nbd: Vec<String>,
+    api: Vec<String>,
+    pids: Vec<u32>,
+}
+
+/// One gateway process.
+#[derive(Debug)]
+pub struct Gateway {
+    /// The volume by way of it.
+    pub nbd: Uri,
+    /// Address of its admin API as announced.
+    pub api: String,
+    /// Its process id.
+    pub pid: u32,
+    launch: Launch,
+    /// Ours, once we had to start it again; before that it is a child of `holdfast dev`.
+    own: Option<Proc>,
+    guard: Option<Guard>,
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// How it was started.
+    pub options: Options,
+    /// Its gateways, in the order of their names.
+    pub gateways: Vec<Gateway>,
+    port: u16,
+    dev: Proc,
+}
+
+/// How long `holdfast dev` may take until all its gateways run.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Between two looks meanwhile at whether that can still be.
+const HOPE_LOOK: Duration = Duration::from_millis(100);
+
+/// How long one attempt to reach a gateway may wait. A gateway that is there answers in far less.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The set that every chore uses.
+pub const SET: &str = "demo";
+/// Its volume.
+pub const VOLUME: &str = "vol1";
+
+impl Cluster {
+    /// Starts it and waits until a gateway serves the volume.
+    ///
+    /// # Errors
+    /// When `holdfast dev` ends, announces nothing within a minute, or nobody serves after another.
+    pub fn start(options: Options) -> Result<Self> {
+        let port = free_ports(options.gateways)?;
+        Self::start_at(options, port, &|| None)
+    }
+
+    fn start_at(options: Options, port: u16, hopeless: &dyn Fn() -> Option<String>) -> Result<Self> {
+        std::fs::create_dir_all(&options.dir)?;
+        let log = options.dir.with_extension("log");
+        let mut command = cmd(&options.bin).args(["dev", "--output", "json", "--dir"]).arg(&options.dir);
+        command = command.args(["--gateways", &options.gateways.to_string(), "--nbd-port", &port.to_string()]);
+        command = command.args(["--set", SET, "--volume", &format!("{VOLUME}={}", options.size)]);
+        if let Some(store) = &options.store {
+            command = command.args(["--store", store]);
+        }
+        for setting in &options.settings {
+            command = command.args(["--gateway-set", setting]);
+        }
+        for (key, value) in &options.env {
+            command = command.env(key, value);
+        }
+        let (mut dev, out) = Proc::spawn_piped("holdfast dev", command.into_command(), &log)?;
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = std::io::BufReader::new(out).lines();
+            let first = lines.next();
+            let _ = tell.send(first);
+            // Whatever comes later is read away, so that a full pipe cannot stop it.
+            lines.for_each(drop);
+        });
+        let begun = Instant::now();
+        let line = loop {
+            match told.recv_timeout(HOPE_LOOK) {
+                Ok(Some(line)) => break line?,
+                Ok(None) => {
+                    let _ = dev.wait(Duration::from_secs(2));
+                    bail!("holdfast dev ended without announcing itself: {}", tail_of(&log, 8));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() < ANNOUNCED_WITHIN => {
+                    if let Some(why) = hopeless() {
+                        bail!("holdfast dev announces nothing, and will not: {why}");
+                    }
+                }
+                Err(_) => bail!("holdfast dev announced nothing for {ANNOUNCED_WITHIN:?}: {}", tail_of(&log, 8)),
+            }
+        };
+        let said: Announcement = serde_json::from_str(&line).with_context(|| format!("holdfast dev said: {line}"))?;
+        let n = options.gateways;
+        anyhow::ensure!(
+            said.nbd.len() == n && said.api.len() == n && said.pids.len() == n,
+            "holdfast dev announced {} exports, {} APIs, {} pids; expected {n} of each",
+            said.nbd.len(),
+            said.api.len(),
+            said.pids.len()
+        );
+        let mut gateways = Vec::new();
+        for ((nbd, api), pid) in said.nbd.iter().zip(said.api).zip(said.pids) {
+            let (nbd, launch, guard) = (Uri::parse(nbd)?, Launch::of(pid)?, guard_of(pid)?);
+            gateways.push(Gateway { nbd, api, pid, launch, own: None, guard });
+        }
+        let mut cluster = Self { options, gateways, port, dev };
+        cluster.serving(Duration::from_secs(60))?;
+        Ok(cluster)
+    }
+
+    /// Admin addresses of all gateways.
+    pub fn apis(&self) -> Vec<String> {
+        self.gateways.iter().map(|gateway| gateway.api.clone()).collect()
+    }
+
+    /// All gateways at once by SIGKILL, and `holdfast dev` first, so that it cannot help.
+    ///
+    /// # Errors
+    /// When a process survives that.
+    pub fn kill_all(mut self) -> Result<Stopped> {
+        self.dev.signal(Signal::KILL);
+        for gateway in &self.gateways {
+            process::signal(gateway.pid, Signal::KILL);
+        }
+        self.dev.wait(Duration::from_secs(10))?;
+        for gateway in &mut self.gateways {
+            gateway.await_end()?;
+        }
+        Ok(Stopped { options: self.options.clone(), port: self.port })
+    }
+
+    /// Ends it politely.
+    ///
+    /// # Errors
+    /// When a process does not end.
+    pub fn stop(mut self) -> Result<Stopped> {
+        for gateway in &mut self.gateways {
+            if let Some(own) = &mut gateway.own {
+                own.stop(Signal::TERM, Duration::from_secs(20))?;
+            }
+        }
+        self.dev.stop(Signal::TERM, Duration::from_secs(30))?;
+        for gateway in &mut self.gateways {
+            if !wait_until(Duration::from_secs(10), || !process::is_alive(gateway.pid)) {
+                process::signal(gateway.pid, Signal::KILL);
+            }
+            gateway.await_end()?;
+        }
+        Ok(Stopped { options: self.options.clone(), port: self.port })
+    }
+
+    /// The gateway that serves the volume to a plain export now.
+    ///
+    /// # Errors
+    /// When none does within `limit`; says what each answered last.
+    pub fn serving(&mut self, limit: Duration) -> Result<usize> {
+        let all: Vec<usize> = (0..self.gateways.len()).collect();
+        self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
+    }
+
+    /// Waits for the end of the plain lease that a question of ours took: the next to connect shall take its own. Not for
+    /// ever: whether the set is free is for the next to find out.
+    fn settle(&self) {
+        let free = || self.holdfast(&["lease", "show", SET]).is_ok_and(|said| said["lease"].is_null());
+        wait_until(Duration::from_secs(2), free);
+    }
+
+    /// Asks all of `among` at once and over again until one of them answers a read; which, and how long after `since`.
+    ///
+    /// # Errors
+    /// When none does within `limit`; says what each answered last.
+    pub fn first_to_serve(&mut self, among: &[usize], since: Instant, limit: Duration) -> Result<(usize, Duration)> {
+        let found = AtomicBool::new(false);
+        let (tell, told) = mpsc::channel();
+        let answers = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for &index in among {
+                let (uri, tell, found) = (&self.gateways[index].nbd, tell.clone(), &found);
+                threads.push(scope.spawn(move || {
+                    let mut last = String::from("never asked");
+                    while !found.load(Ordering::Relaxed) && since.elapsed() < limit {
+                        match probe(uri) {
+                            Ok(()) => {
+                                // Only the first counts; the order in the channel decides.
+                                let _ = tell.send((index, since.elapsed()));
+                                found.store(true, Ordering::Relaxed);
+                                return String::from("serves");
+                            }
+                            Err(e) => last = e.to_string(),
+                        }
+                        std::thread::sleep(POLL);
+                    }
+                    last
+                }));
+            }
+            threads.into_iter().map(|t| t.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        match told.try_recv() {
+            Ok(found) => {
+                self.settle();
+                Ok(found)
+            }
+            Err(_) => {
+                self.dev.must_run()?;
+                let said: Vec<String> = among.iter().zip(answers).map(|(i, a)| format!("g{}: {a}", i + 1)).collect();
+                bail!("nobody serves {SET}/{VOLUME} after {limit:?}: {}", said.join("; "))
+            }
+        }
+    }
+
+    /// Connects to the volume at whichever gateway serves it.
+    ///
+    /// # Errors
+    /// When none does within `limit`.
+    pub fn connect(&mut self, limit: Duration) -> Result<(usize, Client)> {
+        let begun = Instant::now();
+        loop {
+            let index = self.serving(limit.saturating_sub(begun.elapsed()))?;
+            match Client::connect(&self.gateways[index].nbd, Duration::from_secs(30)) {
+                Ok(client) => return Ok((index, client)),
+                // It may have moved in between.
+                Err(e) if begun.elapsed() > limit => bail!("{}: {e}", self.name(index)),
+                Err(_) => std::thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// `kill -9`; gives the moment just before it.
+    ///
+    /// # Errors
+    /// When the process survives that.
+    pub fn kill(&mut self, index: usize) -> Result<Instant> {
+        let moment = Instant::now();
+        process::signal(self.gateways[index].pid, Signal::KILL);
+        self.gateways[index].await_end()?;
+        Ok(moment)
+    }
+
+    /// SIGSTOP; returns once all its threads have stopped.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn pause(&self, index: usize) -> Result<()> {
+        let pid = self.gateways[index].pid;
+        process::signal(pid, Signal::STOP);
+        anyhow::ensure!(
+            wait_until(Duration::from_secs(10), || process::is_stopped(pid)),
+            "process {pid} does not stop"
+        );
+        Ok(())
+    }
+
+    /// SIGCONT.
+    pub fn proceed(&self, index: usize) {
+        process::signal(self.gateways[index].pid, Signal::CONT);
+    }
+
+    /// Runs `holdfast ARGS --output json` against this cluster.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0, or prints no JSON.
+    pub fn holdfast(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let said = self.said(args)?;
+        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+
+    /// The same of a command that prints a JSON value per line.
+    ///
+    /// # Errors
+    /// As [`Cluster::holdfast`].
+    pub fn holdfast_lines(&self, args: &[&str]) -> Result<Vec<serde_json::Value>> {
+        let said = self.said(args)?;
+        let value = |line: &str| -> Result<serde_json::Value> {
+            serde_json::from_str(line).with_context(|| format!("holdfast {}: no JSON: {line}", args.join(" ")))
+        };
+        said.lines().map(value).collect()
+    }
+
+    fn said(&self, args: &[&str]) -> Result<String> {
+        let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
+        let mut command = cmd(&self.options.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
+        for (key, value) in &self.options.env {
+            command = command.env(key, value);
+        }
+        command.out()
+    }
+
+    /// The member that a gateway is now: its id as `cluster status` shows it.
+    ///
+    /// # Errors
+    /// When the status cannot be had or does not show it.
+    pub fn member(&self, index: usize) -> Result<u64> {
+        member_called(&self.holdfast(&["cluster", "status"])?, &self.name(index))
+    }
+
+    /// Waits until every member is there and has applied nearly all that its leaders have.
+    ///
+    /// # Errors
+    /// When `limit` passes first; says what the status was.
+    pub fn caught_up(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let behind = match self.holdfast(&["cluster", "status"]) {
+                Ok(status) => who_is_behind(&status),
+                Err(e) => vec![format!("{e:#}")],
+            };
+            if behind.is_empty() {
+                return Ok(());
+            }
+            anyhow::ensure!(begun.elapsed() < limit, "not caught up after {limit:?}: {}", behind.join("; "));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Starts a killed gateway again with the command line and environment that it had. (`holdfast dev` leaves it dead.)
+    ///
+    /// # Errors
+    /// When it does not come up within a minute.
+    pub fn restart(&mut self, index: usize) -> Result<()> {
+        let log = self.options.dir.with_extension(format!("g{}.log", index + 1));
+        let gateway = &mut self.gateways[index];
+        let own = Proc::spawn("holdfast gateway", gateway.launch.command(), &log)?;
+        gateway.pid = own.pid();
+        gateway.own = Some(own);
+        let addr = gateway.nbd.addr.clone();
+        let up = wait_until(Duration::from_secs(60), || TcpStream::connect(&addr).is_ok());
+        anyhow::ensure!(up, "g{} does not listen on {addr} a minute after its start: {}", index + 1, tail_of(&log, 8));
+        Ok(())
+    }
+
+    /// The volume by way of each gateway.
+    pub fn exports(&self) -> Vec<Uri> {
+        self.gateways.iter().map(|g| g.nbd.clone()).collect()
+    }
+
+    /// How people call a gateway: `g1` is the first.
+    pub fn name(&self, index: usize) -> String {
+        format!("g{}", index + 1)
+    }
+
+    /// All gateways but one.
+    pub fn others(&self, index: usize) -> Vec<usize> {
+        (0..self.gateways.len()).filter(|i| *i != index).collect()
+    }
+}
+
+impl Gateway {
+    fn await_end(&mut self) -> Result<()> {
+        ends::expect(self.pid);
+        if let Some(mut own) = self.own.take() {
+            own.wait(Duration::from_secs(10))?;
+        }
+        let ended = wait_until(Duration::from_secs(10), || !process::is_alive(self.pid));
+        anyhow::ensure!(ended, "process {} is still there", self.pid);
+        if let Some(guard) = self.guard.take() {
+            guard.forget();
+        }
+        Ok(())
+    }
+}
+
+/// A cluster that is not running; its folder is there.
+#[derive(Debug)]
+pub struct Stopped {
+    /// How it was started, and how it will be.
+    pub options: Options,
+    port: u16,
+}
+
+impl Stopped {
+    /// Starts it again on the same folder and port.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start(self) -> Result<Cluster> {
+        self.start_unless(&|| None)
+    }
+
+    /// The same, given up as soon as `hopeless` says why.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_unless(self, hopeless: &dyn Fn() -> Option<String>) -> Result<Cluster> {
+        Cluster::start_at(self.options, self.port, hopeless)
+    }
+}
+
+/// Entries behind its leader with which a member still counts as caught up.
+const CLOSE_ENTRIES: u64 = 64;
+
+/// Of a `cluster status`: what is not up and close to its leader.
+pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
+    let none = Vec::new();
+    let groups = status["groups"].as_array().unwrap_or(&none);
+    let mut behind = Vec::new();
+    if groups.is_empty() || groups.iter().any(|g| g["leader"].as_u64().unwrap_or(0) == 0) {
+        behind.push("a group has no leader".into());
+    }
+    for member in status["members"].as_array().unwrap_or(&none) {
+        let name = member["member"]["name"].as_str().unwrap_or("?");
+        if member["reachable"] != true {
+            behind.push(format!("{name} is unreachable"));
+        }
+        let lags = member["lags"].as_array().unwrap_or(&none);
+        let close = |g: &serde_json::Value| {
+            lags.iter().any(|l| l["group"] == g["group"] && l["entries"].as_u64().is_some_and(|n| n <= CLOSE_ENTRIES))
+        };
+        for group in groups.iter().filter(|g| !close(g)) {
+            behind.push(format!("{name} lags in group {}", group["group"]));
+        }
+    }
+    behind
+}
+
+/// Which member a gateway is, as `cluster status` shows it.
+///
+/// # Errors
+/// When the status does not show it.
+pub fn member_called(status: &serde_json::Value, name: &str) -> Result<u64> {
+    let members = status["members"].as_array().context("status without members")?;
+    let of = members.iter().map(|m| &m["member"]).find(|m| m["name"] == name);
+    of.and_then(|m| m["id"].as_u64()).with_context(|| format!("no member is called {name}"))
+}
+
+fn guard_of(pid: u32) -> Result<Option<Guard>> {
+    process::start_of(pid).map(|start| Guard::new(Undo::Kill { pid, start })).transpose()
+}
+
+/// Whether an export answers a read of its first block.
+fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
+    let mut client = Client::connect(uri, PATIENCE)?;
+    client.read(0, 4096)?;
+    client.disconnect();
+    Ok(())
+}
+
+/// The first of `n` ports in a row that are free on loopback now. From below the range that `holdfast dev` draws its own from.
+///
+/// # Errors
+/// When there is no such row.
+pub fn free_ports(n: usize) -> Result<u16> {
+    // Two runs at once begin at different places. And no row is given out again before all others were: between the look and the use a second scenario may look.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let spread = u16::try_from(std::process::id() % 440).unwrap_or(0);
+    for _ in 0..440 {
+        let row = NEXT.fetch_add(1, Ordering::Relaxed) % 440;
+        let first = 11_000 + (spread + row) % 440 * 20;
+        let row: Option<Vec<_>> =
+            (0..u16::try_from(n)?).map(|i| TcpListener::bind(("127.0.0.1", first + i)).ok()).collect();
+        if row.is_some() {
+            return Ok(first);
+        }
+    }
+    bail!("no {n} free ports in a row on 127.0.0.1")
+}

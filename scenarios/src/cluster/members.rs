@@ -1,0 +1,206 @@
+//! Gateways that come and go while a cluster runs.
+
+use super::{Cluster, Gateway, SET, VOLUME, free_ports};
+use crate::cmd::tail_of;
+use crate::ends;
+use crate::nbd::Uri;
+use crate::process::{self, Launch, Proc, Signal, wait_until};
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+const UP_LIMIT: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// Starts one more gateway process, with a disk of its own and no cluster yet; its place in `gateways`.
+    ///
+    /// # Errors
+    /// When it does not listen within a minute.
+    pub fn start_another(&mut self, more: &[&str]) -> Result<usize> {
+        let index = self.gateways.len();
+        let name = self.name(index);
+        let port = free_ports(4)?;
+        let at = |n: u16| format!("127.0.0.1:{}", port + n);
+        // As the first one was started; what its command line says counts more than its settings.
+        let mut command = self.gateways[0].launch.command();
+        let disk = self.options.dir.join(&name);
+        command.args(["--name", &name, "--data-dir"]).arg(&disk);
+        command.args(["--nbd-listen", &at(0), "--api-listen", &at(1)]);
+        command.args(["--peer-listen", &at(2), "--http-listen", &at(3)]).args(more);
+        let own = Proc::spawn("holdfast gateway", command, &self.log(index))?;
+        let pid = own.pid();
+        let nbd = Uri { addr: at(0), export: format!("{SET}/{VOLUME}") };
+        let up = wait_until(UP_LIMIT, || TcpStream::connect(at(1)).is_ok());
+        anyhow::ensure!(up, "{name} does not listen after {UP_LIMIT:?}: {}", tail_of(&self.log(index), 8));
+        let launch = Launch::of(pid)?;
+        self.gateways.push(Gateway { nbd, api: at(1), pid, launch, own: Some(own), guard: None });
+        Ok(index)
+    }
+
+    /// Gives a gateway of ours that does not run other addresses, and starts it there.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart`].
+    pub fn restart_elsewhere(&mut self, index: usize) -> Result<()> {
+        let port = free_ports(4)?;
+        let at = |n: u16| format!("127.0.0.1:{}", port + n);
+        let gateway = &mut self.gateways[index];
+        for (n, flag) in (0..).zip(["--nbd-listen", "--api-listen", "--peer-listen", "--http-listen"]) {
+            gateway.launch.set(flag, at(n))?;
+        }
+        (gateway.nbd.addr, gateway.api) = (at(0), at(1));
+        self.restart(index)
+    }
+
+    /// Starts a gateway that does not run with more arguments than before; it keeps them.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart`].
+    pub fn restart_with(&mut self, index: usize, more: &[&str]) -> Result<()> {
+        self.gateways[index].launch.add(more);
+        self.restart(index)
+    }
+
+    /// What a gateway that does not run is started with next.
+    pub fn replace_program(&mut self, index: usize, program: &Path) {
+        self.gateways[index].launch.set_program(program);
+    }
+
+    /// A gateway that does not run is started with these further arguments next, or without them where it has them.
+    pub fn set_arguments(&mut self, index: usize, args: &[&str], wanted: bool) {
+        let launch = &mut self.gateways[index].launch;
+        launch.take_back(args);
+        if wanted {
+            launch.add(args);
+        }
+    }
+
+    /// HOST:PORT of a gateway's `/metrics`.
+    ///
+    /// # Errors
+    /// When the status cannot be had or does not show it.
+    pub fn metrics_address(&self, index: usize) -> Result<String> {
+        let status = self.holdfast(&["cluster", "status"])?;
+        let members = status["members"].as_array().context("status without members")?;
+        let of = members.iter().map(|m| &m["node"]).find(|node| node["name"] == self.name(index).as_str());
+        let address =
+            of.and_then(|node| node["addresses"]["http"].as_str()).context("a gateway without an HTTP address")?;
+        Ok(address.to_owned())
+    }
+
+    /// SIGTERM, and waits for the end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn end(&mut self, index: usize) -> Result<()> {
+        process::signal(self.gateways[index].pid, Signal::TERM);
+        self.gateways[index].await_end()
+    }
+
+    /// Waits until a gateway has ended by itself; the end of its log. One that we started ourselves must have ended with an error.
+    ///
+    /// # Errors
+    /// When it still runs after `limit`, or ended as if it had been asked to.
+    pub fn ends_by_itself(&mut self, index: usize, limit: Duration) -> Result<String> {
+        let name = self.name(index);
+        let (log, gateway) = (self.log(index), &mut self.gateways[index]);
+        ends::expect_abort(gateway.pid);
+        match gateway.own.take() {
+            Some(mut own) => {
+                let status: ExitStatus = own.wait(limit)?;
+                anyhow::ensure!(!status.success(), "{name} ended with success");
+            }
+            None => {
+                let ended = wait_until(limit, || !process::is_alive(gateway.pid));
+                anyhow::ensure!(ended, "{name} still runs after {limit:?}");
+            }
+        }
+        gateway.await_end()?;
+        Ok(tail_of(&log, 12))
+    }
+
+    /// Starts a gateway again that is expected to end by itself; how it ended.
+    ///
+    /// # Errors
+    /// As [`Cluster::ends_by_itself`].
+    pub fn start_in_vain(&mut self, index: usize, limit: Duration) -> Result<String> {
+        let log = self.options.dir.with_extension(format!("g{}.again.log", index + 1));
+        let mut own = Proc::spawn("holdfast gateway", self.gateways[index].launch.command(), &log)?;
+        let status = own.wait(limit)?;
+        anyhow::ensure!(!status.success(), "{} ended with success", self.name(index));
+        Ok(tail_of(&log, 12))
+    }
+
+    /// Waits until every group has just these gateways as its voters, nobody learns, and each of them is up.
+    ///
+    /// # Errors
+    /// When `limit` passes first; says what was found.
+    pub fn voters_become(&self, expected: &[usize], limit: Duration) -> Result<()> {
+        let mut found = String::from("nothing");
+        let same = wait_until(limit, || {
+            found = self.voters(expected).unwrap_or_else(|e| format!("{e:#}"));
+            found.is_empty()
+        });
+        anyhow::ensure!(same, "after {limit:?}: {found}");
+        Ok(())
+    }
+
+    /// What differs.
+    fn voters(&self, expected: &[usize]) -> Result<String> {
+        let status = self.holdfast(&["cluster", "status"])?;
+        let members = status["members"].as_array().context("status without members")?;
+        let names: BTreeSet<&str> = members.iter().filter_map(|m| m["member"]["name"].as_str()).collect();
+        let wanted: BTreeSet<String> = expected.iter().map(|index| self.name(*index)).collect();
+        if names != wanted.iter().map(String::as_str).collect() {
+            return Ok(format!("the members are {names:?}, expected {wanted:?}"));
+        }
+        let ids: BTreeSet<u64> = members.iter().filter_map(|m| m["member"]["id"].as_u64()).collect();
+        for group in status["groups"].as_array().context("status without groups")? {
+            let leader = members.iter().find(|m| m["member"]["id"] == group["leader"]).context("no leader")?;
+            let seen = leader["node"]["groups"].as_array().into_iter().flatten();
+            let seen =
+                seen.into_iter().find(|g| g["group"] == group["group"]).context("its leader does not have it")?;
+            let numbers = |what: &str| {
+                seen[what].as_array().into_iter().flatten().filter_map(|v| v.as_u64()).collect::<BTreeSet<_>>()
+            };
+            let (voters, learners) = (numbers("voters"), numbers("learners"));
+            if voters != ids || !learners.is_empty() {
+                let group = &group["group"];
+                return Ok(format!("group {group}: voters {voters:?}, learners {learners:?}, expected {ids:?}"));
+            }
+        }
+        Ok(String::new())
+    }
+
+    /// Names of the gateways that lead a group, as any of them knows.
+    ///
+    /// # Errors
+    /// When nobody can be asked.
+    pub fn leaders(&self) -> Result<BTreeSet<String>> {
+        let listed = self.holdfast(&["gateway", "list"])?;
+        let all = listed["gateways"].as_array().context("a list without gateways")?;
+        let leads = all.iter().filter(|g| g["leads"].as_array().is_some_and(|leads| !leads.is_empty()));
+        Ok(leads.filter_map(|g| g["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Runs `holdfast ARGS`, which must be refused by a gateway; its message.
+    ///
+    /// # Errors
+    /// When it ends otherwise.
+    pub fn refused(&self, args: &[&str]) -> Result<String> {
+        let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
+        let mut command = std::process::Command::new(&self.options.bin);
+        command.args(args).args(["--output", "json", "--api", &doors.join(",")]);
+        let output = command.envs(self.options.env.iter().cloned()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(output.status.code() == Some(3), "holdfast {args:?}: {}: {said}", output.status);
+        Ok(said)
+    }
+
+    fn log(&self, index: usize) -> PathBuf {
+        self.options.dir.with_extension(format!("g{}.log", index + 1))
+    }
+}

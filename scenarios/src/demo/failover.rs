@@ -1,0 +1,140 @@
+//! `cargo xtask demo failover`: PostgreSQL on two hosts over three gateways, behind a real HAProxy, under pgbench and writers with a ledger.
+//!
+//! ```text
+//!   demo failover (the machine's namespace)
+//!     └─ unshare --net ─ demo failover again: bridge, HAProxy, pgbench, ledger
+//!          ├─ n1 n2 n3  gateways g1, g2, g3            network namespaces
+//!          └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
+//! ```
+//! Each round: the primary's host is killed; a planned switchover brings PostgreSQL back; the serving gateway is killed; the primary's host is cut
+//! off while it goes on running, and its cable is put in again; the primary's host and its gateway are killed together, as a region that is lost. For each a
+//! timeline is printed, and every acknowledged commit is looked for (R1). A killed gateway moves nothing and breaks no connection (R8).
+
+mod acts;
+mod lab;
+mod pgbench;
+mod report;
+mod timeline;
+
+use crate::binary::{Build, fresh_dir, root};
+use crate::cmd::cmd;
+use crate::cmd::missing;
+use crate::net;
+use crate::proof::{self, Run as Proof};
+use crate::say::{Failed, line};
+use crate::setup::{self, For};
+use crate::stage;
+use anyhow::{Context, Result};
+use lab::Lab;
+use report::Summary;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds of five faults each
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of load before each fault
+    #[arg(long, default_value_t = 3, value_name = "SECONDS")]
+    load: u64,
+    /// Scale of pgbench's tables (about 15 MB for each)
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    scale: u32,
+    /// Install nothing
+    #[arg(long)]
+    no_setup: bool,
+    #[command(flatten)]
+    build: Build,
+    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Built as a release, but without what takes longest: a newcomer waits for it.
+const PROFILE: &str = "demo";
+
+/// The chore.
+///
+/// # Errors
+/// When anything does not work, or an acknowledged commit is lost.
+pub fn chore(args: &Args) -> Result<()> {
+    if let Some(dir) = &args.inside {
+        return inside(args, dir);
+    }
+    setup::must_be_able_to_mount()?;
+    if !args.no_setup {
+        setup::setup(For::Failover)?;
+    }
+    if let Some(why) = missing(stage::NEEDS).or_else(net::why_not) {
+        anyhow::bail!("{why}");
+    }
+    let bin = args.build.binary(PROFILE)?;
+    let dir = fresh_dir("demo-failover")?;
+    let begun = Instant::now();
+    let ran = run(&Run { bin: &bin, dir: &dir, rounds: args.rounds, load: args.load, scale: args.scale });
+    let kept = root().join("target/demo/failover.json");
+    let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
+    if let Err(error) = &ran {
+        proof.note = format!("{error:#}");
+    }
+    if dir.join(report::FILE).is_file() {
+        std::fs::create_dir_all(kept.parent().context("a folder")?)?;
+        std::fs::copy(dir.join(report::FILE), &kept)?;
+        let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept)?)?;
+        proof.faults = figures["acts"].as_array().map_or(0, |acts| acts.len() as u64);
+        proof = proof.did("commits", figures["commits_acknowledged"].as_u64().unwrap_or_default());
+        line(format!("The same figures: {}; logs and histories: {}", kept.display(), dir.display()));
+    }
+    proof.note();
+    ran
+}
+
+/// One run, for other chores too.
+#[derive(Debug)]
+pub struct Run<'a> {
+    pub bin: &'a Path,
+    /// An empty folder.
+    pub dir: &'a Path,
+    pub rounds: u32,
+    /// Seconds of load before each fault.
+    pub load: u64,
+    /// Of pgbench's tables.
+    pub scale: u32,
+}
+
+/// Runs it in a network namespace of its own. What went wrong has been printed by then.
+///
+/// # Errors
+/// [`Failed`] as [`chore`].
+pub fn run(run: &Run<'_>) -> Result<()> {
+    let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).args(["demo", "failover"]);
+    let again = again.args(["--rounds", &run.rounds.to_string(), "--load", &run.load.to_string()]);
+    let again = again.args(["--scale", &run.scale.to_string(), "--no-setup"]).arg("--bin").arg(run.bin);
+    again.arg("--inside").arg(run.dir).show().map_err(|_| Failed.into())
+}
+
+fn inside(args: &Args, dir: &Path) -> Result<()> {
+    let begun = Instant::now();
+    let bin = args.build.bin.clone().context("no program")?;
+    let mut summary = Summary::begin(args.rounds, args.scale, args.load);
+    let mut lab = Lab::start(&bin, dir, args)?;
+    for round in 1..=args.rounds {
+        for kind in timeline::KINDS {
+            let act = lab.act(round, kind)?;
+            let wrong = act.wrong();
+            summary.add(act);
+            summary.save(dir)?;
+            if let Some(wrong) = wrong {
+                line(summary.table());
+                anyhow::bail!("{wrong}");
+            }
+        }
+    }
+    lab.finish()?;
+    summary.save(dir)?;
+    line(summary.table());
+    line(format!("Took {:.0} s", begun.elapsed().as_secs_f64()));
+    Ok(())
+}

@@ -1,0 +1,461 @@
+//! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
+
+mod agent;
+mod agent_orders;
+mod agent_three;
+mod attach;
+mod attach_postgresql;
+mod blocks;
+mod clones;
+mod cold;
+mod damaged;
+mod data_keys;
+mod diff;
+mod etcd;
+mod failover;
+mod faults;
+mod fills;
+mod flush;
+mod idle;
+mod images;
+mod keys;
+mod lagging;
+mod list;
+mod loaded;
+mod members;
+mod memory;
+mod moves;
+mod nearest;
+mod outage;
+mod owners;
+mod pair;
+mod paused;
+mod power;
+mod recover;
+mod recover_postgresql;
+mod rollback;
+mod rolling;
+mod rotten;
+mod scrub;
+mod set_delete;
+mod space;
+mod standby;
+mod stores;
+mod stores_change;
+mod storm;
+mod tls;
+mod tools;
+mod two_sites;
+mod unreadable;
+mod verified;
+mod volumes;
+mod waits;
+mod wan;
+mod wiped;
+mod witness;
+
+use crate::binary::{Build, fresh_dir, root};
+use crate::cluster::{Cluster, Options};
+use crate::cmd::missing;
+use crate::ends;
+use crate::proof::{self, Run, Verdict};
+use crate::room;
+use crate::say::{Count, held, line, note, step};
+use crate::setup::{self, For};
+use crate::stats::Processors;
+use crate::times::Times;
+use anyhow::{Context, Result};
+use list::{IN_COMPANY, SCENARIOS};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Scenarios to run; all of them if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Those of a tier and of the tiers before it
+    #[arg(long, value_enum, value_name = "TIER", conflicts_with = "names")]
+    tier: Option<Upto>,
+    /// Print the scenarios with their tiers, and run none
+    #[arg(long)]
+    list: bool,
+    /// The long form: two minutes without S3, more rounds
+    #[arg(long)]
+    long: bool,
+    /// A program of an older build, for `rolling-upgrade`
+    #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
+    older_bin: Option<PathBuf>,
+    #[command(flatten)]
+    pub build: Build,
+}
+
+/// What a scenario is given.
+struct Lab {
+    bin: PathBuf,
+    dir: PathBuf,
+    long: bool,
+    /// A program of an older build, where one was given.
+    older: Option<PathBuf>,
+}
+
+/// When a scenario runs, and why then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// Within minutes, while somebody works: `cargo xtask test --quick`.
+    Quick(&'static str),
+    /// Before each landing: `cargo xtask test`.
+    Gate(&'static str),
+    /// Before an issue is said to be done: `cargo xtask test --all`. Says what covers it in the gate.
+    Long(&'static str),
+}
+
+/// Which tiers to run: this one and those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+enum Upto {
+    Quick,
+    Gate,
+    All,
+}
+
+impl Tier {
+    fn is_in(self, upto: Upto) -> bool {
+        self.first() <= upto
+    }
+
+    /// The shortest run that has it.
+    fn first(self) -> Upto {
+        match self {
+            Self::Quick(_) => Upto::Quick,
+            Self::Gate(_) => Upto::Gate,
+            Self::Long(_) => Upto::All,
+        }
+    }
+
+    fn why(self) -> &'static str {
+        let (Self::Quick(why) | Self::Gate(why) | Self::Long(why)) = self;
+        why
+    }
+}
+
+/// A named scenario.
+struct Scenario {
+    name: &'static str,
+    /// What it shows, in one line.
+    shows: &'static str,
+    tier: Tier,
+    needs: &'static [&'static str],
+    run: fn(&Lab) -> Result<()>,
+}
+
+/// The chore: set up, run, count.
+///
+/// # Errors
+/// When a scenario failed or is not known.
+pub fn chore(args: &Args) -> Result<()> {
+    if args.list {
+        table();
+        return Ok(());
+    }
+    setup::setup(For::Tests)?;
+    let mut times = Times::begin();
+    let begun = Instant::now();
+    let count = run(args, &mut times)?;
+    noted(args, count, begun.elapsed()).note();
+    count.close_after(Some(&times))
+}
+
+/// The one table of scenarios and tiers.
+fn table() {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+    table.set_header(["NAME", "TIER", "ALONE", "WHY IN THIS TIER"]);
+    for scenario in SCENARIOS {
+        let tier = match scenario.tier {
+            Tier::Quick(_) => "quick",
+            Tier::Gate(_) => "gate",
+            Tier::Long(_) => "long",
+        };
+        let alone = if IN_COMPANY.contains(&scenario.name) { "" } else { "yes" };
+        table.add_row([scenario.name, tier, alone, scenario.tier.why()]);
+    }
+    line(table.to_string());
+    let of = |upto| SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(upto)).count();
+    line(format!(
+        "quick: {} scenarios (cargo xtask test --quick), gate: {} with those (cargo xtask test), all: {} (cargo xtask test --all)",
+        of(Upto::Quick),
+        of(Upto::Gate),
+        of(Upto::All)
+    ));
+}
+
+/// This run, for the page on what was run.
+fn noted(args: &Args, count: Count, took: Duration) -> Run {
+    let verdict = match count {
+        Count { failed: 1.., .. } => Verdict::Broken,
+        Count { passed: 0, .. } => Verdict::Unknown,
+        Count { .. } => Verdict::Held,
+    };
+    let long = if args.long { "--long" } else { "" };
+    let tier = match args.tier {
+        Some(Upto::Quick) => "quick",
+        Some(Upto::Gate) => "gate",
+        Some(Upto::All) | None => "",
+    };
+    let words = [long, tier].into_iter().filter(|word| !word.is_empty());
+    let under = words.chain(args.names.iter().map(String::as_str));
+    let mut run = Run::now("scenarios", took.as_secs(), verdict).did("scenarios", count.passed);
+    run.under = under.collect::<Vec<_>>().join(" ");
+    if run.verdict == Verdict::Broken
+        && let Some(first) = crate::say::failings().first()
+    {
+        run.note = proof::ended_at(first);
+    }
+    run
+}
+
+/// Runs the scenarios asked for, and notes how long each took.
+///
+/// # Errors
+/// When `holdfast` does not build, or a name is not known.
+pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
+    for name in &args.names {
+        let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
+        anyhow::ensure!(all.contains(&name.as_str()), "no scenario {name:?}; there are: {}", all.join(", "));
+    }
+    let bin = args.build.binary("dev")?;
+    let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
+    let older = older.transpose()?;
+    step("End-to-end scenarios");
+    let mut count = Count::default();
+    let upto = args.tier.unwrap_or(Upto::All);
+    let named = |s: &Scenario| args.names.is_empty() || args.names.iter().any(|n| n == s.name);
+    let chosen = SCENARIOS.iter().filter(|s| s.tier.is_in(upto) && named(s));
+    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
+    let mut able = Vec::new();
+    for scenario in chosen {
+        match lacking(scenario.needs, args) {
+            Some(why) => count.skip(scenario.name, &why),
+            None => able.push(scenario),
+        }
+    }
+    let (company, alone) = parted(able);
+    two_at_a_time(&company, play, |scenario, ran| {
+        judge(scenario, ran?, args, &mut count, times);
+        Ok(())
+    })?;
+    for scenario in alone {
+        judge(scenario, play(scenario)?, args, &mut count, times);
+    }
+    Ok(count)
+}
+
+/// Those that run in company, and those that have the machine to themselves. One that would have nobody beside it is of the latter: a person sees it go on.
+fn parted(chosen: Vec<&'static Scenario>) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
+    let (company, alone): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|scenario| IN_COMPANY.contains(&scenario.name));
+    if company.len() > 1 { (company, alone) } else { (Vec::new(), [company, alone].concat()) }
+}
+
+/// Runs scenarios in their order, the next one whenever one has ended, and tells of each as it ends, in one piece.
+///
+/// # Errors
+/// The first that `ended` returns; those that run meanwhile come to their end.
+fn two_at_a_time<T: Send>(
+    scenarios: &[&'static Scenario],
+    play: impl Fn(&Scenario) -> T + Sync,
+    mut ended: impl FnMut(&'static Scenario, T) -> Result<()>,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..2 {
+            let (tell, next, play) = (tell.clone(), &next, &play);
+            scope.spawn(move || {
+                while let Some(&scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (ran, said) = held(|| play(scenario));
+                    if tell.send((scenario, ran, said)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        for (scenario, ran, said) in told {
+            said.iter().for_each(line);
+            ended(scenario, ran)?;
+        }
+        Ok(())
+    })
+}
+
+/// What a scenario came to.
+struct Ran {
+    result: Result<()>,
+    took: Duration,
+    dir: PathBuf,
+}
+
+fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Result<Ran> {
+    step(format!("{}: {}", scenario.name, scenario.shows));
+    let (begun, before) = (Instant::now(), Processors::now());
+    let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
+    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
+    let result = (scenario.run)(&lab);
+    // Whatever the scenario itself looks at: nothing may panic, abort or end unasked behind its back.
+    let wrong = ends::look_through(&lab.dir);
+    if result.is_err() {
+        wrong.iter().for_each(note);
+    }
+    let result = result.and_then(|()| ends::fine(&wrong));
+    let result = result.with_context(|| format!("logs in {}", lab.dir.display()));
+    let took = begun.elapsed();
+    // Of one that leaves them idle it can be asked whether another could run beside it.
+    let busy = Processors::now().percent_since(before);
+    note(format!("{:.0} s, the processors worked {busy} % of it", took.as_secs_f64()));
+    Ok(Ran { result, took, dir: lab.dir })
+}
+
+fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &mut Times) {
+    times.single(scenario.name, ran.took);
+    // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
+    let looked_into = ran.result.is_err() && !args.names.is_empty();
+    count.check(scenario.name, ran.result);
+    if !looked_into && let Err(e) = room::thin_out(&ran.dir) {
+        note(format!("not tidied up: {e:#}"));
+    }
+    room::say_free(root());
+}
+
+/// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
+const NAMESPACES: &str = "network namespaces";
+
+/// The same: a program of an older build.
+const OLDER: &str = "an older build";
+
+fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
+    let programs: Vec<&str> = needs.iter().copied().filter(|need| ![NAMESPACES, OLDER].contains(need)).collect();
+    let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
+    let older = || {
+        let none = needs.contains(&OLDER) && args.older_bin.is_none();
+        none.then(|| "no program of an older build was given (--older-bin PATH)".to_owned())
+    };
+    missing(&programs).or_else(spaces).or_else(older)
+}
+
+/// How long a takeover may last before a scenario calls it failed.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
+
+impl Lab {
+    /// Three gateways on a fresh folder with the embedded store.
+    fn cluster(&self, size: &str) -> Result<Cluster> {
+        self.cluster_with(size, None, Vec::new())
+    }
+
+    /// On a store, with no checkpoint but those that are asked for.
+    fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
+        self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
+    }
+
+    fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {
+        self.cluster_as(size, store, &[], env)
+    }
+
+    /// With settings of every gateway.
+    fn cluster_as(
+        &self,
+        size: &str,
+        store: Option<String>,
+        settings: &[&str],
+        env: Vec<(String, String)>,
+    ) -> Result<Cluster> {
+        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
+        let settings = settings.iter().copied().map(String::from).collect();
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<&'static Scenario> {
+        SCENARIOS.iter().collect()
+    }
+
+    #[test]
+    fn each_scenario_runs_once_alone_or_in_company() {
+        let (company, alone) = parted(all());
+        assert_eq!(company.iter().map(|s| s.name).collect::<Vec<_>>(), IN_COMPANY, "in the order of the list");
+        assert_eq!(company.len() + alone.len(), SCENARIOS.len());
+        // One of them, chosen among those that are not.
+        let chosen = all().into_iter().filter(|s| !IN_COMPANY[1..].contains(&s.name)).collect();
+        let (company, alone) = parted(chosen);
+        assert!(company.is_empty(), "{} has nobody beside it", IN_COMPANY[0]);
+        assert_eq!(alone[0].name, IN_COMPANY[0]);
+        assert_eq!(alone.len(), SCENARIOS.len() + 1 - IN_COMPANY.len());
+    }
+
+    #[test]
+    fn two_run_at_a_time_and_all_of_them_do() {
+        let scenarios = &all()[..6];
+        let (running, most, met) = (AtomicUsize::new(0), AtomicUsize::new(0), std::sync::Barrier::new(2));
+        let play = |scenario: &Scenario| {
+            most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+            // Nobody gets past it alone.
+            met.wait();
+            running.fetch_sub(1, Ordering::SeqCst);
+            scenario.name
+        };
+        let mut names = Vec::new();
+        let ended = |scenario: &Scenario, name| {
+            assert_eq!(scenario.name, name);
+            names.push(name);
+            Ok(())
+        };
+        two_at_a_time(scenarios, play, ended).expect("none failed");
+        names.sort_unstable();
+        let mut expected: Vec<&str> = scenarios.iter().map(|s| s.name).collect();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        assert_eq!(most.into_inner(), 2);
+        // Whoever runs it is told of an error, and of what runs beside it nothing is left behind.
+        let error = two_at_a_time(scenarios, |_| (), |_, ()| anyhow::bail!("no room")).expect_err("told");
+        assert_eq!(error.to_string(), "no room");
+        two_at_a_time(&[], |_| (), |_, ()| anyhow::bail!("none ran")).expect("nothing to run");
+    }
+
+    #[test]
+    fn a_run_is_noted_by_what_it_came_to() {
+        let args = |names: &[&str], long| Args {
+            names: names.iter().copied().map(String::from).collect(),
+            tier: None,
+            list: false,
+            long,
+            older_bin: None,
+            build: Build { bin: None, profile: None },
+        };
+        let took = Duration::from_secs(7);
+        let run = noted(&args(&["idle", "keys"], true), Count { passed: 2, failed: 0, skipped: 0 }, took);
+        assert_eq!((run.under.as_str(), run.seconds, run.verdict), ("--long idle keys", 7, Verdict::Held));
+        assert_eq!(run.did, std::collections::BTreeMap::from([("scenarios".into(), 2)]));
+        for (passed, failed, verdict) in [(1, 1, Verdict::Broken), (0, 0, Verdict::Unknown)] {
+            let run = noted(&args(&[], false), Count { passed, failed, skipped: 1 }, took);
+            assert_eq!((run.under.as_str(), run.verdict), ("", verdict));
+        }
+    }
+
+    #[test]
+    fn scenarios_in_company_share_nothing_of_the_machine() {
+        for scenario in parted(all()).0 {
+            // What mounts, or makes devices or namespaces, names the programs that do: none of them is among these.
+            let clients = ["versitygw", "nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
+            for need in scenario.needs {
+                assert!(clients.contains(need), "{} needs {need}", scenario.name);
+            }
+        }
+    }
+}

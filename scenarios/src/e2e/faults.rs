@@ -1,0 +1,276 @@
+//! S3 as it really is, by a proxy that spoils requests: under writes, flushes and reads, with checkpoints, collection, deletion and a takeover.
+//!
+//! ```text
+//!  mixed faults ─▶ fine again ─▶ SlowDown ─▶ no answer ─▶ resets ─▶ 500 ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ fine again ─▶ a server that takes new keys only, new keys in
+//!    the file ─▶ fine again ─▶ half a file ─▶ fine again ─▶ mixed faults, kill -9 of the leader ─▶ fine again ─▶ all read back ─▶ verify is clean, and the
+//!       bucket holds what the checkpoint names, nothing else: by the sweep of the leader that gave up what failed, and once more by that of a new term
+//! ```
+//! No client may see an error, and status has to say what is wrong and since when.
+
+use super::blocks::{Load, Progress};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::faults::{Fault, Proxy, mixed, only};
+use crate::process::{POLL, wait_until};
+use crate::s3::S3;
+use crate::say::note;
+use crate::web::page;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const WRITERS: u64 = 4;
+/// 96 MiB in all, three times what the cache may hold: most reads have to ask the store.
+const BLOCKS_EACH: u64 = 6144;
+/// Of each mixed fault, in thousandths: about every fourth request is spoilt.
+const RATE: u64 = 30;
+/// Of the credentials file, which has nobody else's keys: those of the environment are not given to any gateway.
+const PROFILE: &str = "e2e";
+/// For whatever is waited for; a busy machine may need it.
+const LIMIT: Duration = Duration::from_secs(90);
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let seed = crate::seed::of_run()?;
+    note(format!("HOLDFAST_SEED={seed}"));
+    let mut s3 = S3::start(&lab.dir)?;
+    std::fs::write(lab.dir.join("credentials"), s3.credentials(PROFILE))?;
+    // A setting is an absolute path.
+    let keys = lab.dir.join("credentials").canonicalize()?;
+    let proxy = Proxy::start(&s3.address(), seed)?;
+    let settings = [
+        "upload.bytes=\"16MiB\"",
+        "upload.interval_ms=700",
+        "space.grace_ms=1000",
+        "space.sweep_interval_ms=2000",
+        "store.read_timeout_ms=2000",
+        "store.write_timeout_ms=3000",
+        "cache.memory=\"32MiB\"",
+        "cache.disk=\"0B\"",
+    ];
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let mut settings: Vec<String> = settings.map(String::from).into();
+    settings.push(format!("store.credentials_file={:?}", keys.display().to_string()));
+    let store = Some(format!("{}&profile={PROFILE}", s3.url_by(proxy.address())));
+    let mut cluster =
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: "96MiB".into(), settings, env: Vec::new() })?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH).reading();
+    filled(&mut cluster, &mut load)?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "120s"])?;
+    let mixed_for = Duration::from_secs(if lab.long { 120 } else { 8 });
+
+    load.run(&cluster.exports(), |progress| {
+        advances(progress, 200)?;
+        proxy.set(mixed(RATE));
+        wait_until(mixed_for, || false);
+        // A fault that was not played shows nothing. Each has its turn as long as requests come that it fits: reads of what no cache holds do, and sweeps.
+        let missing = || -> Vec<Fault> {
+            let played = proxy.played();
+            Fault::MIXED.into_iter().filter(|fault| !played.contains_key(fault)).collect()
+        };
+        anyhow::ensure!(wait_until(LIMIT, || missing().is_empty()), "never played: {:?}", missing());
+        advances(progress, 20).context("under mixed faults")?;
+        // Before what needs somebody: that would be told in its place for half a minute (`LEADS_MS` of the store's health).
+        proxy.set(Vec::new());
+        fine_again(&cluster).context("after mixed faults")?;
+        proxy.set(only(Fault::SlowDown));
+        told(&cluster, "throttled")?;
+        wait_until(mixed_for, || false);
+        for (fault, kind) in TOLD {
+            proxy.set(only(fault));
+            told(&cluster, kind)?;
+        }
+        proxy.set(Vec::new());
+        fine_again(&cluster)?;
+        new_keys(&cluster, &mut s3, &keys, progress)?;
+        proxy.set(mixed(RATE));
+        let leader = leader(&cluster)?;
+        cluster.kill(leader)?;
+        advances(progress, 100).context("after the takeover")?;
+        wait_until(mixed_for / 2, || false);
+        cluster.restart(leader)?;
+        proxy.set(Vec::new());
+        fine_again(&cluster)?;
+        advances(progress, 100)
+    })?;
+    let progress = load.progress();
+    note(format!(
+        "{} pairs and reads, slowest {:.1} s, {} connections closed and made anew",
+        progress.answered(),
+        progress.slowest().as_secs_f64(),
+        progress.reconnected()
+    ));
+    let played: Vec<String> = proxy.played().iter().map(|(fault, times)| format!("{fault:?} {times}")).collect();
+    note(format!("{} requests; played: {}", proxy.asked(), played.join(", ")));
+
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client).context("from the store")?;
+    drop(client);
+    // A checkpoint has ended since: what failed before it in this term its own leader finds (G4).
+    nothing_left_over(&cluster, &s3, &keys).context("by the leader that gave it up")?;
+    // And what nobody remembers any more, the next one.
+    let leader = leader(&cluster)?;
+    cluster.kill(leader)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.write(&mut client, 4)?;
+    load.check(&mut client).context("after another takeover")?;
+    cluster.restart(leader)?;
+    nothing_left_over(&cluster, &s3, &keys).context("by another leader")?;
+    load.check(&mut client).context("in the end")?;
+    client.disconnect();
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Leadership may move on a busy machine: then again, with whoever leads.
+fn filled(cluster: &mut Cluster, load: &mut Load) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+        match load.fill(&mut client) {
+            Ok(()) => {
+                client.disconnect();
+                return Ok(());
+            }
+            Err(e) if begun.elapsed() > LIMIT => return Err(e),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The writers get `more` answers; how long it takes is not judged.
+fn advances(progress: &Progress, more: u64) -> Result<()> {
+    let before = progress.answered();
+    anyhow::ensure!(
+        wait_until(LIMIT, || progress.answered() >= before + more),
+        "{} answers in {LIMIT:?}, expected {more}",
+        progress.answered() - before
+    );
+    Ok(())
+}
+
+fn show(cluster: &Cluster) -> Result<Value> {
+    cluster.holdfast(&["set", "show", SET])
+}
+
+fn leader(cluster: &Cluster) -> Result<usize> {
+    let begun = Instant::now();
+    loop {
+        let named = show(cluster).ok().and_then(|set| Some(set["leader"]["name"].as_str()?.to_owned()));
+        let index = named.and_then(|name| (0..cluster.gateways.len()).find(|index| cluster.name(*index) == name));
+        match index {
+            Some(index) => return Ok(index),
+            None if begun.elapsed() > TAKEOVER_LIMIT => bail!("nobody leads {SET}"),
+            None => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// What is played alone, and what has to be said of it. First what passes by itself.
+const TOLD: [(Fault, &str); 6] = [
+    (Fault::Hang, "no-answer"),
+    (Fault::Reset, "broken"),
+    (Fault::Failing, "failing"),
+    (Fault::Full, "full"),
+    (Fault::Expired, "credentials"),
+    (Fault::Skewed, "clock"),
+];
+
+/// Status, and `/healthz` of the leader, say that the trouble is of this kind, since when, and what waits; the set goes on.
+fn told(cluster: &Cluster, kind: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        // Leadership may move on a busy machine: then the next leader tells.
+        match tells(cluster, kind) {
+            Ok(backlog) => {
+                let took = begun.elapsed().as_secs_f64();
+                note(format!("{kind}: told after {took:.1} s, {} KiB not stored yet", backlog >> 10));
+                return Ok(());
+            }
+            Err(e) if begun.elapsed() > LIMIT => return Err(e).with_context(|| format!("{kind} after {LIMIT:?}")),
+            Err(_) => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// Bytes that wait in the journal, where all of them tell it.
+fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
+    let shown = show(cluster)?;
+    let (health, now) = (&shown["store_health"], &shown["store_health"]["now"]);
+    let acts = ["full", "credentials", "clock"].contains(&kind);
+    anyhow::ensure!(
+        now["kind"] == kind && now["since_unix_ms"].as_u64() > Some(0) && now["needs_operator"] == acts,
+        "status says {health}"
+    );
+    let status = cluster.holdfast(&["cluster", "status"])?;
+    let name = &shown["leader"]["name"];
+    let members = status["members"].as_array().context("status without members")?;
+    let node = members.iter().map(|m| &m["node"]).find(|node| &node["name"] == name).context("the leader's node")?;
+    let page = page(node["addresses"]["http"].as_str().unwrap_or_default(), "/healthz")?;
+    let warns = page.starts_with("HTTP/1.1 200") && page.contains(&format!("warning: set {SET}: store "));
+    anyhow::ensure!(warns, "/healthz does not warn: {page}");
+    health["backlog_bytes"].as_u64().context("no backlog in the status")
+}
+
+/// The server takes other keys from one moment to the next, and no gateway is started again. Reads that need the store wait for its keys, so nothing is
+/// asked of the writers before they are there.
+fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) -> Result<()> {
+    s3.rekey("holdfast-second", "holdfast-second-secret")?;
+    told(cluster, "credentials")?;
+    let (whole, beside) = (s3.credentials(PROFILE), file.with_extension("new"));
+    std::fs::write(&beside, &whole)?;
+    std::fs::rename(&beside, file)?;
+    fine_again(cluster).context("with new keys in the file")?;
+    advances(progress, 50).context("with new keys")?;
+    // As a writer leaves it that was killed: the keys that it had work on, and yet somebody is told.
+    std::fs::write(file, &whole[..whole.len() / 2])?;
+    told(cluster, "credentials").context("half a file")?;
+    advances(progress, 50).context("with half a file")?;
+    std::fs::write(file, &whole)?;
+    fine_again(cluster).context("with the whole file")
+}
+
+fn fine_again(cluster: &Cluster) -> Result<()> {
+    let mut last = Value::Null;
+    let fine = wait_until(LIMIT, || {
+        last = show(cluster).unwrap_or_default();
+        last["store_health"].is_object() && last["store_health"]["now"].is_null()
+    });
+    anyhow::ensure!(fine, "status still says {}", last["store_health"]["now"]);
+    Ok(())
+}
+
+/// Waits until the bucket holds exactly as many objects of the set as its checkpoint names, with `verify` clean. It reads past the proxy.
+fn nothing_left_over(cluster: &Cluster, s3: &S3, keys: &Path) -> Result<()> {
+    let (store, key) =
+        (format!("{}&profile={PROFILE}", s3.url()), cluster.options.dir.join("cluster.key").display().to_string());
+    let keys = keys.display().to_string();
+    let verify = ["verify", "--store", &store, "--key-file", &key, "--credentials-file", &keys];
+    let begun = Instant::now();
+    loop {
+        // While objects are replaced, one that was named just now may be gone: then the next look counts.
+        let said = cluster.holdfast(&verify);
+        let there = objects(&s3.folder().join("sets/1"));
+        let late = begun.elapsed() > LIMIT;
+        match said {
+            Ok(said) => {
+                let named = said["sets"][0]["objects"].as_u64().context("verify without objects")?;
+                if named == there && said["clean"] == true {
+                    note(format!("verify is clean; the bucket holds the {there} objects that the checkpoint names"));
+                    return Ok(());
+                }
+                anyhow::ensure!(!late, "the bucket holds {there} objects of the set, its checkpoint names {named}");
+            }
+            Err(e) if late => return Err(e),
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Files of the set but its head.
+fn objects(set: &Path) -> u64 {
+    let count = |kind: &str| std::fs::read_dir(set.join(kind)).map_or(0, |entries| entries.flatten().count() as u64);
+    ["seg", "map", "root"].map(count).iter().sum()
+}

@@ -1,0 +1,361 @@
+//! A small NBD client of our own, for what libnbd hides: who refused and with which words, requests left unanswered,
+//! bytes that lie in a stopped server's receive buffer.
+//!
+//! Fixed newstyle, simple replies only. Independent of `crates/nbd` on purpose: a tester must not share the tested code.
+
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Where an export is: `nbd://HOST:PORT/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// `HOST:PORT`.
+    pub addr: String,
+    /// The export of a volume: `SET/VOLUME`.
+    pub export: String,
+}
+
+impl Uri {
+    /// Reads an `nbd://` URI with a host and a port.
+    ///
+    /// # Errors
+    /// When it is not of that form.
+    pub fn parse(text: &str) -> Result<Self> {
+        let rest = text.strip_prefix("nbd://").with_context(|| format!("{text}: expected nbd://HOST:PORT/NAME"))?;
+        let (addr, export) = rest.split_once('/').unwrap_or((rest, ""));
+        anyhow::ensure!(addr.contains(':'), "{text}: expected a port");
+        Ok(Self { addr: addr.into(), export: export.into() })
+    }
+
+    /// The same server, another export.
+    pub fn with_export(&self, export: &str) -> Self {
+        Self { addr: self.addr.clone(), export: export.into() }
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nbd://{}/{}", self.addr, self.export)
+    }
+}
+
+/// Why the client has no answer of the wanted sort.
+#[derive(Debug)]
+pub enum NbdError {
+    /// The server answered the handshake with an error and words.
+    Refused(String),
+    /// The server answered a request with this errno.
+    Errno(u32),
+    /// The connection is gone or silent: the outcome of what was unanswered is unknown (R12).
+    Gone(std::io::Error),
+    /// The server said what the protocol does not allow.
+    Protocol(String),
+}
+
+impl fmt::Display for NbdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(words) => write!(f, "refused: {words}"),
+            Self::Errno(n) => write!(f, "answered with errno {n}"),
+            Self::Gone(e) => write!(f, "connection gone: {e}"),
+            Self::Protocol(what) => write!(f, "protocol: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for NbdError {}
+
+impl From<std::io::Error> for NbdError {
+    fn from(e: std::io::Error) -> Self {
+        Self::Gone(e)
+    }
+}
+
+const OPT_GO: u32 = 7;
+const REP_ACK: u32 = 1;
+const REP_INFO: u32 = 3;
+const REP_ERR: u32 = 1 << 31;
+const OPT_MAGIC: u64 = 0x4948_4156_454f_5054;
+const OPT_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+
+const CMD_READ: u16 = 0;
+const CMD_WRITE: u16 = 1;
+const CMD_DISC: u16 = 2;
+const CMD_FLUSH: u16 = 3;
+const CMD_TRIM: u16 = 4;
+
+/// One connection in transmission.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    next: u64,
+    /// Length of the data that a good answer to each open request carries.
+    open: BTreeMap<u64, u32>,
+}
+
+/// An answer to one request.
+#[derive(Debug)]
+pub struct Reply {
+    /// The number that the request had.
+    pub cookie: u64,
+    /// Data of a read, or the server's errno.
+    pub result: std::result::Result<Vec<u8>, u32>,
+}
+
+fn be<const N: usize>(stream: &mut TcpStream) -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Client {
+    /// Connects and opens the export; `patience` bounds each wait for the server, now and later.
+    ///
+    /// # Errors
+    /// [`NbdError::Refused`] with the server's words, or whatever went wrong on the way.
+    pub fn connect(uri: &Uri, patience: Duration) -> std::result::Result<Self, NbdError> {
+        let addr =
+            uri.addr.to_socket_addrs()?.next().ok_or_else(|| NbdError::Protocol(format!("no address: {uri}")))?;
+        let mut stream = TcpStream::connect_timeout(&addr, patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        let greeting: [u8; 18] = be(&mut stream)?;
+        if &greeting[..16] != b"NBDMAGICIHAVEOPT" {
+            return Err(NbdError::Protocol(format!("greeting {greeting:?}")));
+        }
+        let name = uri.export.as_bytes();
+        let name_len = u32::try_from(name.len()).map_err(|e| NbdError::Protocol(e.to_string()))?;
+        let mut hello = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
+        hello.extend(OPT_MAGIC.to_be_bytes());
+        hello.extend(OPT_GO.to_be_bytes());
+        hello.extend((name_len + 6).to_be_bytes());
+        hello.extend(name_len.to_be_bytes());
+        hello.extend(name);
+        hello.extend(0u16.to_be_bytes());
+        stream.write_all(&hello)?;
+        let mut named = false;
+        loop {
+            let head: [u8; 20] = be(&mut stream)?;
+            let magic = u64::from_be_bytes(head[..8].try_into().unwrap_or_default());
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap_or_default());
+            let (kind, len) = (word(12), word(16));
+            if magic != OPT_REPLY_MAGIC || len > 1 << 20 {
+                return Err(NbdError::Protocol(format!("option reply, magic {magic:#x}, {len} bytes")));
+            }
+            let mut body = vec![0; len as usize];
+            stream.read_exact(&mut body)?;
+            match kind {
+                REP_INFO if body.len() >= 12 && body[..2] == [0, 0] => {
+                    named = true;
+                }
+                REP_INFO => {}
+                REP_ACK => break,
+                kind if kind & REP_ERR != 0 => {
+                    let words = String::from_utf8_lossy(&body).into_owned();
+                    return Err(NbdError::Refused(format!("{words} (error {})", kind & !REP_ERR)));
+                }
+                other => return Err(NbdError::Protocol(format!("option reply {other}"))),
+            }
+        }
+        if !named {
+            return Err(NbdError::Protocol("no export info before the acknowledgement".into()));
+        }
+        Ok(Self { stream, next: 1, open: BTreeMap::new() })
+    }
+
+    /// Another bound for each wait from now on.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn set_patience(&self, patience: Duration) -> std::io::Result<()> {
+        self.stream.set_read_timeout(Some(patience))?;
+        self.stream.set_write_timeout(Some(patience))
+    }
+
+    fn send(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> std::result::Result<u64, NbdError> {
+        let cookie = self.next;
+        self.next += 1;
+        let mut bytes = Vec::with_capacity(28 + data.len());
+        bytes.extend(REQUEST_MAGIC.to_be_bytes());
+        bytes.extend(0u16.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(data);
+        self.stream.write_all(&bytes)?;
+        if kind != CMD_DISC {
+            self.open.insert(cookie, if kind == CMD_READ { len } else { 0 });
+        }
+        Ok(cookie)
+    }
+
+    /// Sends a read without waiting for its answer.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send_read(&mut self, offset: u64, len: u32) -> std::result::Result<u64, NbdError> {
+        self.send(CMD_READ, offset, len, &[])
+    }
+
+    /// Sends a write without waiting for its answer.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send_write(&mut self, offset: u64, data: &[u8]) -> std::result::Result<u64, NbdError> {
+        let len = u32::try_from(data.len()).map_err(|e| NbdError::Protocol(e.to_string()))?;
+        self.send(CMD_WRITE, offset, len, data)
+    }
+
+    /// Sends a flush without waiting for its answer.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send_flush(&mut self) -> std::result::Result<u64, NbdError> {
+        self.send(CMD_FLUSH, 0, 0, &[])
+    }
+
+    /// Waits for the next answer, to whichever request.
+    ///
+    /// # Errors
+    /// When the connection is gone or silent for longer than the patience given at connect.
+    pub fn receive(&mut self) -> std::result::Result<Reply, NbdError> {
+        let head: [u8; 16] = be(&mut self.stream)?;
+        let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap_or_default());
+        let cookie = u64::from_be_bytes(head[8..].try_into().unwrap_or_default());
+        if word(0) != REPLY_MAGIC {
+            return Err(NbdError::Protocol(format!("reply magic {:#x}", word(0))));
+        }
+        let len = self
+            .open
+            .remove(&cookie)
+            .ok_or_else(|| NbdError::Protocol(format!("answer to unasked cookie {cookie}")))?;
+        if word(4) != 0 {
+            return Ok(Reply { cookie, result: Err(word(4)) });
+        }
+        let mut data = vec![0; len as usize];
+        self.stream.read_exact(&mut data)?;
+        Ok(Reply { cookie, result: Ok(data) })
+    }
+
+    fn answer_to(&mut self, cookie: u64) -> std::result::Result<Vec<u8>, NbdError> {
+        let reply = self.receive()?;
+        if reply.cookie != cookie {
+            return Err(NbdError::Protocol(format!("answer to {}, expected {cookie}", reply.cookie)));
+        }
+        reply.result.map_err(NbdError::Errno)
+    }
+
+    /// Reads and waits. Not to be mixed with unanswered requests; the same holds for [`Client::write`] and [`Client::flush`].
+    ///
+    /// # Errors
+    /// The server's errno, or a connection that is gone.
+    pub fn read(&mut self, offset: u64, len: u32) -> std::result::Result<Vec<u8>, NbdError> {
+        let cookie = self.send_read(offset, len)?;
+        self.answer_to(cookie)
+    }
+
+    /// Writes and waits.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), NbdError> {
+        let cookie = self.send_write(offset, data)?;
+        self.answer_to(cookie).map(drop)
+    }
+
+    /// Flushes and waits.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn flush(&mut self) -> std::result::Result<(), NbdError> {
+        let cookie = self.send_flush()?;
+        self.answer_to(cookie).map(drop)
+    }
+
+    /// Lets a range read as zeroes, and waits.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn trim(&mut self, offset: u64, len: u32) -> std::result::Result<(), NbdError> {
+        let cookie = self.send(CMD_TRIM, offset, len, &[])?;
+        self.answer_to(cookie).map(drop)
+    }
+
+    /// Says goodbye; the server closes.
+    pub fn disconnect(mut self) {
+        let _ = self.send(CMD_DISC, 0, 0, &[]);
+        // Wait for the server's end of the stream: from then on its side has noticed.
+        let _ = self.stream.read(&mut [0; 1]);
+    }
+}
+
+/// A block of bytes that tells where it belongs and which write it was: `tag` and `offset`, repeated.
+pub fn pattern(tag: u64, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len);
+    let mut word = 0u64;
+    while bytes.len() < len {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+        // Incompressible filler, so that the path behind does not see an easy case.
+        for _ in 0..6 {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(tag ^ offset ^ 1_442_695_040_888_963_407);
+            bytes.extend(word.to_le_bytes());
+        }
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// The tag of a block made by [`pattern`], checking that all of it is there.
+///
+/// # Errors
+/// When the block is torn or belongs elsewhere.
+pub fn tag_of(bytes: &[u8], offset: u64) -> Result<u64> {
+    anyhow::ensure!(bytes.len() >= 16, "{} bytes are no pattern", bytes.len());
+    let tag = u64::from_le_bytes(bytes[..8].try_into()?);
+    if bytes == pattern(tag, offset, bytes.len()) {
+        return Ok(tag);
+    }
+    if bytes.iter().all(|b| *b == 0) {
+        return Ok(0);
+    }
+    let there = u64::from_le_bytes(bytes[8..16].try_into()?);
+    bail!("block at {offset}: torn or misplaced (tag {tag}, says it belongs at {there})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_names_its_place_and_tearing_is_seen() -> Result<()> {
+        let mut block = pattern(7, 8192, 4096);
+        assert_eq!(tag_of(&block, 8192)?, 7);
+        assert!(tag_of(&block, 4096).is_err());
+        block[4000] ^= 1;
+        assert!(tag_of(&block, 8192).is_err());
+        assert_eq!(tag_of(&[0; 4096], 0)?, 0);
+        let (a, b) = (pattern(1, 0, 4096), pattern(2, 0, 4096));
+        let torn: Vec<u8> = a[..512].iter().chain(&b[512..]).copied().collect();
+        assert!(tag_of(&torn, 0).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn uris() -> Result<()> {
+        let uri = Uri::parse("nbd://127.0.0.1:10809/demo/vol1")?;
+        assert_eq!((uri.addr.as_str(), uri.export.as_str()), ("127.0.0.1:10809", "demo/vol1"));
+        assert_eq!(uri.to_string(), "nbd://127.0.0.1:10809/demo/vol1");
+        assert!(Uri::parse("nbd+unix:///x").is_err());
+        assert!(Uri::parse("nbd://host/x").is_err());
+        Ok(())
+    }
+}

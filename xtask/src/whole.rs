@@ -1,0 +1,214 @@
+//! `cargo xtask test`: a whole run, part by part (`parts.rs`); where the time went; one closing line.
+
+use crate::binary::{Build, root};
+use crate::parts::{self, Part, Tier, Work};
+use crate::say::{Count, held, line, note, step};
+use crate::setup::{self, For};
+use crate::times::Times;
+use crate::{room, sim, suite, verify};
+use anyhow::Result;
+use holdfast_chore::cmd::Cmd;
+use holdfast_chore::proof::{Run, Verdict, ended_at};
+use holdfast_chore::report;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask test                        the gate: 40 minutes on two processors
+  cargo xtask test --quick                while you work
+  cargo xtask test --all --list           the parts of everything
+  cargo xtask test --all --part jepsen    one of them
+  cargo xtask test --all --from chaos     that one and all behind it; cargo xtask proof --keep takes what was noted into the tree")]
+pub struct Args {
+    /// What is useful within five minutes
+    #[arg(long, conflicts_with = "all")]
+    quick: bool,
+    /// Everything that exists: hours. Each part is noted in target/proof/runs.jsonl
+    #[arg(long)]
+    all: bool,
+    /// Only this part; may be given several times
+    #[arg(long, value_name = "NAME")]
+    part: Vec<String>,
+    /// This part and all behind it
+    #[arg(long, value_name = "NAME", conflicts_with = "part")]
+    from: Option<String>,
+    /// Print the parts of the tier and run none
+    #[arg(long)]
+    list: bool,
+    /// The first seed of everything that has seeds; a new one in each run if not given
+    #[arg(long, env = "HOLDFAST_SEED", value_name = "N")]
+    seed: Option<u64>,
+    /// Install nothing
+    #[arg(long)]
+    no_setup: bool,
+    /// A program of an older build, for the scenario `rolling-upgrade`
+    #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
+    older_bin: Option<PathBuf>,
+    #[command(flatten)]
+    build: Build,
+}
+
+impl Args {
+    fn tier(&self) -> Tier {
+        match (self.quick, self.all) {
+            (true, _) => Tier::Quick,
+            (false, true) => Tier::All,
+            (false, false) => Tier::Gate,
+        }
+    }
+
+    /// What a program of chores is told of the program under test.
+    fn of_the_product(&self) -> Vec<OsString> {
+        let bin = self.build.bin.iter().flat_map(|bin| ["--bin".into(), bin.into()]);
+        let profile = self.build.profile.iter().flat_map(|profile| ["--profile".into(), profile.into()]);
+        bin.chain(profile).collect()
+    }
+}
+
+/// The run as its parts see it.
+struct Whole<'a> {
+    args: &'a Args,
+    tier: Tier,
+    seed: u64,
+    count: Count,
+    times: Times,
+}
+
+/// The parts of a tier, one after the other.
+///
+/// # Errors
+/// When anything failed, or a part is not known.
+pub fn test(args: &Args) -> Result<()> {
+    let tier = args.tier();
+    let chosen = parts::chosen(tier, &args.part, args.from.as_deref())?;
+    if args.list {
+        chosen.iter().for_each(|part| line(format!("{:<15} {}", part.name, part.why)));
+        return Ok(());
+    }
+    let seed = match args.seed {
+        Some(seed) => seed,
+        // Two runs that are an hour apart share no seed.
+        None => std::time::UNIX_EPOCH.elapsed()?.as_secs(),
+    };
+    note(format!("first seed {seed}: with --seed {seed} chance does the same again"));
+    let free = room::free(root())?;
+    if tier != Tier::Quick && free < room::WANTED {
+        note(format!(
+            "{} GiB of disk are free; builds and the largest scenario want {} GiB, and this run may fail for want of it",
+            free >> 30,
+            room::WANTED >> 30
+        ));
+    }
+    let mut whole = Whole { args, tier, seed, count: Count::default(), times: Times::begin() };
+    for part in chosen {
+        whole.part(part)?;
+    }
+    whole.count.close_after(Some(&whole.times))
+}
+
+impl Whole<'_> {
+    /// Runs a part. What fails in it is in the count.
+    ///
+    /// # Errors
+    /// When something cannot be installed: nothing that follows means anything then.
+    fn part(&mut self, part: &Part) -> Result<()> {
+        let (begun, before) = (Instant::now(), self.count);
+        step(format!("{}: {}", part.name, part.why));
+        let mut times = std::mem::replace(&mut self.times, Times::begin());
+        let ran = match part.work {
+            // Two parts of the time by themselves: build and tests.
+            Work::Tests | Work::UnitTests => self.work(part.work, &mut times),
+            work => times.part(part.name, |times| self.work(work, times)),
+        };
+        self.times = times;
+        match ran {
+            Ok(found) => self.count.add(found),
+            Err(e) if part.work == Work::Verify => return Err(e),
+            Err(e) => self.count.check(part.name, Err(e)),
+        }
+        if self.tier == Tier::All {
+            self.note(part, begun, before);
+        }
+        Ok(())
+    }
+
+    fn work(&self, work: Work, times: &mut Times) -> Result<Count> {
+        let mut count = Count::default();
+        match work {
+            Work::Verify => return self.verify(),
+            Work::Docs => verify::docs(&mut count),
+            Work::Deny => verify::deny(&mut count),
+            Work::UnitTests => return suite::run(&["--lib", "--bins"], &self.told(), times),
+            Work::Tests => return suite::run(&["--tests"], &self.told(), times),
+            Work::Simulation => {
+                for (name, outcome) in sim::each_mode(self.seed) {
+                    count.check(&name, outcome);
+                }
+            }
+            Work::Counted(package, args) => return report::run(self.command(package, args)?, times),
+            Work::Plain(package, args) => {
+                count.check(&args.join(" "), Cmd::of(self.command(package, args)?).show());
+            }
+        }
+        Ok(count)
+    }
+
+    /// Looks at the tree and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its time,
+    /// and neither needs what the other makes.
+    fn verify(&self) -> Result<Count> {
+        if self.args.no_setup || self.tier == Tier::Quick {
+            return verify::look();
+        }
+        std::thread::scope(|scope| {
+            let setup = scope.spawn(|| held(|| setup::setup(For::Tests)));
+            let count = verify::look();
+            let (installed, said) = setup.join().map_err(|_| anyhow::anyhow!("the thread of setup panicked"))?;
+            said.iter().for_each(line);
+            installed?;
+            count
+        })
+    }
+
+    /// What every test and scenario is told of this run.
+    fn told(&self) -> [(&'static str, String); 2] {
+        let tier = if self.tier == Tier::All { "all" } else { "gate" };
+        [("HOLDFAST_SEED", self.seed.to_string()), ("HOLDFAST_TIER", tier.to_owned())]
+    }
+
+    /// A program of chores. In the profile of tests and for the whole tree: nearly all of it is built by now.
+    fn command(&self, package: &str, args: &[&str]) -> Result<Command> {
+        let program = Build { bin: None, profile: None }.program(package, package, "dev")?;
+        let mut command = Command::new(program);
+        command.args(args).envs(self.told()).current_dir(root());
+        if args.first() == Some(&"e2e") {
+            command.args(self.args.older_bin.iter().flat_map(|bin| ["--older-bin".as_ref(), bin.as_os_str()]));
+        }
+        // Benchmarks and known bugs build their own.
+        if package == crate::SCENARIOS && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
+            command.args(self.args.of_the_product());
+        }
+        Ok(command)
+    }
+
+    /// A line for the page on what was run.
+    fn note(&self, part: &Part, begun: Instant, before: Count) {
+        let (passed, failed) = (self.count.passed - before.passed, self.count.failed - before.failed);
+        let verdict = match (passed, failed) {
+            (_, 1..) => Verdict::Broken,
+            (0, _) => Verdict::Unknown,
+            _ => Verdict::Held,
+        };
+        let mut run = Run::now("long run", begun.elapsed().as_secs(), verdict).did("checks", passed);
+        (run.under, run.seed) = (part.name.to_owned(), Some(self.seed));
+        if verdict == Verdict::Broken
+            && let Some(last) = crate::say::failings().last()
+        {
+            run.note = ended_at(last);
+        }
+        run.note();
+    }
+}
