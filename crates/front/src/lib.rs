@@ -34,7 +34,7 @@ use conn::{Connection, End};
 use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Ready, shake_hands};
 use holdfast_nbd::ExportName;
-pub(crate) use listen::set_up;
+pub use listen::set_up;
 use measure::Measures;
 use std::collections::BTreeMap;
 use std::future::Future;

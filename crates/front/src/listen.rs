@@ -61,7 +61,7 @@ impl Listener for Tcp {
 
 /// What every accepted socket of a gateway gets. Nagle's delay is off: a small answer that waits for the next one costs 40 ms (measured between gateways: it
 /// was the 99th percentile of every write). And whoever vanished is noticed by the kernel.
-pub(crate) fn set_up(socket: &TcpStream) -> io::Result<()> {
+pub fn set_up(socket: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -14,22 +14,22 @@ mod placing;
 mod seams;
 mod start_set;
 
-use crate::registration;
-use holdfast_cache::Cache;
-use holdfast_set::cluster::Cluster;
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, GatewayRole};
+use crate::disk_space;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use holdfast_set::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
+use crate::registration;
 use crate::vote_embargo;
-use crate::disk_space;
-use holdfast_set::server::SetServer;
-use holdfast_set::warm::Warmth;
+use holdfast_cache::Cache;
 use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
 use holdfast_raft::{Group, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_set::cluster::Cluster;
+use holdfast_set::keyring::{ClusterKeys, KeyError};
+use holdfast_set::server::SetServer;
+use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
@@ -307,7 +307,7 @@ impl Node {
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         lock(&self.identity).journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
-        if let Some(why) = room::lacking(&dir, bound) {
+        if let Some(why) = disk_space::lacking(&dir, bound) {
             tracing::warn!(dir = %dir.display(), "{why}");
             // Opened once in the life of a process.
             let _ = self.lacks_room.set(why);
@@ -319,7 +319,7 @@ impl Node {
             );
         }
         metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
-        let embargo = promised::embargo(&self.config.data_dir, self.timing)?;
+        let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
         let config = NodeConfig {
             member,
             cluster: identity.cluster().unwrap_or_default(),
@@ -334,7 +334,7 @@ impl Node {
         let raft = RaftNode::new(config, log)?;
         if embargo > self.timing.embargo() {
             let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
-            tokio::spawn(promised::settle_later(raft.clone(), dir, self.timing, stop));
+            tokio::spawn(vote_embargo::settle_later(raft.clone(), dir, self.timing, stop));
         }
         *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
         tokio::spawn(clock_loop(self.clone()));
@@ -351,12 +351,12 @@ impl Node {
     /// Starts group 0, and with it what group 0 says.
     async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
-        raft.set_registrar(boots::registrar(self.cluster.clone(), group.clone()));
+        raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
-        tokio::spawn(boots::follow(self.clone(), adopted.clone()));
-        tokio::spawn(boots::register(self.clone(), adopted.clone()));
+        tokio::spawn(registration::follow(self.clone(), adopted.clone()));
+        tokio::spawn(registration::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));

@@ -2,12 +2,12 @@
 //! members' lives goes to the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`; whether the disk that asks
 //! remembers the life that was registered last, by `raft::KnownLife`.
 
-use holdfast_set::cluster::{Cluster, ClusterError};
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::node::{Adopted, Node};
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
+use holdfast_set::cluster::{Cluster, ClusterError};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -3,13 +3,13 @@
 use crate::admin::AdminDoor;
 use crate::config::{GatewayConfig, SnapshotExports};
 use crate::doors::{self, Door};
-use holdfast_front::{Front, FrontLimits, LimitsError};
 use crate::http;
 use crate::node::{Node, NodeError, Seams};
-use holdfast_set::device::NodeExports;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
+use holdfast_front::{Front, FrontLimits, LimitsError};
+use holdfast_set::device::NodeExports;
 use holdfast_tls::{Role, Tls, require};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use holdfast_store::{BoxFuture, Health, ObjectStore, RetryPolicy, StoreError, St
 use std::sync::Arc;
 
 /// The options that the settings give.
-pub(crate) fn store_options(config: &GatewayConfig) -> StoreOptions {
+pub fn store_options(config: &GatewayConfig) -> StoreOptions {
     let (read_timeout_ms, write_timeout_ms) = (config.store.read_timeout_ms, config.store.write_timeout_ms);
     let defaults = StoreOptions::default();
     StoreOptions {
@@ -20,7 +20,7 @@ pub(crate) fn store_options(config: &GatewayConfig) -> StoreOptions {
 }
 
 /// Opens the store at `url` with this gateway's settings, off the runtime's threads. `health` is told of every attempt.
-pub(crate) fn open_store(
+pub fn open_store(
     config: &GatewayConfig,
     url: &str,
     health: Arc<Health>,

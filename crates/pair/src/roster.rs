@@ -8,10 +8,10 @@
 
 use super::PairError;
 use super::keep::Said;
-use holdfast_gateway::config::GatewayConfig;
 use holdfast_control::cluster::{FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::{NotEnrolled, Roster};
 use holdfast_etcd::{EtcdError, EtcdOptions, RosterKey, RosterText};
+use holdfast_gateway::config::GatewayConfig;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 

@@ -1,8 +1,8 @@
 //! Who has a pair's seat, and which builds its gateways have, for people and tools.
 
 use super::{Pair, PairError};
-use holdfast_gateway::config::GatewayConfig;
 use holdfast_control::pair::{Roster, TenureId};
+use holdfast_gateway::config::GatewayConfig;
 
 /// Who has a pair's seat.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,17 +10,17 @@
 //! id in the head, raised for this very disk (R12). An etcd that was set back may give the same revision twice: then the head says another disk, or none.
 
 use super::PairError;
-use holdfast_set::authority::Authority;
-use holdfast_gateway::admin::AdminDoor;
-use holdfast_gateway::config::GatewayConfig;
-use holdfast_set::random::random_u128;
-use holdfast_gateway::store_options::open_store;
-use holdfast_gateway::node::Node;
-use holdfast_set::recovery::{self, Found, Leaves, RecoveryError};
-use holdfast_gateway::{Begin, RunError};
-use holdfast_set::head::NOTICED_AFTER;
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::pair::Whose;
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::node::Node;
+use holdfast_gateway::store_options::open_store;
+use holdfast_gateway::{Begin, RunError};
+use holdfast_set::authority::Authority;
+use holdfast_set::head::NOTICED_AFTER;
+use holdfast_set::random::random_u128;
+use holdfast_set::recovery::{self, Found, Leaves, RecoveryError};
 use holdfast_store::Health;
 use holdfast_types::MemberId;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! Reads ahead of a reader that goes through a volume in order or in equal steps, and for NBD's CACHE, into the cache. Who is such a reader is decided by
 //! `volume::ahead`; here are the tasks that read. They are hints: each one may be left out, given up, or fail without a word.
 
-use holdfast_cache::Demand;
 use crate::host::SetHost;
 use crate::mapping::Mapping;
+use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
 use holdfast_types::{Lba, Sectors, VolumeId};
 use holdfast_volume::ahead::Streams;

@@ -1,9 +1,6 @@
 //! A volume as the NBD front serves it, and the exports of this node.
 
 use crate::cluster::Cluster;
-use holdfast_front::device::{
-    ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
-};
 use crate::mapping::MapError;
 use crate::reader::{Part, ReadError};
 use crate::sequencer::{Op, WriteFailure};
@@ -14,6 +11,9 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::Durability;
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::SetRefusal;
+use holdfast_front::device::{
+    ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
+};
 use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};

@@ -15,6 +15,7 @@ use crate::wall_clock::unix_ms;
 pub use freshness::NOTICED_AFTER;
 
 use bytes::Bytes;
+use freshness::{LOOK_LIMIT, Looks, Word};
 use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
@@ -22,7 +23,6 @@ use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{
     Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
 };
-use freshness::{LOOK_LIMIT, Looks, Word};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -588,7 +588,7 @@ pub fn content_at(
 mod commit;
 mod durable;
 mod foreign;
-mod links;
 mod freshness;
+mod links;
 #[cfg(test)]
 pub(crate) mod tests;

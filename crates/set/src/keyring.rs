@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Salt of a passphrase's derivation where `passphrase_kdf` is not set: what every gateway of every cluster used before there was such a
 /// setting. Equal passphrases give equal keys then.
@@ -205,7 +204,7 @@ impl ClusterKeys {
     }
 
     /// What a set's head says of its keys, so that the cluster key alone opens it.
-    pub(crate) fn keyring_of(&self, entry: &SetEntry) -> Keyring {
+    pub fn keyring_of(&self, entry: &SetEntry) -> Keyring {
         let known = ring_wrapped_by(&entry.wrapped_key).and_then(|by| self.known(by)).unwrap_or(&self.current);
         Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: known.passphrase }
     }
@@ -215,7 +214,7 @@ impl ClusterKeys {
     ///
     /// # Errors
     /// It is not at hand.
-    pub(crate) fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
+    pub fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
         match sets.values().next_back().and_then(|entry| ring_wrapped_by(&entry.wrapped_key)) {
             Some(by) => self.get(by).ok_or(by),
             None => Ok(&self.current.key),
@@ -223,7 +222,7 @@ impl ClusterKeys {
     }
 
     #[cfg(test)]
-    pub(crate) fn of_bytes(byte: u8, previous: Option<u8>) -> Self {
+    pub fn of_bytes(byte: u8, previous: Option<u8>) -> Self {
         let known = |byte: u8| Known {
             key: ClusterKey::from_key_file(&[byte; 32]).expect("32 bytes"),
             passphrase: Argon2id::ours(PASSPHRASE_SALT),

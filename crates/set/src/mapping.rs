@@ -3,7 +3,6 @@
 //! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
 //! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
 
-use holdfast_cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
 use crate::bases::{At, KeyOf, Origins};
 use crate::reader::Part;
 use crate::roots::{Known, Roots};
@@ -11,6 +10,7 @@ use crate::scrub::in_trouble;
 use crate::wall_clock::unix_ms;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};

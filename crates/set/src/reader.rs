@@ -3,13 +3,13 @@
 //! A piece of the journal may be purged between lookup and read, because a checkpoint moved it to the store. The place is
 //! then looked up again: what was there is still there, elsewhere (R1).
 
-use holdfast_cache::Demand;
 use crate::ahead::{Ahead, Of};
+use crate::bad_reads::Suspects;
 use crate::host::SetHost;
 use crate::mapping::{MapError, Mapping};
-use crate::bad_reads::Suspects;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_store::Disposition;

@@ -3,10 +3,10 @@
 //! A listing is a hint only (R7): each set that is found was read by its own key, and the numbers around each listed one are asked for as
 //! well. A set whose head is not found that way is not restored, and nothing of it is touched; later runs may still find it.
 
-use crate::random::random_u128;
-use crate::keyring::{ClusterKeys, KeyError, KeySource};
 use crate::head::open;
+use crate::keyring::{ClusterKeys, KeyError, KeySource};
 use crate::mapping::SetKey;
+use crate::random::random_u128;
 use crate::verify::{Damage, Subject};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::{GENERATION_MAX, RootRef};

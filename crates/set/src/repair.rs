@@ -10,9 +10,9 @@
 //! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
 //! only: the heads, the names and each store's copies have turns of their own. What may be copied a second, where that is limited, the stores share.
 
-use crate::references::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::{MapError, Mapping};
+use crate::references::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
 use crate::server::SetServer;
 use bytes::Bytes;
 use futures_util::future::join_all;

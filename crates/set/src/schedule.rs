@@ -3,8 +3,8 @@
 //! Two leaders do not take one twice: a command counts only in the term that it was proposed in, and what an earlier leader took is in the
 //! state that a later one has applied. Where an outcome stays unknown, the next turn looks at the state again.
 
-use crate::random::random_u128;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
+use crate::random::random_u128;
 use crate::server::{SetError, SetServer};
 use crate::wall_clock::unix_ms;
 use holdfast_control::set::{SetCommand, Taken, name_at, taken};

@@ -7,15 +7,15 @@
 //!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
 //! ```
 
-use crate::wall_clock::unix_ms;
 use crate::gate::Gate;
 use crate::head::HeadKeeper;
 use crate::host::{SetHost, decode_answer};
-use crate::store_migration::PlacingBoard;
 use crate::pace::JournalPace;
 use crate::reader::Reader;
 use crate::scrub::ScrubBoard;
 use crate::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
+use crate::store_migration::PlacingBoard;
+use crate::wall_clock::unix_ms;
 use bytes::Bytes;
 use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};

@@ -4,14 +4,14 @@
 //! ([`SetKey::snapshot_token`](crate::set_key::SetKey::snapshot_token)), unless `snapshot_exports = "open"`. When the snapshot is deleted while it is read,
 //! its objects may be gone: the connection is closed.
 
-use holdfast_cache::Demand;
-use holdfast_front::device::{Device, DeviceError, Extent, ReadPart};
 use crate::ahead::{Ahead, Of};
 use crate::reader::Part;
 use crate::server::SetServer;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
+use holdfast_front::device::{Device, DeviceError, Extent, ReadPart};
 use holdfast_types::{Lba, Name, RequestId, SECTOR_BYTES, Sectors, Token, VolumeId};
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@
 //! Nothing waits for this task, and an error of it only costs space: it is tried again at the next turn.
 
 use crate::host::SetHost;
-use crate::references::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::{MapError, Mapping};
+use crate::references::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
 use crate::server::{SetError, SetServer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

@@ -4,8 +4,8 @@
 //! Of the snapshots that the head lists what they show besides is read as well (`snapshots`). What no map names any more (dead extents, objects of older
 //! checkpoints) is not read, and its damage harms nobody.
 
-use crate::recovery::Found;
 use crate::mapping::SetKey;
+use crate::recovery::Found;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};

@@ -346,8 +346,8 @@ impl ObjectStore for Amiss {
         self.quorum.swap(key, expected, body)
     }
 
-    fn several(&self) -> Option<Arc<Quorum>> {
-        (self.broken != Broken::NoRepair).then(|| self.quorum.clone())
+    fn concrete(&self) -> Option<Box<dyn std::any::Any>> {
+        (self.broken != Broken::NoRepair).then(|| -> Box<dyn std::any::Any> { Box::new(self.quorum.clone()) })
     }
 }
 

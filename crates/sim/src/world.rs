@@ -397,7 +397,7 @@ impl World {
             members,
             request_id: holdfast_api::hex128(1000),
         };
-        self.anywhere("the cluster", init, |door, request| async move { door.init_cluster(request).await })?;
+        self.anywhere("the cluster", init, |door, request| async move { Admin::init_cluster(&door, request).await })?;
         let create = v1::CreateSetRequest {
             name: SET.into(),
             // Looked at and made, not used: the gateways' way to the store is the simulated one.

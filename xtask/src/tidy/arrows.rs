@@ -25,14 +25,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "set",
         &[
-            "types", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls", "etcd", "front", "cache",
+            "types", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls", "etcd", "front",
+            "cache",
         ],
     ),
     (
         "gateway",
         &[
-            "types", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd", "front", "cache",
-            "set",
+            "types", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd", "front",
+            "cache", "set",
         ],
     ),
     ("pair", &["types", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),

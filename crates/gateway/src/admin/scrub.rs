@@ -1,8 +1,8 @@
 //! Calls about the background reading of a set's objects.
 
 use super::AdminDoor;
-use holdfast_set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_set::server::SetServer;
 
 /// How far it is at this gateway.
 pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {

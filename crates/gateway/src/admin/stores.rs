@@ -1,10 +1,10 @@
 //! How the stores of the sets that run here have answered: for status, `/healthz` and the metrics.
 
 use crate::node::Node;
-use holdfast_set::server::SetServer;
-use holdfast_set::wall_clock::unix_ms;
-use holdfast_set::space::RETIRED_FULL;
 use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_set::server::SetServer;
+use holdfast_set::space::RETIRED_FULL;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use holdfast_types::Placement;
 use std::sync::{Arc, PoisonError};

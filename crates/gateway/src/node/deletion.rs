@@ -11,13 +11,13 @@
 //! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
 
 use super::{Adopted, Node, lock};
-use holdfast_set::cluster::ClusterError;
-use holdfast_set::recovery;
-use holdfast_set::tombstone::{self, BurialError};
-use holdfast_set::head::NOTICED_AFTER;
-use holdfast_set::mapping::SetKey;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
 use holdfast_seal::DataKey;
+use holdfast_set::cluster::ClusterError;
+use holdfast_set::head::NOTICED_AFTER;
+use holdfast_set::mapping::SetKey;
+use holdfast_set::recovery;
+use holdfast_set::tombstone::{self, BurialError};
 use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_types::{MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{SetLife, Standing};
@@ -235,7 +235,7 @@ impl Removal {
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
         let id = || ObjectId { term, member, boot, random: holdfast_set::random::random_u128() };
         let (url, name) = (entry.store_url.clone(), entry.name.clone());
-        match burial::bury(&*store, &key, life, &name, id).await {
+        match tombstone::bury(&*store, &key, life, &name, id).await {
             // Another cluster may have taken the set over, and changed its data key since: its head's own keyring opens it.
             Err(BurialError::Foreign { key, error }) => {
                 match recovery::read(&url, store, &self.node.keys, self.id).await {
@@ -297,6 +297,6 @@ impl Removal {
             lock(&self.node.deletions).entry(self.id).or_default().objects_deleted += 1;
             metrics::counter!("holdfast_deleted_set_objects_total").increment(1);
         };
-        Ok(burial::sweep(&*store, self.id, per_second, deleted).await?)
+        Ok(tombstone::sweep(&*store, self.id, per_second, deleted).await?)
     }
 }

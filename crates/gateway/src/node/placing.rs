@@ -2,10 +2,10 @@
 //! taken, and proposes it (P1).
 
 use super::{Adopted, Node, lock};
-use holdfast_set::server::SetServer;
-use holdfast_set::wall_clock::unix_ms;
 use holdfast_control::cluster::ClusterCommand;
 use holdfast_raft::Placer;
+use holdfast_set::server::SetServer;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{Health, ObjectStore, Op, StoreError};
 use holdfast_types::{Placement, SetId};
 use std::sync::{Arc, Weak};

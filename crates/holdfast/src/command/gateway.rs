@@ -27,7 +27,8 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     let config = settings(&args)?;
     if args.check {
         // What is read at a start only, and is as likely to be wrong.
-        ClusterKeys::load(&config.key.source(), &config.key_previous.source()).map_err(|error| CliError::usage("").because(&error))?;
+        ClusterKeys::load(&config.key.source(), &config.key_previous.source())
+            .map_err(|error| CliError::usage("").because(&error))?;
         config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
         return output::show(common.output, &config, || format!("# The settings are good:\n{text}"));

@@ -2,10 +2,10 @@
 //! hangs does.
 
 use super::*;
-use holdfast_gateway::node::Seams;
 use holdfast_api::v1::admin_server::Admin;
 use holdfast_control::pair::{Durability, TenureId};
 use holdfast_control::set::{SetState, Snapshot};
+use holdfast_gateway::node::Seams;
 use holdfast_raft::boot_now;
 use holdfast_types::{ByteSize, LogId, Name};
 use holdfast_volume::head::Head;

@@ -1,11 +1,11 @@
 //! Roots, opened: for readers the top and single leaves, as they need them; for checkpoints, collection and their like all of it.
 
 use super::{MapError, Mapping, Node, Pay};
-use holdfast_cache::BlockKey;
 use crate::roots::Known;
 use crate::set_key::SetKey;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_cache::BlockKey;
 use holdfast_control::set::RootRef;
 use holdfast_store::keys;
 use holdfast_types::{ObjectId, VolumeId};

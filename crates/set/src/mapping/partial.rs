@@ -3,9 +3,9 @@
 
 use super::opened::{RUNS_AT_ONCE, aside, together};
 use super::{MapError, Mapping, Node, Pay};
-use holdfast_cache::BlockKey;
 use crate::roots::Known;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_cache::BlockKey;
 use holdfast_control::set::RootRef;
 use holdfast_types::{ObjectId, VolumeId};
 use holdfast_volume::map::{Leaf, LeafRef, Objects, Page, PageAt, PartialRoot, Root, Top};

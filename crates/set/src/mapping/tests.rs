@@ -1,11 +1,11 @@
 //! Reads of what is only in the store: how often it is asked.
 
 use super::*;
-use holdfast_cache::MEMORY_BYTES_MIN;
-use crate::recovery;
 use crate::ahead::{Ahead, Of};
+use crate::recovery;
 use crate::verify::tests::World as Stored;
 use futures_util::future::join_all;
+use holdfast_cache::MEMORY_BYTES_MIN;
 use holdfast_store::{Faults, Faulty, Memory};
 use holdfast_types::SECTOR_BYTES;
 

@@ -1,8 +1,8 @@
 use super::*;
-use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
-use crate::recovery;
 use crate::device::tests::World as Served;
+use crate::recovery;
 use crate::verify::tests::World as Stored;
+use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_store::{Health, Memory, ObjectStore};
 use holdfast_types::Sectors;
 

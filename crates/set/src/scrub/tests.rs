@@ -1,8 +1,8 @@
 use super::*;
-use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
-use crate::recovery;
 use crate::device::tests::World as Served;
+use crate::recovery;
 use crate::verify::tests::World as Stored;
+use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::set::Snapshot;
 use holdfast_log::{Identity, LogConfig, NodeLog};
 use holdfast_store::{Faults, Health};

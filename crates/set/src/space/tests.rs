@@ -1,9 +1,9 @@
 use super::*;
-use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
-use crate::recovery;
 use crate::device::tests::World as Served;
+use crate::recovery;
 use crate::verify::tests::World as Stored;
 use bytes::Bytes;
+use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::set::Snapshot;
 use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors};

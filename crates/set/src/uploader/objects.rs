@@ -1,8 +1,8 @@
 //! Objects on their way to the store: their memory, what of them is kept here, and PUTs that are tried until they are done.
 
 use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
-use crate::references::key_kind;
 use crate::reader::RawExtent;
+use crate::references::key_kind;
 use crate::server::SetError;
 use crate::set_key::SealingKey;
 use bytes::Bytes;

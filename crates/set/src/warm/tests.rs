@@ -1,7 +1,7 @@
 use super::*;
-use holdfast_cache::{Cache, Demand, MEMORY_BYTES_MIN};
 use crate::reader::Part;
 use crate::set_key::SetKey;
+use holdfast_cache::{Cache, Demand, MEMORY_BYTES_MIN};
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, Memory};
 use holdfast_types::{GroupId, Lba, LogIndex, MemberId, Sectors, Term, VolumeId};

@@ -1,6 +1,6 @@
 use super::*;
-use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use crate::bases::At;
+use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
 use holdfast_types::{GroupId, Lba, LogId, MemberId, Sectors, Term};

@@ -1,12 +1,12 @@
 //! Collection over a store that takes its time, and of what an earlier leader left.
 
 use super::*;
-use holdfast_front::tests::harness::soon;
 use crate::device::tests::World as Served;
 use crate::head::tests::SET;
 use crate::mapping::SetKey;
 use crate::uploader::UploadSettings;
 use holdfast_control::set::{Restored, RootRef, SetCommand};
+use holdfast_front::tests::harness::soon;
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore, keys};
 use holdfast_types::{Epoch, LogId, MemberId};
