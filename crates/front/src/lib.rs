@@ -23,8 +23,9 @@ pub mod memory;
 mod parked;
 mod slots;
 mod steps;
-#[cfg(test)]
-pub(crate) mod tests;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, dead_code, unused_imports)]
+pub mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
 pub use slots::{SlotPlace, Slots, StaleGeneration};

@@ -310,7 +310,7 @@ pub struct GatewayRunArgs {
     /// Metrics and health
     #[arg(long, value_name = "IP:PORT")]
     pub http_listen: Option<SocketAddr>,
-    /// Allow exports without a token: for trying out
+    /// Allow exports of volumes and of snapshots without a token: for trying out
     #[arg(long)]
     pub plain_exports: bool,
     /// Round trip between the farthest gateways in milliseconds

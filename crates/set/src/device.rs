@@ -492,5 +492,6 @@ impl Exports for NodeExports {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, dead_code, unused_imports)]
+pub mod tests;

@@ -590,5 +590,6 @@ mod durable;
 mod foreign;
 mod freshness;
 mod links;
-#[cfg(test)]
-pub(crate) mod tests;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, dead_code, unused_imports)]
+pub mod tests;

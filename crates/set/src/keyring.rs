@@ -221,7 +221,8 @@ impl ClusterKeys {
         }
     }
 
-    #[cfg(test)]
+    /// For tests.
+    #[cfg(any(test, feature = "testing"))]
     pub fn of_bytes(byte: u8, previous: Option<u8>) -> Self {
         let known = |byte: u8| Known {
             key: ClusterKey::from_key_file(&[byte; 32]).expect("32 bytes"),

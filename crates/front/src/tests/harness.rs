@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for something that must happen.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(done) => done,
         Err(_) => panic!("did not happen within {PATIENCE:?}"),
@@ -42,7 +42,7 @@ pub(super) fn front(limits: FrontLimits, exports: &Arc<MemoryExports>) -> Arc<Fr
 }
 
 /// Connects a pipe to the front.
-pub(crate) fn pipe(front: &Arc<Front>) -> DuplexStream {
+pub fn pipe(front: &Arc<Front>) -> DuplexStream {
     pipe_of(front, 64 << 10)
 }
 
@@ -56,14 +56,14 @@ pub(super) fn pipe_of(front: &Arc<Front>, bytes: usize) -> DuplexStream {
 
 /// Why a test's client got no further.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// The server closed the connection.
     Closed,
     /// The server refused, or broke the protocol during the handshake.
     Handshake(ClientError),
 }
 
-pub(crate) struct Client<S = DuplexStream> {
+pub struct Client<S = DuplexStream> {
     pub(super) socket: S,
     pub(super) connected: Connected,
     input: BytesMut,
@@ -76,7 +76,7 @@ pub(crate) struct Client<S = DuplexStream> {
 pub(super) type Answer = Result<Vec<u8>, Errno>;
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
-    pub(crate) async fn shake(mut socket: S, aim: Aim, style: HeaderStyle) -> Result<(S, BytesMut, Outcome), Broken> {
+    pub async fn shake(mut socket: S, aim: Aim, style: HeaderStyle) -> Result<(S, BytesMut, Outcome), Broken> {
         let mut handshake = Handshake::new(aim, style, true);
         let (mut input, mut out) = (BytesMut::new(), BytesMut::new());
         loop {

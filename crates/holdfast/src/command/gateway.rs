@@ -111,7 +111,9 @@ fn apply(args: &GatewayRunArgs, config: &mut GatewayConfig) {
     config.nbd_listen = args.nbd_listen.or(config.nbd_listen);
     config.nbd_unix = args.nbd_unix.clone().or(config.nbd_unix.take());
     config.http_listen = args.http_listen.or(config.http_listen);
-    config.plain_exports |= args.plain_exports;
+    if args.plain_exports {
+        (config.plain_exports, config.snapshot_exports) = (true, config::SnapshotExports::Open);
+    }
     if let Some(file) = &args.key_file {
         // One source counts: the flag's.
         config.key = config::KeyConfig { file: Some(file.clone()), ..Default::default() };

@@ -202,9 +202,9 @@ impl Consensus for Seat {
 }
 
 /// What a gateway has of one set, over a [`Seat`].
-pub(crate) struct World {
+pub struct World {
     seat: Arc<Seat>,
-    pub(crate) server: Arc<SetServer>,
+    pub server: Arc<SetServer>,
     exports: Arc<NodeExports>,
     stop: CancellationToken,
     _dir: tempfile::TempDir,
@@ -235,7 +235,7 @@ impl World {
     }
 
     /// With this root as the one of the last checkpoint; it is in another store than this set's.
-    pub(crate) async fn over(leads: bool, root: Option<RootRef>) -> Self {
+    pub async fn over(leads: bool, root: Option<RootRef>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume { name: name("vol1"), size: Sectors(2048) };
         let entry = SetEntry {

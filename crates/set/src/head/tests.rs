@@ -9,8 +9,8 @@ use holdfast_volume::head::Argon2id;
 
 mod snapshots;
 
-pub(crate) const SET: holdfast_types::SetId = GroupId(3);
-pub(crate) const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
+pub const SET: holdfast_types::SetId = GroupId(3);
+pub const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
 
 fn cluster_key() -> ClusterKeys {
     ClusterKeys::of_bytes(5, None)
@@ -25,7 +25,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
     keeper_of(store, life, dir, None)
 }
 
-pub(crate) fn keeper_of(
+pub fn keeper_of(
     store: Arc<dyn ObjectStore>,
     life: SetLife,
     dir: &std::path::Path,
