@@ -103,10 +103,10 @@ impl Slots {
             }
             let newest = volume.slots.get(&session.slot).map_or((volume.epoch, 0), |slot| slot.newest);
             let known = volume.slots.contains_key(&session.slot);
-            let found = (epoch, session.generation);
+            let found = (epoch, session.incarnation);
             if epoch < volume.epoch || (known && found <= newest) {
                 let (newest_epoch, newest) = newest.max((volume.epoch, 0));
-                return Err(StaleGeneration { found_epoch: epoch, found: session.generation, newest_epoch, newest });
+                return Err(StaleGeneration { found_epoch: epoch, found: session.incarnation, newest_epoch, newest });
             }
             let slot = volume.slots.entry(session.slot).or_default();
             let follows = known && slot.newest.0 == epoch;
@@ -146,7 +146,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     fn name(volume: &str, slot: u8, generation: u64) -> ExportName {
-        let session = Some(Session { token: Token(1), slot, generation });
+        let session = Some(Session { token: Token(1), slot, incarnation: generation });
         ExportName { set: Name::new("s").unwrap(), volume: Name::new(volume).unwrap(), snapshot: None, session }
     }
 

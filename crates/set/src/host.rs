@@ -8,7 +8,7 @@ use holdfast_control::set::{Lease, Links, RootRef, SetAnswer, SetState};
 use holdfast_raft::{StateMachine, Unfit};
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
 use holdfast_volume::entry;
-use holdfast_volume::index::{Generation, Piece};
+use holdfast_volume::index::{Memtable, Piece};
 use holdfast_volume::machine::{Event, SetMachine, SnapshotError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -100,7 +100,7 @@ impl SetHost {
     }
 
     /// The generation that waits for its checkpoint.
-    pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
+    pub fn sealed(&self) -> Option<(LogId, Arc<Memtable>)> {
         self.inner().machine.sealed()
     }
 

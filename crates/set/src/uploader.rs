@@ -26,7 +26,7 @@ use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState, StoredKind
 use holdfast_store::{ObjectStore, StoreError};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
-use holdfast_volume::index::{Generation, Source};
+use holdfast_volume::index::{Memtable, Source};
 use holdfast_volume::map::{
     LeafShape, Live, LiveError, MapExtent, PackBuilder, Page, PartialRoot, Root, page_numbers, seal_partial,
     split_by_page,
@@ -327,7 +327,7 @@ impl Uploader {
     }
 
     /// Steps 2 and 3. The journal is read ahead of the sealing, and what is sealed goes to the store meanwhile.
-    async fn upload_segments(&self, term: Term, generation: &Arc<Generation>) -> Result<Changes, UploadError> {
+    async fn upload_segments(&self, term: Term, generation: &Arc<Memtable>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
         let mut builder: Option<SegmentBuilder> = None;
@@ -376,7 +376,7 @@ impl Uploader {
         &self,
         term: Term,
         upto: LogId,
-        generation: &Arc<Generation>,
+        generation: &Arc<Memtable>,
         changes: Changes,
     ) -> Result<(RootRef, Arc<PartialRoot>, bool), UploadError> {
         let shape = (self.in_leaves)();
@@ -563,7 +563,7 @@ fn lasts(e: &UploadError) -> bool {
 }
 
 /// Whether the generation says nothing of the page's range.
-fn untouched(generation: &Generation, volume: VolumeId, number: u32) -> bool {
+fn untouched(generation: &Memtable, volume: VolumeId, number: u32) -> bool {
     let page = Page::new(volume, number);
     let sectors = Sectors(page.end().0 - page.lba().0);
     generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
@@ -571,7 +571,7 @@ fn untouched(generation: &Generation, volume: VolumeId, number: u32) -> bool {
 
 /// Whether the generation says everything of the page's range up to the end of the volume, which is `size` long or, `None`, gone: no lookup goes on to the
 /// map.
-fn covered(generation: &Generation, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
+fn covered(generation: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
     let page = Page::new(volume, number);
     let end = page.end().0.min(size.map_or(0, |size| size.0));
     let sectors = Sectors(end.saturating_sub(page.lba().0));

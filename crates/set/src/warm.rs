@@ -127,7 +127,7 @@ impl Warmer {
     fn roots(&self) -> (Option<RootRef>, Option<Begun>) {
         self.server.host.with(|m| {
             let root = m.state().checkpoint.as_ref().map(|checkpoint| checkpoint.root);
-            let begun = m.sealed().map(|(at, generation)| Begun { at, over: root, generation });
+            let begun = m.sealed().map(|(at, memtable)| Begun { at, over: root, memtable });
             (root, begun)
         })
     }

@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 
 use crate::broken::Broken;
 use crate::rng::Rng;
-use crate::store_migration::place_of;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
 
@@ -388,4 +387,10 @@ impl ObjectStore for Way {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         self.0.swap(key, expected, body)
     }
+}
+
+/// The store that a URL of ours names.
+pub fn place_of(url: &str) -> usize {
+    let digits = url.rsplit("store").next().unwrap_or_default();
+    digits.parse::<usize>().map_or(0, |at| at.saturating_sub(1))
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
-use holdfast_volume::index::Generation;
+use holdfast_volume::index::Memtable;
 use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
@@ -100,7 +100,7 @@ impl Uploader {
         &self,
         term: Term,
         base: &PartialRoot,
-        generation: &Generation,
+        generation: &Memtable,
         coming: &[(ObjectId, u64, Sectors)],
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
@@ -250,7 +250,7 @@ impl Uploader {
         &self,
         victim: ObjectId,
         base: &PartialRoot,
-        generation: &Generation,
+        generation: &Memtable,
         limit: Duration,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
         let segment = within(limit, self.mapping.segment(victim)).await?;

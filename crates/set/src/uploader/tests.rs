@@ -6,7 +6,7 @@ use holdfast_volume::map::PAGE_SECTORS;
 const V: VolumeId = VolumeId(1);
 
 /// In operations of 1 MiB at most.
-fn written(generation: &mut Generation, from: u64, sectors: u64) {
+fn written(generation: &mut Memtable, from: u64, sectors: u64) {
     for at in (0..sectors).step_by(2048) {
         let op = (sectors - at).min(2048);
         let op_sectors = u32::try_from(op).unwrap();
@@ -18,9 +18,9 @@ fn written(generation: &mut Generation, from: u64, sectors: u64) {
 /// R9: a damaged page is given up only where nobody can read anything of it any more; that ends with the volume.
 #[test]
 fn a_page_is_covered_up_to_the_end_of_its_volume_and_not_less() {
-    let page = |generation: &Generation, size| covered(generation, V, 1, size);
+    let page = |generation: &Memtable, size| covered(generation, V, 1, size);
     let end = PAGE_SECTORS + 1000;
-    let mut generation = Generation::new();
+    let mut generation = Memtable::new();
     assert!(!page(&generation, Some(Sectors(end))));
     assert!(page(&generation, None), "of a volume that is gone");
     assert!(page(&generation, Some(Sectors(PAGE_SECTORS))), "beyond the end");

@@ -5,7 +5,7 @@ use holdfast_cache::{Cache, Demand, MEMORY_BYTES_MIN};
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, Memory};
 use holdfast_types::{GroupId, Lba, LogIndex, MemberId, Sectors, Term, VolumeId};
-use holdfast_volume::index::Generation;
+use holdfast_volume::index::Memtable;
 use holdfast_volume::map::{Live, MapExtent, PackBuilder, Page};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 
@@ -96,7 +96,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
     // The next checkpoint moves all three; nothing was written meanwhile.
     let (segment, pack, new) = checkpoint(&key, 2, &places);
     let last = Some(RootRef { object: id(2001), bytes: 100 });
-    let begun = Begun { at: new.upto, over: last, generation: Arc::new(Generation::new()) };
+    let begun = Begun { at: new.upto, over: last, memtable: Arc::new(Memtable::new()) };
     let step = Step { old: Arc::new(old), last, begun: Some(begun), upto: new.upto };
     let parts = extents(&mapping, id(2), &segment, &step).await.expect("a segment");
     assert_eq!(parts.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1], "the third was not at hand");

@@ -168,7 +168,7 @@ impl Link {
     async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
         let token = self.held().and_then(|held| Token::from_text(&held.token));
         let Some(token) = token else { return Err(CliError::failed("the grant has no token")) };
-        let session = Some(Session { token, slot: 0, generation });
+        let session = Some(Session { token, slot: 0, incarnation: generation });
         self.open(nbd, None, session).await
     }
 

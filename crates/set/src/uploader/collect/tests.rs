@@ -98,7 +98,7 @@ async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {
     uploader.server.command("a begin", &SetCommand::CheckpointBegin { term: TERM }).await.unwrap();
     world.slow(SLOW);
     let begun = Instant::now();
-    let collected = uploader.collect(TERM, &base, &Generation::new(), &[]).await.unwrap();
+    let collected = uploader.collect(TERM, &base, &Memtable::new(), &[]).await.unwrap();
     let took = begun.elapsed();
     assert_eq!(collected.moves.len(), PAGES as usize, "in {took:?}");
     assert!(took < SLOW * PAGES / 2, "{took:?}: not even two pages were read at once");
@@ -113,11 +113,11 @@ async fn a_store_is_given_up_for_one_answer_and_not_for_how_much_it_is_asked() {
     let base = uploader.mapping.base(world.root).await.unwrap();
     world.slow(Duration::from_millis(350));
     let begun = Instant::now();
-    let (_, found) = uploader.survivors(id(VICTIM), &base, &Generation::new(), limit).await.unwrap().unwrap();
+    let (_, found) = uploader.survivors(id(VICTIM), &base, &Memtable::new(), limit).await.unwrap().unwrap();
     assert_eq!(found.len(), PAGES as usize);
     assert!(begun.elapsed() > limit, "all of it took no longer than one answer may: nothing is tested");
     world.slow(Duration::from_secs(3600));
-    let late = uploader.survivors(id(VICTIM), &base, &Generation::new(), Duration::from_millis(50)).await;
+    let late = uploader.survivors(id(VICTIM), &base, &Memtable::new(), Duration::from_millis(50)).await;
     assert!(matches!(late, Err(UploadError::Late)), "a store that says nothing holds up no checkpoint");
 }
 
@@ -131,9 +131,9 @@ async fn every_page_that_the_store_is_asked_for_is_paid_for() {
         let (budget, paid) = (uploader.budget(), Duration::from_secs(requests));
         budget.allows(paid) && !budget.allows(paid - Duration::from_millis(1))
     };
-    uploader.survivors(id(VICTIM), &base, &Generation::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
+    uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
     assert!(takes(1 + 40), "the segment, and each of its pages");
-    uploader.survivors(id(VICTIM), &base, &Generation::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
+    uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
     assert!(takes(1 + 40 + 1), "the segment anew; its pages are in memory");
 }
 

@@ -1,15 +1,15 @@
-//! What a person may ask of the members: judged before anything is changed, on what every gateway said of itself a moment ago.
+//! Checks of an administrator's requests (drain, remove), before anything is changed. Input: what each gateway reported a moment ago.
 
 use crate::cluster::{ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
 
-/// A group, put together from what each gateway said.
+/// State of a group, combined from the reports of all gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupHealth {
     /// The group.
     pub group: GroupId,
-    /// What people call it: a set's name, or "the cluster".
+    /// The set's name, or "the cluster".
     pub name: String,
     /// Its voters as its leader sees them; empty where nobody leads it.
     pub voters: BTreeSet<MemberId>,
@@ -17,32 +17,32 @@ pub struct GroupHealth {
     pub answering: BTreeSet<MemberId>,
 }
 
-/// Why a wish is not granted: what was found, and what would make it possible.
+/// Why a request is refused, and what would make it possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Objection {
     /// It is leaving already, which is final.
-    #[error("{name} is leaving the cluster already, for ever")]
+    #[error("{name} is already leaving the cluster, which cannot be undone")]
     Leaving {
         /// The gateway.
         name: String,
     },
-    /// Someone has to serve.
+    /// At least one gateway must be able to serve.
     #[error(
-        "without {name} no gateway is left that may serve: the others are witnesses, drained or leaving; add one (holdfast gateway add) or undrain one first"
+        "without {name} no gateway could serve: all others are witnesses, drained or leaving; first add one (holdfast gateway add) or undrain one"
     )]
     NobodyServes {
         /// The gateway.
         name: String,
     },
     /// One at a time.
-    #[error("{other} is still leaving the cluster: wait until `holdfast gateway list` shows it no more")]
+    #[error("{other} is still leaving the cluster: wait until `holdfast gateway list` no longer shows it")]
     OneAtATime {
         /// Who.
         other: String,
     },
-    /// It cannot be asked.
+    /// The group has no leader.
     #[error(
-        "{group} has no leader at the moment: bring back enough of its gateways first (holdfast gateway list shows which do not answer)"
+        "{group} has no leader now: first start enough of its gateways (holdfast gateway list shows which do not answer)"
     )]
     NoLeader {
         /// The group.
