@@ -9,6 +9,7 @@ use holdfast_store::{
     StoreError, Stores, Version,
 };
 use holdfast_types::Placement;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -346,8 +347,8 @@ impl ObjectStore for Amiss {
         self.quorum.swap(key, expected, body)
     }
 
-    fn several(&self) -> Option<Arc<Quorum>> {
-        (self.broken != Broken::NoRepair).then(|| self.quorum.clone())
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        (self.broken != Broken::NoRepair).then(|| Box::new(self.quorum.clone()) as Box<dyn Any>)
     }
 }
 
