@@ -9,6 +9,7 @@ use holdfast_store::{
     StoreError, Stores, Version,
 };
 use holdfast_types::Placement;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -345,8 +346,8 @@ impl ObjectStore for Amiss {
         self.quorum.swap(key, expected, body)
     }
 
-    fn concrete(&self) -> Option<Box<dyn std::any::Any>> {
-        (self.broken != Broken::NoRepair).then(|| -> Box<dyn std::any::Any> { Box::new(self.quorum.clone()) })
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        (self.broken != Broken::NoRepair).then(|| Box::new(self.quorum.clone()) as Box<dyn Any>)
     }
 }
 
