@@ -12,12 +12,13 @@ use foyer::{
     Age, BlockEngineConfig, Code, DeviceBuilder, EvictionInfo, EvictionPicker, FsDeviceBuilder, HybridCache,
     HybridCacheBuilder, HybridCachePolicy, Load, PsyncIoEngineConfig, RecoverMode,
 };
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, ObjectId, Term, limits};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Memory in bytes that the disk tier takes beside the cache's own: buffers being filled and written, and what waits for
@@ -219,7 +220,7 @@ impl Disk {
     }
 
     fn admit<T>(&self, decide: impl FnOnce(&mut Admission) -> T) -> T {
-        decide(&mut self.admission.lock().unwrap_or_else(PoisonError::into_inner))
+        decide(&mut self.admission.locked())
     }
 
     /// Keeps sealed bytes that were fetched, if they are to go in; whether they are. A disk that is behind drops them.
@@ -245,7 +246,7 @@ impl Disk {
     fn hand_over(&self, key: BlockKey, sealed: Bytes) {
         // A part of a larger buffer would keep all of it in memory while it waits to be written.
         let sealed = if sealed.is_unique() { sealed } else { Bytes::copy_from_slice(&sealed) };
-        let _handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _handing = self.handing.locked();
         self.hybrid.storage_writer(key).insert(sealed);
     }
 

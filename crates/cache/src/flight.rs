@@ -1,9 +1,10 @@
 //! One load per key at a time: whoever comes while one is under way waits for it.
 
 use super::BlockKey;
+use holdfast_types::sync::LockExt;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OnceCell;
 
 /// Loads under way. A key is in it only while somebody holds its [`Flight`].
@@ -27,7 +28,7 @@ pub struct Flight<'a, V> {
 
 impl<V> Flights<V> {
     fn lock(&self) -> MutexGuard<'_, HashMap<BlockKey, Arc<OnceCell<V>>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.under_way.locked()
     }
 
     /// Takes part in the load of `key`.

@@ -33,13 +33,14 @@ mod flight;
 use bytes::Bytes;
 use disk::Disk;
 pub use flight::{Flight, Flights};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{ObjectId, limits};
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use admission::Demand;
@@ -374,13 +375,13 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     /// Remembers the answers so far, for [`ReadCache::recent`]: called now and then. `at`: since the process started.
     pub fn look(&self, at: Duration) {
         let answers = self.answers();
-        self.inner.window.lock().unwrap_or_else(PoisonError::into_inner).note(at, answers);
+        self.inner.window.locked().note(at, answers);
     }
 
     /// The answers of the last minutes, and how long these were.
     pub fn recent(&self, at: Duration) -> (Duration, Answers) {
         let answers = self.answers();
-        self.inner.window.lock().unwrap_or_else(PoisonError::into_inner).recent(at, answers)
+        self.inner.window.locked().recent(at, answers)
     }
 
     /// What was done so far, and what is held now.

@@ -35,6 +35,7 @@ use conn::{Connection, End};
 use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Ready, shake_hands};
 use holdfast_nbd::ExportName;
+use holdfast_types::sync::LockExt;
 pub use listen::set_up;
 use measure::Measures;
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -122,7 +123,7 @@ impl Front {
     }
 
     fn listeners(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners.locked()
     }
 
     /// Listens on `address` until closed. Returns the address with its port, which may have been 0.
@@ -185,7 +186,7 @@ impl Drop for Front {
 
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections.locked()
     }
 
     /// Notes a new connection; where too many shake hands, the oldest of them has to go.

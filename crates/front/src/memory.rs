@@ -8,8 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use holdfast_nbd::ExportName;
 use holdfast_types::Epoch;
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// Bytes that are allocated together.
@@ -28,7 +29,7 @@ impl MemoryDevice {
     }
 
     fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.locked()
     }
 
     fn done<T: Send + 'static>(result: T) -> BoxFuture<'static, Result<T, DeviceError>> {
@@ -195,7 +196,7 @@ struct Exported {
 
 impl MemoryExports {
     fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Exported>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+        self.devices.locked()
     }
 
     /// Adds or replaces an export, `SET/VOLUME`. Cancelling the token that is returned closes what has it open.

@@ -12,9 +12,10 @@
 //!     requests come to nothing behind the grant of a later one: R2.)
 
 use holdfast_nbd::ExportName;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// A connection of a slot came too late (S2).
@@ -75,7 +76,7 @@ impl SlotPlace {
 
 impl Slots {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Name, Name), Volume>> {
-        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.volumes.locked()
     }
 
     /// Takes the slot that `name` asks for: refuses a stale one (S2), tells the older connections to stop through their `stop`, and

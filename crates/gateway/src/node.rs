@@ -31,9 +31,10 @@ use holdfast_set::keyring::{ClusterKeys, KeyError};
 use holdfast_set::server::SetServer;
 use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -150,10 +151,6 @@ pub struct Node {
     deletions: Mutex<BTreeMap<SetId, Progress>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
     RaftTiming {
         heartbeat: timing.heartbeat(),
@@ -232,7 +229,7 @@ impl Node {
 
     /// The identity on disk.
     pub fn identity(&self) -> Identity {
-        lock(&self.identity).clone()
+        self.identity.locked().clone()
     }
 
     /// How other gateways are connected to (R10).
@@ -247,22 +244,22 @@ impl Node {
 
     /// The groups, once adopted.
     pub fn adopted(&self) -> Option<Adopted> {
-        self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.adopted.reading().clone()
     }
 
     /// The Raft node, from the opening of the journal on.
     pub fn raft(&self) -> Option<RaftNode> {
-        self.raft.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.raft.reading().clone()
     }
 
     /// A set that runs here.
     pub fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.sets.reading().get(name).cloned()
     }
 
     /// What this gateway has done of a deletion; `None` where it has done nothing, or does not lead group 0.
     pub fn deletion_progress(&self, set: SetId) -> Option<Progress> {
-        lock(&self.deletions).get(&set).cloned()
+        self.deletions.locked().get(&set).cloned()
     }
 
     /// Gives this gateway its place in a cluster, for ever, and starts group 0. Goes on to its end when nobody waits for it any more: opening the journal may take
@@ -274,7 +271,7 @@ impl Node {
         let node = self.clone();
         let whole = tokio::spawn(async move {
             let _one = node.adopting.lock().await;
-            lock(&node.identity).adopt(&node.config.data_dir, cluster, member.0)?;
+            node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
             match node.raft() {
                 None => node.start().await,
                 // Opened, and group 0 did not start; unless it waits for being healed.
@@ -305,7 +302,7 @@ impl Node {
         let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
-        lock(&self.identity).journal_begun(&self.config.data_dir)?;
+        self.identity.locked().journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
         if let Some(why) = disk_space::lacking(&dir, bound) {
             tracing::warn!(dir = %dir.display(), "{why}");
@@ -336,7 +333,7 @@ impl Node {
             let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
             tokio::spawn(vote_embargo::settle_later(raft.clone(), dir, self.timing, stop));
         }
-        *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
+        *self.raft.writing() = Some(raft.clone());
         tokio::spawn(clock_loop(self.clone()));
         match self.start_cluster_group(&raft, member).await {
             Err(e) if heal::healable(&e).is_some() => {
@@ -354,7 +351,7 @@ impl Node {
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
-        *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
+        *self.adopted.writing() = Some(adopted.clone());
         tokio::spawn(registration::follow(self.clone(), adopted.clone()));
         tokio::spawn(registration::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
@@ -366,13 +363,13 @@ impl Node {
 
     /// This gateway must not take part: it ends, for this reason.
     pub(crate) fn refuse(&self, why: String) {
-        *lock(&self.refused) = Some(why);
+        *self.refused.locked() = Some(why);
         self.stop.cancel();
     }
 
     /// Why this gateway ends by itself, if it does.
     pub fn refusal(&self) -> Option<NodeError> {
-        lock(&self.refused).clone().map(NodeError::Refused)
+        self.refused.locked().clone().map(NodeError::Refused)
     }
 
     /// Why this gateway is not fit to serve; `None` when it is.
@@ -391,8 +388,8 @@ impl Node {
             }
         }
         let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
-        let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
-        found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
+        let found = self.sets.reading().values().find_map(set_trouble);
+        found.or_else(|| self.troubles.locked().iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
     /// What is wrong with the journal and does not keep this gateway from serving.
@@ -476,7 +473,7 @@ async fn clock_loop(node: Arc<Node>) {
                 _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers anew"),
             }
             metrics::counter!("holdfast_clock_suspicions_total").increment(1);
-            let sets: Vec<_> = node.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            let sets: Vec<_> = node.sets.reading().values().cloned().collect();
             for set in sets {
                 set.clock_suspected(suspicion.lost());
             }
@@ -516,7 +513,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                 continue;
             }
             let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
-            let mut troubles = lock(&node.troubles);
+            let mut troubles = node.troubles.locked();
             match outcome {
                 Ok(()) => {
                     troubles.remove(entry.name.as_str());

@@ -23,7 +23,8 @@ use holdfast_set::random::random_u128;
 use holdfast_set::recovery::{self, Found, Leaves, RecoveryError};
 use holdfast_store::Health;
 use holdfast_types::MemberId;
-use std::sync::{Arc, Mutex, PoisonError};
+use holdfast_types::sync::LockExt;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -88,7 +89,7 @@ impl Takeover {
     /// A gateway of a cluster that was given up while it runs answers until it has looked at the heads (ADR 0013), as after a recovery by hand: both would serve
     /// until then.
     async fn await_notice(&self) -> Result<(), PairError> {
-        let raised = *self.gave_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let raised = *self.gave_up.locked();
         let Some(raised) = raised else { return Ok(()) };
         tracing::info!(
             seconds = NOTICED_AFTER.as_secs(),
@@ -193,7 +194,7 @@ impl Takeover {
             raised => raised?,
         };
         if gives_up {
-            *self.gave_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.gave_up.locked() = Some(Instant::now());
         }
         let covered = found.head.covered.map(|covered| covered.upto);
         let (generation, snapshots) = (raised.head.life.generation, raised.head.links.snapshots.snapshots.len());

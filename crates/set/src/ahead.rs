@@ -5,10 +5,11 @@ use crate::host::SetHost;
 use crate::mapping::Mapping;
 use holdfast_cache::Demand;
 use holdfast_control::set::RootRef;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, Sectors, VolumeId};
 use holdfast_volume::ahead::Streams;
 use holdfast_volume::index::Source;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -51,7 +52,7 @@ impl Ahead {
         lba: Lba,
         sectors: Sectors,
     ) -> Demand {
-        let seen = self.streams.lock().unwrap_or_else(PoisonError::into_inner).read(volume, lba, sectors);
+        let seen = self.streams.locked().read(volume, lba, sectors);
         let demand = if seen.scans { Demand::Scan } else { Demand::Point };
         if !seen.next.is_empty() {
             self.bring(mapping, of, volume, seen.next, demand);

@@ -5,7 +5,8 @@
 use holdfast_control::pair::{Durability, Ended, Tenure, TenureId};
 use holdfast_raft::boot_now;
 use holdfast_types::MonoTime;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use holdfast_types::sync::LockExt;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// One tenure of this gateway, as everything that answers sees it.
@@ -28,7 +29,7 @@ impl Authority {
     }
 
     fn tenure(&self) -> MutexGuard<'_, Tenure> {
-        self.tenure.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tenure.locked()
     }
 
     /// Whether an answer may leave now (P1).

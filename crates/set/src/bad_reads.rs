@@ -16,9 +16,10 @@ use crate::server::SetServer;
 use holdfast_control::cluster::{MemberRole, Standing};
 use holdfast_log::CorruptRecord;
 use holdfast_raft::{RaftNode, ReadLogError, ReadPlace};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{LogIndex, MemberId, Term};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -69,7 +70,7 @@ pub struct Suspects {
 
 impl Suspects {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     fn insert(&self, places: &[ReadPlace], odd: Option<&str>) {

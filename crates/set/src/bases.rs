@@ -10,10 +10,11 @@ use super::mapping::{MapError, Mapping, SetKey};
 use super::roots::Known;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, Sectors, SetId, VolumeId};
 use holdfast_volume::map::{MapExtent, MapPiece, split_by_page};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -41,7 +42,7 @@ impl Origins {
     }
 
     fn key(&self, set: SetId, root: RootRef) -> Result<Arc<SetKey>, MapError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.locked();
         // One that changed its data key since: all of its roots that clones show open with what group 0 had then, and has (Z3).
         if let Some((asked, key)) = known.get(&set)
             && asked.elapsed() < ASKED_AGAIN

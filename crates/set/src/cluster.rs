@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
 use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
+use holdfast_types::sync::RwLockExt;
 use holdfast_types::{LogId, MemberId, Name, SetId, Term};
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -56,7 +57,7 @@ impl Default for Cluster {
 
 impl Cluster {
     fn read<T>(&self, look: impl FnOnce(&ClusterState) -> T) -> T {
-        look(&self.inner.read().unwrap_or_else(PoisonError::into_inner).state)
+        look(&self.inner.reading().state)
     }
 
     /// A copy of the whole state.
@@ -86,7 +87,7 @@ impl Cluster {
 
     /// Takes a state that did not come by group 0's log: histories have one of their own.
     pub fn adopt(&self, state: ClusterState) {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner).state = state;
+        self.inner.writing().state = state;
         self.version.send_modify(|v| *v += 1);
     }
 
@@ -102,7 +103,7 @@ impl Cluster {
         let mut changes = self.changes();
         loop {
             let term = group.leading_term()?;
-            let applied = self.inner.read().unwrap_or_else(PoisonError::into_inner).applied;
+            let applied = self.inner.reading().applied;
             if applied.term == term && group.status().last.is_none_or(|last| applied.index >= last) {
                 return Some(term);
             }
@@ -146,7 +147,7 @@ impl StateMachine for Cluster {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
         let answer = match postcard::from_bytes::<(u8, ClusterCommand)>(&payload) {
             Ok((MARK, command)) => {
-                let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+                let mut inner = self.inner.writing();
                 inner.applied = id;
                 inner.state.apply(id, &command)
             }
@@ -161,12 +162,12 @@ impl StateMachine for Cluster {
     }
 
     fn observe(&self, id: LogId) {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner).applied = id;
+        self.inner.writing().applied = id;
         self.version.send_modify(|v| *v += 1);
     }
 
     fn snapshot(&self) -> Option<(LogId, Bytes)> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.reading();
         if inner.applied == LogId::default() {
             return None;
         }
@@ -179,7 +180,7 @@ impl StateMachine for Cluster {
 
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
         let state = of_image(data).map_err(Unfit::OtherBuild)?;
-        *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };
+        *self.inner.writing() = Inner { state, applied: last };
         self.version.send_modify(|v| *v += 1);
         Ok(())
     }

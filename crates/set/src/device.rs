@@ -17,12 +17,13 @@ use holdfast_front::device::{
 use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
+use holdfast_types::sync::RwLockExt;
 use holdfast_types::{Epoch, Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
 use holdfast_volume::entry::OpKind;
 use holdfast_volume::index::Source;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -331,7 +332,7 @@ pub struct NodeExports {
 
 impl NodeExports {
     fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.sets.reading().get(name).cloned()
     }
 
     /// Refuses a plain export before anything of the set is looked up: the answer must not tell which sets there are.
@@ -423,7 +424,7 @@ impl Exports for NodeExports {
         if !self.plain_exports {
             return Vec::new();
         }
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = self.sets.reading();
         let mut out = Vec::new();
         for set in sets.values() {
             let volumes: Vec<Name> = set.host.with(|m| m.state().volumes.values().map(|v| v.name.clone()).collect());

@@ -5,9 +5,10 @@ use crate::pace::JournalPace;
 use crate::sequencer::{Admission, Pace};
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
 use holdfast_raft::{Group, boot_now};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Term};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 struct Inner {
     gate: ServeGate,
@@ -38,7 +39,7 @@ impl Gate {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// The epoch under which a write may be taken in now.

@@ -13,6 +13,7 @@ use crate::mapping::SetKey;
 use crate::server::SetServer;
 use crate::wall_clock::unix_ms;
 pub use freshness::NOTICED_AFTER;
+use holdfast_types::sync::LockExt;
 
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};
@@ -26,7 +27,7 @@ use holdfast_volume::head::{
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -231,7 +232,7 @@ impl HeadKeeper {
 
     /// What a person should look at.
     pub fn trouble(&self) -> Option<String> {
-        self.fenced().or_else(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        self.fenced().or_else(|| self.trouble.locked().clone())
     }
 
     /// Waits for the store's first word since the start, but not for long.
@@ -298,12 +299,12 @@ impl HeadKeeper {
     /// Whether the head names a checkpoint that this gateway made as the leader of `term`. Until then it may name one of an earlier leader that
     /// never came to be told to the group: to the Raft state alone its objects look like orphans, and a recovery needs them.
     pub fn committed_in(&self, term: Term) -> bool {
-        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) == Some(term)
+        *self.committed.locked() == Some(term)
     }
 
     fn note_committed(&self, term: Term, covered: Covered) {
         self.covered.send_replace(Some(covered));
-        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(term);
+        *self.committed.locked() = Some(term);
     }
 
     /// While this is held no checkpoint is under way here, or it is the holder's.
@@ -332,7 +333,7 @@ impl HeadKeeper {
 
     /// Heads are written with this keyring from now on. Where this gateway leads, the one in the store is replaced if it has another.
     pub fn set_keyring(&self, keyring: Keyring) {
-        let mut known = self.parts.keyring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.parts.keyring.locked();
         if *known != keyring {
             *known = keyring;
             drop(known);
@@ -341,7 +342,7 @@ impl HeadKeeper {
     }
 
     fn keyring(&self) -> Keyring {
-        self.parts.keyring.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.parts.keyring.locked().clone()
     }
 
     /// The keyring of the head in the store, as last read or written here.
@@ -350,11 +351,11 @@ impl HeadKeeper {
     }
 
     fn stored(&self) -> Option<(Keyring, Links)> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stored.locked().clone()
     }
 
     fn note_stored(&self, keyring: Keyring, links: Links) {
-        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some((keyring, links));
+        *self.stored.locked() = Some((keyring, links));
     }
 
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
@@ -482,7 +483,7 @@ impl HeadKeeper {
         if let Some(trouble) = &trouble {
             tracing::error!("{trouble}");
         }
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.locked() = trouble;
         Some(judged)
     }
 

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::{Lease, Links, RootRef, SetAnswer, SetState};
 use holdfast_raft::{StateMachine, Unfit};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
 use holdfast_volume::entry;
 use holdfast_volume::index::{Memtable, Piece};
 use holdfast_volume::machine::{Event, SetMachine, SnapshotError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Encodes an answer for the way through the group. "Written" is one byte, made without allocation: it answers every write.
@@ -73,7 +74,7 @@ impl SetHost {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     /// Looks at the machine under the lock; `look` must be short and must not wait.
@@ -106,12 +107,12 @@ impl SetHost {
 
     /// A checkpoint came to no end here, or one did.
     pub fn note_unfinished(&self, why: Option<String>) {
-        *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.unfinished.locked() = why;
     }
 
     /// Why the last checkpoint that was begun here has come to no end; it is begun again.
     pub fn unfinished(&self) -> Option<String> {
-        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unfinished.locked().clone()
     }
 
     /// Wakes at the next change of the small state.

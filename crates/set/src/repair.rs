@@ -18,11 +18,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Objects;
 use holdfast_volume::space::{MoveBudget, MoveLimits};
 use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -123,7 +124,7 @@ impl LeaderTask for PartOfRepair<'_> {
     }
 
     async fn idle(&mut self) {
-        *self.repairer.led.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.repairer.led.locked() = None;
         self.forget().await;
     }
 }
@@ -151,7 +152,7 @@ impl Repairer {
     }
 
     fn budget(&self) -> MutexGuard<'_, MoveBudget> {
-        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+        self.budget.locked()
     }
 
     /// Runs until told to stop.
@@ -183,7 +184,7 @@ impl Repairer {
 
     /// With each leadership, and every hour, all is compared anew.
     fn compare_anew(&self, several: &Quorum, term: Term) {
-        let mut led = self.led.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut led = self.led.locked();
         if led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
             several.compare_anew();
             *led = Some((term, Instant::now()));

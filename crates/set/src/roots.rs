@@ -8,12 +8,13 @@
 use holdfast_cache::BlockKey;
 use holdfast_cache::Flights;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, Sectors, VolumeId};
 use holdfast_volume::map::{Base, LeafRef, MapPiece, Page, PageAt, PartialRoot, Root, Top};
 use holdfast_volume::space::Amplification;
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -176,11 +177,11 @@ impl<V> Default for Roots<V> {
 
 impl<V: Rooted> Roots<V> {
     fn kept(&self) -> MutexGuard<'_, VecDeque<Kept<V>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.locked()
     }
 
     fn current(&self) -> MutexGuard<'_, Option<RootRef>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.locked()
     }
 
     /// Reads of the set go by this one.
@@ -194,11 +195,11 @@ impl<V: Rooted> Roots<V> {
     }
 
     fn note_compared_at(&self, roots: [RootRef; 2], now: Instant) {
-        *self.compared.lock().unwrap_or_else(PoisonError::into_inner) = Some((roots, now));
+        *self.compared.locked() = Some((roots, now));
     }
 
     fn compared_at(&self, now: Instant) -> Option<[RootRef; 2]> {
-        let noted = *self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = *self.compared.locked();
         noted.filter(|(_, at)| now.saturating_duration_since(*at) <= UNUSED_MAX).map(|(roots, _)| roots)
     }
 

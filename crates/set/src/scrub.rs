@@ -28,12 +28,13 @@ use book::{Book, Finds, Place, Target};
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Pin, RootRef, SetState};
 use holdfast_store::{Kind, Standing, StoreError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, SetId, VolumeId};
 use holdfast_volume::map::{Opened, PageLeaf, PageRef};
 use leaves::{Look, Next, Reads};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -65,10 +66,6 @@ pub struct ScrubSettings {
     pub interval: Duration,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What is shown of a set's scrub, and how one is asked for.
 #[derive(Default)]
 pub struct ScrubBoard {
@@ -95,7 +92,7 @@ pub struct Shown {
 impl ScrubBoard {
     /// What is known.
     pub fn shown(&self) -> Shown {
-        lock(&self.shown).clone()
+        self.shown.locked().clone()
     }
 
     /// Asks for a round.
@@ -106,7 +103,7 @@ impl ScrubBoard {
 
     /// Damage that people must know of.
     pub fn known(&self) -> Finds {
-        lock(&self.shown).book.known()
+        self.shown.locked().book.known()
     }
 }
 
@@ -161,7 +158,7 @@ impl Scrubber {
         let seen = Mutex::new((Instant::now(), 0, false));
         let copy = AtomicUsize::new(0);
         let throttle = Arc::new(Brake { server: server.clone(), mapping: mapping.clone(), pace, rate, seen, copy });
-        lock(&server.scrub.shown).bytes_per_second = rate;
+        server.scrub.shown.locked().bytes_per_second = rate;
         Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
     }
 
@@ -203,7 +200,7 @@ impl Scrubber {
     }
 
     fn publish(&self) {
-        let mut shown = lock(&self.server.scrub.shown);
+        let mut shown = self.server.scrub.shown.locked();
         shown.book = self.book.clone();
         shown.pages = self.pages;
         shown.store = self.copy_read();
@@ -441,7 +438,7 @@ struct Brake {
 impl Brake {
     fn busy(&self) -> bool {
         let index = self.server.group.applied().index.0;
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.locked();
         let elapsed = seen.0.elapsed();
         if elapsed >= TURN {
             let entries = index.saturating_sub(seen.1);
@@ -495,10 +492,10 @@ impl Throttle for Brake {
                 if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {
                     break;
                 }
-                lock(&self.server.scrub.shown).waits = why;
+                self.server.scrub.shown.locked().waits = why;
                 tokio::time::sleep(WAIT_LOOK).await;
             }
-            lock(&self.server.scrub.shown).waits = "";
+            self.server.scrub.shown.locked().waits = "";
         })
     }
 }

@@ -15,10 +15,11 @@
 
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
 use holdfast_volume::entry::{EntryBuilder, OpKind};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -105,7 +106,7 @@ struct Shared {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.locked()
     }
 
     /// S2: from here on nothing is written.

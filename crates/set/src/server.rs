@@ -21,12 +21,13 @@ use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_raft::{Group, ProposeError, boot_now};
 use holdfast_store::{Health, Switch};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use holdfast_volume::space::GivenUp;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -186,10 +187,6 @@ pub struct SetServer {
     stop: CancellationToken,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SetServer {
     /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
     pub fn new(parts: SetParts) -> Arc<Self> {
@@ -250,7 +247,7 @@ impl SetServer {
 
     /// What is served here now.
     pub fn serving(&self) -> Option<Arc<Serving>> {
-        lock(&self.serving).clone()
+        self.serving.locked().clone()
     }
 
     /// The lease as applied here.
@@ -263,13 +260,13 @@ impl SetServer {
         if self.held_by_connections(lease) {
             return Duration::from_millis(u64::from(lease.ttl_ms));
         }
-        let until = lock(&self.judge).expires_at();
+        let until = self.judge.locked().expires_at();
         until.map_or(Duration::from_millis(u64::from(lease.ttl_ms)), |until| until.saturating_since(boot_now()))
     }
 
     /// A plain lease lives as long as its connections here do.
     fn held_by_connections(&self, lease: &Lease) -> bool {
-        let serving = lock(&self.serving);
+        let serving = self.serving.locked();
         serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connected() > 0)
     }
 
@@ -278,7 +275,7 @@ impl SetServer {
         if self.held_by_connections(&lease) {
             return None;
         }
-        lock(&self.judge).judge(boot_now())
+        self.judge.locked().judge(boot_now())
     }
 }
 
@@ -357,12 +354,12 @@ impl SetServer {
 
     /// Says why this gateway grants nothing at itself from now on, or that it does.
     pub fn stand_aside(&self, why: Option<&'static str>) {
-        *lock(&self.aside) = why;
+        *self.aside.locked() = why;
     }
 
     /// Nothing is served here that another gateway is to serve.
     fn may_grant(&self) -> Result<(), SetError> {
-        let why = *lock(&self.aside);
+        let why = *self.aside.locked();
         why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
     }
 
@@ -456,7 +453,7 @@ impl SetServer {
     }
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
-        let serving = lock(&self.serving);
+        let serving = self.serving.locked();
         let open =
             |s: &Serving| !s.closed.is_cancelled() && !s.draining.is_cancelled() && !s.fenced.load(Ordering::Acquire);
         let serving = serving.as_ref().filter(|s| fits(s) && open(s))?;
@@ -536,7 +533,7 @@ impl SetServer {
 
     /// What checkpoints of this leadership began to write: the uploader notes it, the sweep judges it (G4).
     pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
-        lock(&self.given_up)
+        self.given_up.locked()
     }
 }
 

@@ -7,11 +7,12 @@
 
 use holdfast_control::keys::data::{Needs, Ring};
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{ObjectId, RequestId, SetId, Token};
 use holdfast_volume::map::KeyUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -89,7 +90,7 @@ impl SetKey {
     }
 
     fn held<T>(&self, look: impl FnOnce(&Held) -> T) -> T {
-        look(&self.held.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.held.reading())
     }
 
     /// Its keys are these now, and things are sealed under `seals` or what was seen in use since.
@@ -98,7 +99,7 @@ impl SetKey {
     }
 
     fn replace_at(&self, keys: BTreeMap<u32, DataKey>, seals: u32, now: Instant) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.writing();
         held.gone.retain(|(_, _, since)| now.saturating_duration_since(*since) < LINGERS);
         if held.keys.keys().eq(keys.keys()) && held.seals >= seals {
             return;
@@ -116,7 +117,7 @@ impl SetKey {
     /// Something was opened that is under this key: nothing is sealed under a lower one any more (Z2).
     pub fn seen(&self, key_id: u32) {
         if self.held(|held| held.seals < key_id && held.keys.contains_key(&key_id)) {
-            let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.held.writing();
             held.seals = held.seals.max(key_id);
         }
     }
@@ -186,12 +187,12 @@ impl SetKey {
 
     /// What this gateway, as the set's leader, found of the keys; `None` where it does not lead, or has not looked.
     pub fn report(&self) -> Option<KeyReport> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.report.locked().clone()
     }
 
     /// Tells it.
     pub fn tell(&self, report: Option<KeyReport>) {
-        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        *self.report.locked() = report;
     }
 
     /// Its numbers.

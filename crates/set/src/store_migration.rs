@@ -21,8 +21,9 @@ use crate::wall_clock::unix_ms;
 use holdfast_control::set::RootRef;
 use holdfast_raft::Placing;
 use holdfast_store::{Disposition, ObjectStore, Part, Quorum, ReplicaStanding, StoreError, Switch, keys};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Placement, PlacementPhase, Term};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -47,11 +48,11 @@ pub struct PlacingBoard {
 impl PlacingBoard {
     /// What is said now.
     pub fn said(&self) -> Option<Placing> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.said.locked().clone()
     }
 
     fn say(&self, said: Option<Placing>) {
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        *self.said.locked() = said;
     }
 
     fn waits(&self, why: impl Into<String>) {

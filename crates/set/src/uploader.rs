@@ -24,6 +24,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState, StoredKind};
 use holdfast_store::{ObjectStore, StoreError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Memtable, Source};
@@ -37,7 +38,7 @@ use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -242,7 +243,7 @@ impl Uploader {
             };
             let mut moves = self.server.switch.changes();
             moves.borrow_and_update();
-            *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.server.switch.pinned());
+            *self.place.locked() = Some(self.server.switch.pinned());
             // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered. And what goes where the set is no more, or waits
             // for stores that are to be and are not any more, is begun anew.
             let done = tokio::select! {
@@ -305,7 +306,7 @@ impl Uploader {
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
-            *self.sealing.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.mapping.key.sealing());
+            *self.sealing.locked() = Some(self.mapping.key.sealing());
             let changes = self.upload_segments(term, &generation).await?;
             let segments_took = started.elapsed();
             Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))

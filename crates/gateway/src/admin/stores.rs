@@ -7,7 +7,8 @@ use holdfast_set::space::RETIRED_FULL;
 use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use holdfast_types::Placement;
-use std::sync::{Arc, PoisonError};
+use holdfast_types::sync::RwLockExt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -80,7 +81,7 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
 
 impl Node {
     fn running_sets(&self) -> Vec<Arc<SetServer>> {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.sets.reading().values().cloned().collect()
     }
 
     /// One for each set that runs here.

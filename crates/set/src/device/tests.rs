@@ -22,6 +22,7 @@ use holdfast_raft::{
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, Memory, Switch};
 use holdfast_testkit::SimDisk;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, Term};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard};
@@ -93,7 +94,7 @@ impl Seat {
     }
 
     fn at(&self) -> MutexGuard<'_, At> {
-        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.at.locked()
     }
 }
 

@@ -7,10 +7,11 @@ use crate::server::SetServer;
 use holdfast_control::set::{Links, Listing, Pin, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::Disposition;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 
 impl HeadKeeper {
     /// How many stores a look asks.
@@ -42,12 +43,12 @@ impl HeadKeeper {
     }
 
     fn listing(&self) -> MutexGuard<'_, Listing> {
-        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listing.locked()
     }
 
     /// A recovery must find every pin that a clone may rest on (ADR 0028).
     fn note_pins(&self, state: &SetState) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.locked();
         if known.as_ref().is_none_or(|known| known.pins_at.index < state.pins_at.index) {
             let (pins, pins_at) = (state.pins.clone(), state.pins_at);
             *known = Some(Links { pins, pins_at, clone_of: self.parts.clone_of.clone(), ..Links::default() });
@@ -56,7 +57,7 @@ impl HeadKeeper {
 
     /// What the head is to say where it says `stored` now, and whether it is written for a checkpoint. Before anything is known here, that.
     pub(super) fn links(&self, stored: &Links, commits: bool) -> Links {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.locked();
         let links = match &*known {
             Some(known) => Links::for_head(stored, known),
             None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },

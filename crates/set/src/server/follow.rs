@@ -1,12 +1,13 @@
 //! What a set's server does after every event: the same few steps, each safe to repeat.
 
-use super::{Serving, SetServer, lock};
+use super::{Serving, SetServer};
 use crate::gate::GatedPace;
 use crate::host::GrantSeen;
 use crate::sequencer::{Sequencer, WriteFailure};
 use crate::server::LeaseVerdict;
 use holdfast_control::set::Lease;
 use holdfast_raft::boot_now;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, MonoTime, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -46,7 +47,7 @@ impl SetServer {
     /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless; telling it an old one after a newer one
     /// is not: "no leader" ends a term for good, and of one that began meanwhile nothing would be served. So nobody looks while another one does.
     pub fn look(&self) {
-        let _alone = lock(&self.looking);
+        let _alone = self.looking.locked();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
         let (lease, grant) = self.host.lease_and_grant();
@@ -71,8 +72,8 @@ impl SetServer {
     }
 
     fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
-        let mut judge = lock(&self.judge);
-        let mut watched = lock(&self.watched_term);
+        let mut judge = self.judge.locked();
+        let mut watched = self.watched_term.locked();
         if *watched != leading {
             *watched = leading;
             match leading {
@@ -86,12 +87,12 @@ impl SetServer {
     /// The clock is not to be believed: `lost` of the time was not seen.
     pub fn clock_suspected(&self, lost: Duration) {
         self.gate.clock_suspected();
-        lock(&self.judge).clock_suspected(boot_now(), lost);
+        self.judge.locked().clock_suspected(boot_now(), lost);
     }
 
     /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
     fn follow_lease(&self, term: Term, lease: Option<Lease>, grant: Option<GrantSeen>) {
-        let mut serving = lock(&self.serving);
+        let mut serving = self.serving.locked();
         let current = serving.as_ref().map(|s| (s.epoch, s.term));
         match lease {
             Some(lease) if current == Some((lease.epoch, term)) => {}
@@ -122,11 +123,11 @@ impl SetServer {
     /// R2: an epoch has one sequencer, ever. Where its serving ended, its owner goes on only under a new epoch; a second
     /// sequencer would begin at number 1 again, and its writes would pass for applied.
     fn never_served(&self, lease: &Lease) -> bool {
-        lease.epoch > *lock(&self.served) && self.host.with(|m| m.state().last_seq.0 == 0)
+        lease.epoch > *self.served.locked() && self.host.with(|m| m.state().last_seq.0 == 0)
     }
 
     fn start_serving(&self, term: Term, lease: Lease) -> Serving {
-        *lock(&self.served) = lease.epoch;
+        *self.served.locked() = lease.epoch;
         tracing::info!(set = %self.name, epoch = %lease.epoch, owner = %lease.owner, "serving");
         let closed = CancellationToken::new();
         let verdict = Arc::new(LeaseVerdict { owner: lease.owner.clone(), host: self.host.clone() });
@@ -149,7 +150,7 @@ impl SetServer {
     }
 
     fn end_serving(&self, why: WriteFailure) {
-        if let Some(old) = lock(&self.serving).take() {
+        if let Some(old) = self.serving.locked().take() {
             tracing::info!(set = %self.name, epoch = %old.epoch, ?why, "serving ends");
             old.end(why);
         }
@@ -176,7 +177,7 @@ impl SetServer {
     /// Epoch of a plain lease that nothing serves here: it can never be served again.
     fn orphan(&self) -> Option<Epoch> {
         let lease = self.lease().filter(|l| l.plain)?;
-        let serving = lock(&self.serving);
+        let serving = self.serving.locked();
         let alive = serving.as_ref().is_some_and(|s| s.epoch == lease.epoch && !s.closed.is_cancelled());
         (!alive).then_some(lease.epoch)
     }

@@ -3,8 +3,9 @@
 //! U1  A change that connections must not see is decided while there is none, and none is made until its outcome is known. So nobody stays
 //!     connected by a name that the volume has lost: a reconnect by the new one would not find, and not end, the old connection (slots, S1).
 
-use super::{SetError, SetServer, lock};
+use super::{SetError, SetServer};
 use holdfast_control::set::SetRefusal;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub struct VolumeUse {
 
 impl Drop for VolumeUse {
     fn drop(&mut self) {
-        let mut uses = lock(&self.server.uses);
+        let mut uses = self.server.uses.locked();
         if let Some(open) = uses.open.get_mut(&self.volume) {
             *open -= 1;
             if *open == 0 {
@@ -41,7 +42,7 @@ pub struct VolumeHeld {
 
 impl Drop for VolumeHeld {
     fn drop(&mut self) {
-        lock(&self.server.uses).changing.remove(&self.volume);
+        self.server.uses.locked().changing.remove(&self.volume);
     }
 }
 
@@ -65,7 +66,7 @@ impl SetServer {
     /// # Errors
     /// It is being changed, or has lost that name meanwhile.
     pub fn use_volume(self: &Arc<Self>, volume: VolumeId, name: &Name) -> Result<VolumeUse, SetError> {
-        let mut uses = lock(&self.uses);
+        let mut uses = self.uses.locked();
         if uses.changing.contains(&volume) {
             return Err(SetError::NotReady(format!("volume {name} is being changed")));
         }
@@ -80,7 +81,7 @@ impl SetServer {
 
     /// Clients that are connected to the volume here.
     pub fn volume_users(&self, volume: VolumeId) -> u32 {
-        lock(&self.uses).open.get(&volume).copied().unwrap_or(0)
+        self.uses.locked().open.get(&volume).copied().unwrap_or(0)
     }
 
     /// U1. With `anyway`, connections that there are stay.
@@ -88,7 +89,7 @@ impl SetServer {
     /// # Errors
     /// Who uses it.
     pub fn hold_volume(self: &Arc<Self>, volume: VolumeId, anyway: bool) -> Result<VolumeHeld, InUse> {
-        let mut uses = lock(&self.uses);
+        let mut uses = self.uses.locked();
         let open = uses.open.get(&volume).copied().unwrap_or(0);
         if open > 0 && !anyway {
             return Err(InUse::Connected(open));

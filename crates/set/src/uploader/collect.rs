@@ -9,6 +9,7 @@ use crate::mapping::{MapError, Pay};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_seal::ObjectOpener;
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Memtable;
 use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
@@ -20,7 +21,7 @@ use holdfast_volume::space::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
@@ -336,11 +337,11 @@ impl Uploader {
     }
 
     pub(super) fn spared(&self) -> MutexGuard<'_, Spared> {
-        self.spared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spared.locked()
     }
 
     fn budget(&self) -> MutexGuard<'_, MoveBudget> {
-        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+        self.budget.locked()
     }
 
     /// Whether what was moved is paid for.
@@ -371,7 +372,7 @@ impl Uploader {
         match self.mapping.shown(current).await {
             Ok(root) if root.key_id() < ring.seals => true,
             Ok(root) => {
-                let mut looked = self.resealing.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut looked = self.resealing.locked();
                 let again = looked.is_none_or(|(key, at)| key != root.key_id() || at.elapsed() >= RESEAL_AGAIN);
                 if root.keys_needed().len() > 1 && again {
                     *looked = Some((root.key_id(), Instant::now()));

@@ -10,11 +10,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::{SetCommand, StoredKind};
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Lba, ObjectId, Term, VolumeId};
 use holdfast_volume::map::{LeafPack, PackBuilder, PartialRoot};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder};
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 impl Uploader {
@@ -25,18 +26,18 @@ impl Uploader {
 
     /// What the checkpoint under way seals under.
     pub(super) fn sealing(&self) -> SealingKey {
-        let sealing = self.sealing.lock().unwrap_or_else(PoisonError::into_inner);
+        let sealing = self.sealing.locked();
         sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
     }
 
     /// Where what the checkpoint under way writes goes.
     pub(super) fn place(&self) -> Arc<dyn ObjectStore> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.place.locked();
         place.clone().unwrap_or_else(|| self.mapping.store.clone())
     }
 
     pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bodies.locked()
     }
 
     /// Nobody else may hold it: a request that goes on behind, the cache's disk.
