@@ -5,7 +5,7 @@ use crate::cmd::Cmd;
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-/// A crate and the siblings that it may depend on. docs/ARCHITECTURE.md says why.
+/// A crate and the siblings that it may depend on. ARCHITECTURE.md says why.
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("folder", &[]),
