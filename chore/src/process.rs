@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A background process that does not outlive this one.
@@ -149,6 +150,16 @@ impl Drop for Proc {
 
 /// Pause between two looks at something that has no event to wait for.
 pub const POLL: Duration = Duration::from_millis(5);
+
+/// Sets the flag when it is dropped. Made first inside `thread::scope`: the scope joins its threads before it passes a panic on, and threads that loop until the
+/// flag is set would otherwise hang for ever.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Looks until `done` or `limit` passes; says which.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {

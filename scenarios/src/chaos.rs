@@ -18,7 +18,7 @@ mod verdict;
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
 use crate::cmd::missing;
-use crate::process::wait_until;
+use crate::process::{SetOnDrop, wait_until};
 use crate::proof::{self, Run};
 use crate::s3::S3;
 use crate::say::{Count, line, note, step};
@@ -302,6 +302,7 @@ fn besiege(args: &Args, seed: u64, mut siege: siege::Siege<'_>) -> Result<(Vec<s
     let work = client::Work { seed, history, access, stop: &stop, lie: args.lie };
     let (mut steps, mut stuck) = (Vec::new(), Vec::new());
     let ended = std::thread::scope(|scope| {
+        let _stops = SetOnDrop(&stop);
         let work = &work;
         let threads: Vec<_> = (0..client::CLIENTS).map(|n| scope.spawn(move || client::run(work, n))).collect();
         scope.spawn(|| {

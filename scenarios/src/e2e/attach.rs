@@ -13,7 +13,7 @@ use crate::bridge::Bridge;
 use crate::cluster::{Cluster, SET, VOLUME};
 use crate::cmd::{cmd, tail_of};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
-use crate::process::{Proc, Signal, wait_until};
+use crate::process::{Proc, SetOnDrop, Signal, wait_until};
 use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -67,6 +67,7 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
     let stop = AtomicBool::new(false);
     let verified = AtomicU64::new(0);
     let outages = std::thread::scope(|scope| -> Result<Vec<u64>> {
+        let _stops = SetOnDrop(&stop);
         let fio = scope.spawn(|| verify_until(&stop, lab, &attached.socket(), &verified));
         let made = load.run(std::slice::from_ref(&bridge.uri), |progress| {
             let mut outages = Vec::new();

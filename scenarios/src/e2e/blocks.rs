@@ -4,7 +4,7 @@
 //! or not (R12), but must not land after a later one that was answered (R6).
 
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
-use crate::process::POLL;
+use crate::process::{POLL, SetOnDrop};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,6 +173,7 @@ impl Load {
     pub(super) fn run<T>(&mut self, gateways: &[Uri], meanwhile: impl FnOnce(&Progress) -> Result<T>) -> Result<T> {
         let (progress, stop) = (&self.progress, &AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let _stops = SetOnDrop(stop);
             let mut threads = Vec::new();
             for blocks in &mut self.writers {
                 threads.push(scope.spawn(move || write_until(stop, blocks, gateways, progress)));

@@ -8,7 +8,7 @@ use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET, VOLUME};
 use crate::nbd::{Client, Uri, pattern, tag_of};
-use crate::process::wait_until;
+use crate::process::{SetOnDrop, wait_until};
 use crate::say::note;
 use anyhow::{Context, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,6 +60,7 @@ struct Grant {
 fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, (usize, usize))> {
     let (stop, written, tried) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _stops = SetOnDrop(&stop);
         let hammer = scope.spawn(|| hammer(old, tag - 1_000_000, &stop, &written, &tried));
         let made = (|| {
             let busy = wait_until(PATIENCE, || written.load(Ordering::Relaxed) > 100);
