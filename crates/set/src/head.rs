@@ -71,8 +71,7 @@ pub struct HeadParts {
     pub note: PathBuf,
     /// The origin of the set, if it is a clone.
     pub clone_of: Option<CloneOf>,
-    /// Opens a head by its own keyring and this gateway's cluster keys. This shows its owner, whichever data keys are
-    /// known here.
+    /// Opens a head by its own keyring and this gateway's cluster keys, to find its owner without its data keys.
     pub by_own_keyring: Option<ByOwnKeyring>,
     /// In a gateway pair: the tenure under which answers leave (ADR 0031).
     pub pair: Option<Arc<Authority>>,
@@ -108,8 +107,7 @@ pub enum KeepError {
         /// The new stores.
         to: String,
     },
-    /// The keys of this gateway do not open the tombstone: perhaps it belongs to another life of the set, with its own
-    /// key.
+    /// The keys of this gateway do not open the tombstone: perhaps another life's, with its own key.
     #[error(
         "a tombstone stands in the place of {key}, under a data key that this gateway has not got: the set was deleted, perhaps by another cluster"
     )]
@@ -535,8 +533,7 @@ impl HeadKeeper {
         }
     }
 
-    /// There is no head: a new set's leader writes the first one. If a checkpoint exists, the next checkpoint writes
-    /// it.
+    /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.
     async fn begin(&self, server: &SetServer, term: Term) {
         if server.host.with(|m| m.state().checkpoint.is_some()) {
             self.want_checkpoint();

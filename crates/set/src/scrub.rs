@@ -2,10 +2,10 @@
 //! verify` (R9).
 //!
 //! ```text
-//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ what only snapshots show, then what only clones do ─▶ complete
-//!   due or requested ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ data of snapshots, then of clones ─▶ complete
-//!                         ▲                                        │
-//!                         └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read in its new version)
+//!   due or requested ─▶ root ─▶ page after page: its extents, each opened and authenticated
+//!                          ▲                                      │ ─▶ data of snapshots, then of clones ─▶ complete
+//!                          └── the newest root for every few pages ┘   (a page replaced meanwhile is read in its new version)
+//! ```
 //! A large root is read one leaf at a time (`leaves`). An object that does not open is reported with everything that
 //! depends on it, and the round continues after it. Only a root whose object does not open ends the reading of its
 //! target.

@@ -5,14 +5,12 @@
 //!   1  CheckpointBegin is applied at X: every replica seals its journal index
 //!   2  the sealed extents are read from the journal, compressed, sealed and packed into segments; several PUTs run at once
 //!   3  an entry notes each segment once it is durable in the store
-//!   4  changed pages are written to new page packs, then the root that lists them, with its leaves; the set's head in the
-//!      store is made to name the root, unless another life took over the set: a recovery starts from here now
+//!   4  changed pages are written to new page packs, then the root with its leaves; then the head names the root (H1)
 //!   5  CheckpointEnd{X, root} is applied: lookups use the map, the Raft snapshot covers X, the journal is purged
 //! ```
-//! A crash or a change of leader at any step leaves orphans, but never a map that names missing objects: a root is
-//! named only after everything it names is written, and it counts only from the entry of step 5. A new leader starts
-//! again at step 1 and needs only the journal for that (R7). Objects that a leader gives up itself are deleted by its
-//! own sweep (G4).
+//! A crash or a new leader at any step leaves orphans, never a map that names missing objects: a root is named after
+//! everything it names is written, and counts from step 5. A new leader starts again at step 1 with the journal only
+//! (R7). A leader's own sweep deletes what it gave up (G4).
 
 use crate::head::{KeepError, content_at};
 use crate::host::SetHost;
@@ -66,8 +64,7 @@ const LEAVES_AHEAD: usize = 16;
 /// Maximum pause between two attempts after the store or the group did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again, and the objects of
-/// earlier ones are deleted only after one succeeds (G4).
+/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (G4).
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// How often a waiting task checks whether an attempt is requested.
@@ -116,8 +113,7 @@ enum UploadError {
 }
 
 impl From<tokio::task::JoinError> for UploadError {
-    /// A panic is passed on: a checkpoint that breaks an invariant must not be retried for ever as if the store were
-    /// slow.
+    /// A panic is passed on: a broken invariant must not be retried for ever as if the store were slow.
     fn from(ended: tokio::task::JoinError) -> Self {
         match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -126,8 +122,7 @@ impl From<tokio::task::JoinError> for UploadError {
     }
 }
 
-/// Shape in which a new root is divided into leaves; `None` to write it whole, because some gateway's build cannot read
-/// divided roots.
+/// Shape of the leaves of a new root; `None` to write it whole, for gateways whose build reads no leaves.
 pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
 
 /// Uploads one set while this gateway leads it.
@@ -149,15 +144,13 @@ pub struct Uploader {
     held: AtomicBool,
     /// The root's key for which collection was started, to move what earlier leaders left under older keys.
     resealing: Mutex<Option<(u32, Instant)>>,
-    /// The key for everything in the current checkpoint. Its root claims this key for every object it does not list
-    /// (U1).
+    /// The key of everything in the current checkpoint. Its root claims it for objects that it does not list (U1).
     sealing: Mutex<Option<SealingKey>>,
     /// The target of the current checkpoint, with its head: the set's stores as of its begin.
     place: Mutex<Option<Arc<dyn ObjectStore>>>,
     /// How roots are divided, if every gateway can read divided ones.
     in_leaves: InLeaves,
-    /// Buffers of uploaded segments, reused for the next segments of the same checkpoint; as many as are written
-    /// concurrently.
+    /// Buffers of uploaded segments, reused in the same checkpoint; as many as are written concurrently.
     bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
 }
@@ -248,8 +241,7 @@ impl Uploader {
             let mut moves = self.server.switch.changes();
             moves.borrow_and_update();
             *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.server.switch.pinned());
-            // Stops any wait. A deleted set ends although a note of its leader may never be answered. A checkpoint for
-            // stores that the set has left, or that are no longer planned, is started again.
+            // Stops any wait: for a deleted set's note that is never answered, or for stores no longer in use.
             let done = tokio::select! {
                 done = self.checkpoint(term) => done,
                 Ok(()) = moves.changed() => Err(UploadError::Superseded),
@@ -306,8 +298,7 @@ impl Uploader {
         }
         self.server.given_up().begin(at);
         let uploaded = async {
-            // Z2: a checkpoint must not seal under a lower key than the root it is based on. Opening the root shows
-            // that key.
+            // Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
@@ -390,8 +381,7 @@ impl Uploader {
             Some(root) => self.base(root, shape).await?,
             None => PartialRoot::from(Root::new(upto)),
         };
-        // Sizes as of the begin: data beyond the end of a volume then, or of a deleted volume, is never read, not even
-        // by a recovery.
+        // Sizes as of the begin: data beyond a volume's end, or of a deleted volume, is never read.
         let sizes: BTreeMap<VolumeId, Sectors> = self
             .host
             .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
@@ -418,16 +408,14 @@ impl Uploader {
                 tokio::task::consume_budget().await;
                 numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
             }
-            // In a clone, from this root on, the unmapping also hides the base: in the root itself, except for the
-            // pages at its two ends.
+            // In a clone the unmapping also hides the base: in the root, except for the pages at its two ends.
             let ends = root.hide(unmap.volume, unmap.lba, unmap.sectors);
             for number in numbers.into_iter().chain(ends) {
                 touched.entry((unmap.volume, number)).or_default();
             }
         }
         let mut pack: Option<PackBuilder> = None;
-        // Random writes touch one page each, so the old pages are fetched ahead, in order, with the leaves that locate
-        // them.
+        // Random writes touch one page each, so the old pages and their leaves are fetched ahead, in order.
         let base = root.clone();
         let mut leaves = self.begin_leaves(term, &mut root, shape);
         let mut pages = stream::iter(touched)
@@ -442,8 +430,7 @@ impl Uploader {
             let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
             let old = match old.map_err(UploadError::from) {
                 Ok(old) => old,
-                // R9: nothing was written in this page and nothing must be moved, so it stays as it is. The checkpoint
-                // must not fail for it.
+                // R9: no write or move concerns this page, so it stays. The checkpoint must not fail for it.
                 Err(e)
                     if collect::damaged(&e)
                         && moves.is_empty()
@@ -455,9 +442,8 @@ impl Uploader {
                         .increment(1);
                     continue;
                 }
-                // R9: everything in its range was written, discarded or deleted since, so its content is no longer
-                // needed and is given up. The extents it referred to stay counted as in use: they take space and are
-                // never deleted.
+                // R9: all of its range was replaced since, so the page is given up. The extents it referred to
+                // stay counted as in use: they take space and are never deleted.
                 Err(e)
                     if collect::damaged(&e)
                         && moves.is_empty()
@@ -478,8 +464,7 @@ impl Uploader {
             let given_up = old.is_none() && place.is_some();
             let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
             if given_up && below.is_some() {
-                // Its hidden ranges are lost, and none of its content is needed: the base must not become visible
-                // there.
+                // Its hidden ranges are lost; the base must not become visible there.
                 old.hide(old.lba(), Sectors(old.end().0 - old.lba().0));
             }
             let page = fold_page(old, generation, &extents, moves, below);
@@ -524,14 +509,12 @@ impl Uploader {
         });
         let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        // Concurrently: nobody reads a root before a head names it, and no head names it before all of it is in the
-        // store (H2).
+        // Concurrently: no head names this root, so nobody reads it, before all of it is stored (H2).
         tokio::try_join!(self.put_leaves(term, leaves), self.put(term, StoredKind::Root, object, body))?;
         Ok((root_ref, root, moved))
     }
 
-    /// Makes this checkpoint the start of a recovery, before the checkpoint ends: the journal is purged only up to what
-    /// a recovery finds, and a gateway whose set was recovered elsewhere stops here.
+    /// Makes a recovery start from this checkpoint. Before its end, because the journal is purged only up to there.
     async fn commit_head(&self, term: Term, at: LogId, at_unix_ms: u64, root: RootRef) -> Result<(), UploadError> {
         let content = self.host.with(|m| content_at(m.begun(), at, root));
         let (epoch, content) = content.ok_or(UploadError::Superseded)?;
@@ -582,8 +565,7 @@ fn untouched(generation: &Memtable, volume: VolumeId, number: u32) -> bool {
     generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
 }
 
-/// Whether the generation covers the page's range up to the volume's end, so that no lookup reaches the map. `size` is
-/// the volume's length; `None` if it is deleted.
+/// Whether the generation covers the page's range up to `size`, the volume's end; `None` if it is deleted.
 fn covered(generation: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
     let page = Page::new(volume, number);
     let end = page.end().0.min(size.map_or(0, |size| size.0));
