@@ -8,9 +8,8 @@
 //!   4  changed pages are written to new page packs, then the root with its leaves; then the head names the root (H1)
 //!   5  CheckpointEnd{X, root} is applied: lookups use the map, the Raft snapshot covers X, the journal is purged
 //! ```
-//! A crash or a new leader at any step leaves orphans, never a map that names missing objects: a root is named after
-//! everything it names is written, and counts from step 5. A new leader starts again at step 1 with the journal only
-//! (R7). A leader's own sweep deletes what it gave up (G4).
+//! A crash or a new leader at any step leaves orphans, never a map that names missing objects. A new leader starts
+//! again at step 1 with the journal only (R7). A leader's own sweep deletes what it gave up (G4).
 
 use crate::head::{KeepError, content_at};
 use crate::host::SetHost;
@@ -155,7 +154,6 @@ pub struct Uploader {
     stop: CancellationToken,
 }
 
-/// Changes to the map, by page.
 #[derive(Default)]
 struct Changes {
     extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>>,
@@ -308,7 +306,6 @@ impl Uploader {
             Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
         };
         let uploaded = uploaded.await;
-        // The buffers are freed between checkpoints.
         self.bodies().clear();
         let (segments_took, (root_ref, root, moved)) = uploaded?;
         self.mapping.adopt_base(root_ref, &root);
@@ -442,8 +439,7 @@ impl Uploader {
                         .increment(1);
                     continue;
                 }
-                // R9: all of its range was replaced since, so the page is given up. The extents it referred to
-                // stay counted as in use: they take space and are never deleted.
+                // R9: all of its range was replaced: give it up. Its extents stay counted and are never deleted.
                 Err(e)
                     if collect::damaged(&e)
                         && moves.is_empty()
