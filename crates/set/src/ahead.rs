@@ -61,9 +61,9 @@ impl Ahead {
         demand
     }
 
-    /// Explicitly requested, whatever was read before.
+    /// A client announces a read.
     pub(super) fn will_read(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, lba: Lba, sectors: Sectors) {
-        // By name, whatever was read before.
+        // Explicitly requested, whatever was read before.
         self.bring(mapping, of, volume, vec![(lba, Sectors(sectors.0.min(CACHE_MAX)))], Demand::Point);
     }
 

@@ -300,7 +300,7 @@ impl Inspector {
         let taken = leadership.wait_for(|l| l.leader.is_some_and(|leader| leader != me) || l.stopped);
         let taken = tokio::time::timeout(self.patience * HAND_OVER_ELECTIONS, taken).await.is_ok();
         if !taken {
-            tracing::warn!(set = %self.server.name, to = %heir, "leadership not taken over in time");
+            tracing::warn!(set = %self.server.name, to = %heir, "no other gateway took over leadership in time");
         }
         taken
     }

@@ -61,7 +61,7 @@ async fn turn(server: &SetServer, cluster: &Cluster) -> Result<(), SetError> {
                 // The pin exists, so the snapshot is not looked up.
                 let snapshot = SnapshotId { name: pin.snapshot, made_by: RequestId(0) };
                 server.command("a clone that is there again", &SetCommand::Pin { clone, snapshot, request }).await?;
-                tracing::info!(set = %server.name, %clone, "the clone of an earlier life is there again");
+                tracing::info!(set = %server.name, %clone, "a clone of an earlier life exists again");
             }
             PinStanding::Over => {
                 server.command("the end of a clone's pin", &SetCommand::Unpin { clone, request }).await?;

@@ -66,7 +66,7 @@ fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
         | ReadError::Operation { .. }
         | ReadError::Moving => (DeviceError::Disconnect, "connection closed"),
         ReadError::Map(MapError::Store(_) | MapError::Bad { .. }) => {
-            (DeviceError::Unreadable, "it waits and is asked again")
+            (DeviceError::Unreadable, "the request waits and is retried")
         }
     }
 }

@@ -102,14 +102,14 @@ pub enum KeepError {
     #[error("another checkpoint was committed to the store meanwhile")]
     Superseded,
     /// The set's stores were changed, and this gateway does not know it yet (L1).
-    #[error("the set's stores were changed to {to}, and this gateway has not heard of that from group 0 yet")]
+    #[error("the set's stores were changed to {to}, and this gateway has not learned that from group 0 yet")]
     Moved {
         /// The new stores.
         to: String,
     },
     /// The keys of this gateway do not open the tombstone: perhaps another life's, with its own key.
     #[error(
-        "a tombstone stands in the place of {key}, under a data key that this gateway has not got: the set was deleted, perhaps by another cluster"
+        "a tombstone is in the place of {key}, under a data key that this gateway does not have: the set was deleted, perhaps by another cluster"
     )]
     Buried {
         /// Its key.
@@ -404,8 +404,8 @@ impl HeadKeeper {
             // H4.
             Standing::Taken if head.life.generation == DELETED_GENERATION => {
                 let why = format!(
-                    "set {} is deleted: a tombstone stands in the place of its head in its store. It is never served again; this gateway \
-                     removes what it has of it as soon as it hears of the deletion from the others",
+                    "set {} is deleted: a tombstone is in the place of its head in its store. It is never served again; this gateway \
+                     removes its copy as soon as it learns of the deletion from the others",
                     self.parts.name
                 );
                 self.fence(&why);
@@ -437,7 +437,7 @@ impl HeadKeeper {
         metrics::counter!("holdfast_sets_fenced_total").increment(1);
         // For the next start, in case the store does not answer then.
         if let Err(error) = holdfast_folder::write(&self.parts.note, format!("{why}\n").as_bytes()) {
-            tracing::error!(note = %self.parts.note.display(), %error, "the fence is not noted on disk; the store has it");
+            tracing::error!(note = %self.parts.note.display(), %error, "the fence could not be written to disk; the store has it");
         }
     }
 

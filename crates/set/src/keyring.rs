@@ -247,7 +247,7 @@ pub fn new_passphrase_kdf() -> Argon2id {
 fn warn_of_readers(path: &Path) {
     let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode() & 0o777);
     if mode & 0o077 != 0 {
-        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "the cluster key can be read by others than its owner: chmod 600");
+        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "other users can read the cluster key: chmod 600");
     }
 }
 

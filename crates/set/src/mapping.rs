@@ -440,7 +440,7 @@ impl Mapping {
             MapError::Store(e) => {
                 if let StoreError::NotFound { at } = &**e {
                     let words =
-                        format!("{e}, although a root names it; look for what deleted it, and see `holdfast verify`");
+                        format!("{e}, although a root names it; find out what deleted it, and see `holdfast verify`");
                     self.health.object(now, &at.key, Kind::Missing, &words);
                 }
             }

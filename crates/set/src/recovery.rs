@@ -43,7 +43,7 @@ pub enum RecoveryError {
     Key(#[from] KeyError),
     /// Another writer replaced the head between read and raise.
     #[error(
-        "set {name}: its head in the store changed while this ran: another recovery, or its own gateways, are at work; look again, then run it again"
+        "set {name}: its head in the store changed while this ran: another recovery or its own gateways are active; check, then run it again"
     )]
     Changed {
         /// The set.
@@ -227,7 +227,7 @@ pub async fn read(
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
     if let Some(to) = holdfast_store::moved_to(&object.body) {
         return Err(bad(&format!(
-            "the set's stores were changed: name these instead: --from-store {to:?}; should they have no head yet, name both: --from-store \"{url} => {to}\""
+            "the set's stores were changed: name these instead: --from-store {to:?}; if they have no head yet, name both: --from-store \"{url} => {to}\""
         )));
     }
     if let Some(seat) = holdfast_store::head_of_several(&object.body) {

@@ -373,7 +373,7 @@ impl SetServer {
 
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
         if self.is_held_off() {
-            return Err(SetError::NotReady("the set is being rolled back, and granted to nobody meanwhile".into()));
+            return Err(SetError::NotReady("the set is being rolled back; no grants until that is finished".into()));
         }
         match self.command("a grant", command).await? {
             SetAnswer::Granted(lease) => {
@@ -411,7 +411,7 @@ impl SetServer {
             return Ok(connection);
         }
         if self.serving().is_some_and(|s| s.draining.is_cancelled()) {
-            return Err(SetError::NotReady("the set moves to another gateway".to_string()));
+            return Err(SetError::NotReady("the set is moving to another gateway".to_string()));
         }
         let token = Token(crate::random::random_u128());
         let request = RequestId(crate::random::random_u128());

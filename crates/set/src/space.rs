@@ -75,7 +75,7 @@ enum SpaceError {
     Store(#[from] StoreError),
     #[error("not the leader of {0} any more")]
     NotLeading(Term),
-    #[error("so much is retired that more has to wait until some of it is deleted")]
+    #[error("too many objects are retired: more must wait until some are deleted")]
     Full,
 }
 
@@ -277,7 +277,7 @@ impl SpaceKeeper {
             Err(e) => {
                 if let SetError::Refused(refusal @ (SetRefusal::StillInUse { .. } | SetRefusal::NotOver { .. })) = &e {
                     // S8 has protected it; the caller's decision was wrong.
-                    tracing::error!(%set, %refusal, "an object in use should have been retired");
+                    tracing::error!(%set, %refusal, "refused to retire an object that is in use");
                     metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);
                 }
                 Err(e.into())

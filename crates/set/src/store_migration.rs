@@ -66,8 +66,8 @@ impl PlacingBoard {
 fn filled(standings: &[ReplicaStanding]) -> Result<(), String> {
     let full = |one: &ReplicaStanding| one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();
     let say = |one: &ReplicaStanding| match &one.standing.now {
-        Some(trouble) => format!("{} does not answer well: {}", one.place, trouble.error),
-        None if !one.backlog.compared => format!("{} is compared with what is kept", one.place),
+        Some(trouble) => format!("{} has problems: {}", one.place, trouble.error),
+        None if !one.backlog.compared => format!("{} is being compared with the kept objects", one.place),
         None if one.backlog.stuck > 0 => format!(
             "{} lacks {} objects, {} of which no other store has whole: see `holdfast verify --each-store`",
             one.place, one.backlog.named, one.backlog.stuck
@@ -200,7 +200,7 @@ impl Mover {
         // Nothing to compare before the first checkpoint.
         if self.server.host.with(|m| m.state().current_root()).is_none() {
             self.server.head.want_checkpoint();
-            return Err("the first checkpoint is made".to_owned());
+            return Err("the first checkpoint is being made".to_owned());
         }
         self.filled(several)
     }
@@ -219,15 +219,15 @@ impl Mover {
             let let_go = tokio::time::timeout(self.lets_go_within, let_go).await;
             let why = match let_go {
                 Ok(Ok(true)) => return Ok(Ok(())),
-                Ok(Ok(false)) => "not all of the stores that are left have let go of the head".to_owned(),
+                Ok(Ok(false)) => "not all old stores have released the head".to_owned(),
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "the stores that are left do not answer".to_owned(),
+                Err(_) => "the old stores do not answer".to_owned(),
             };
             if since.elapsed() < self.lets_go_within {
                 return Ok(Err(why));
             }
             if !std::mem::replace(&mut work.warned, true) {
-                tracing::warn!(set = %self.server.name, why, "a store that is left may keep a head with the set's wrapped keys: empty it, also before a key counts as changed or forgotten");
+                tracing::warn!(set = %self.server.name, why, "an old store may keep a head with the set's wrapped keys: empty it, also before a key counts as changed or forgotten");
             }
             return Ok(Ok(()));
         }
@@ -237,24 +237,24 @@ impl Mover {
             let _none = self.server.head.checkpoint_turn().await;
             work.before = Some(current());
             self.server.head.want_checkpoint();
-            return Ok(Err("a checkpoint that all stores have is made".to_owned()));
+            return Ok(Err("a checkpoint for all stores is being made".to_owned()));
         };
         if current() == before {
             self.server.head.want_checkpoint();
-            return Ok(Err("a checkpoint that all stores have is made".to_owned()));
+            return Ok(Err("a checkpoint for all stores is being made".to_owned()));
         }
         if let Err(waits) = self.filled(several) {
             return Ok(Err(waits));
         }
         if work.again_at.is_some_and(|at| Instant::now() < at) {
-            return Ok(Err("checkpoints go on for a while before everything is compared once more".to_owned()));
+            return Ok(Err("checkpoints continue for a while before everything is compared once more".to_owned()));
         }
         let ended = self.compare_and_end(several, work.hold).await;
         if ended.is_err() {
             (work.before, work.again_at) = (None, Some(Instant::now() + HOLD_AGAIN));
             work.hold = (work.hold * 2).min(HOLD_MAX);
         }
-        ended.map(|()| Err("the stores that are left let go of the head".to_owned()))
+        ended.map(|()| Err("the old stores are releasing the head".to_owned()))
     }
 
     /// V2 and V3.
@@ -265,13 +265,13 @@ impl Mover {
         let set = self.mapping.key.set;
         let head = several.get_object(&keys::head(set)).await?;
         if !self.server.head.names_current(&head.body, self.server.host.with(|m| m.state().current_root())) {
-            return not_yet("the head is of another checkpoint than the last one");
+            return not_yet("the head names another checkpoint than the last one");
         }
         several.compare_anew();
         loop {
             tokio::time::sleep(TURN).await;
             if self.server.leading_ready().is_none() {
-                return not_yet("this gateway leads no more");
+                return not_yet("this gateway no longer leads");
             }
             match self.filled(several) {
                 Ok(()) => break,

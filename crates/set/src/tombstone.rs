@@ -51,14 +51,14 @@ pub enum BurialError {
     },
     /// T1.
     #[error(
-        "{key} in the store is not the tombstone any more: another cluster may keep a set there; nothing more is deleted"
+        "{key} in the store is no longer the tombstone: another cluster may keep a set there; nothing more is deleted"
     )]
     NotOurs {
         /// The head's key.
         key: String,
     },
     /// Some of several stores do not have it yet.
-    #[error("not every store has the tombstone in its part of {key} yet: all of them have to answer")]
+    #[error("not every store has the tombstone in its part of {key} yet: all of them must answer")]
     Unlike {
         /// The head's key.
         key: String,

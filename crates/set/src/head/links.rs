@@ -32,7 +32,7 @@ impl HeadKeeper {
         let applied = applied.map_or(LogIndex(0), |applied| applied.index);
         let more = self.listing().note(state, applied, led);
         if let Some(more) = more {
-            tracing::warn!(set = %self.parts.name, snapshots = more, "so many snapshots, the oldest, do not fit the set's head: a recovery would not find them");
+            tracing::warn!(set = %self.parts.name, snapshots = more, "the oldest snapshots do not fit the set's head: a recovery would not find them");
         }
     }
 
@@ -133,7 +133,7 @@ impl HeadKeeper {
             Ok(Ok(false)) => {}
             // Another writer was faster, for instance a checkpoint: the next read shows the result.
             Ok(Err(KeepError::Store(error))) if error.disposition() == Disposition::Conflict => {
-                tracing::debug!(set = %self.parts.name, %error, "the head was replaced by another one meanwhile")
+                tracing::debug!(set = %self.parts.name, %error, "another gateway replaced the head meanwhile")
             }
             // R12: the next read shows the result.
             Ok(Err(error)) => {

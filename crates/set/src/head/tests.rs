@@ -253,7 +253,7 @@ async fn without_the_end_of_a_look_nothing_is_answered_however_long_it_was_waite
     let keeper = keeper(Arc::new(Memory::new()), FIRST, dir.path());
     // Nobody looks: as after a stop, when the wait's timer is the first thing that runs.
     let waited = keeper.before_answer_within(Duration::from_millis(5)).await;
-    assert!(waited.unwrap_err().contains("no look"));
+    assert!(waited.unwrap_err().contains("no read of the"));
     commit(&keeper, 10).await.unwrap();
     keeper.before_answer().await.unwrap();
 }

@@ -53,7 +53,7 @@ pub enum InUse {
     #[error("{0} clients are connected to it")]
     Connected(u32),
     /// The holder of the lease may return at any moment, and it knows the volume as it is.
-    #[error("the set is held by {0}, who is not connected at the moment and may come back")]
+    #[error("the set is held by {0}, which is not connected at the moment and may come back")]
     Held(String),
     /// Another call is changing it.
     #[error("it is being changed by another call")]
