@@ -84,9 +84,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/set/src/uploader/objects.rs",
-            old: "                // Also what lasts until somebody acts",
+            old: "                // Also waits for errors that last until an operator acts",
             new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
-                // Also what lasts until somebody acts",
+                // Also waits for errors that last until an operator acts",
         }],
         tests: &[SIMULATION, Test::Scenario("s3-outage")],
         smoke: false,
