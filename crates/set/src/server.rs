@@ -535,8 +535,8 @@ impl SetServer {
         self.group.me()
     }
 
-    /// Object names that checkpoints of this leadership began to write and gave up: the uploader adds them, the sweep
-    /// judges them (G4).
+    /// Objects that checkpoints of this leadership began to write: the uploader records them, and the sweep decides
+    /// which were given up (G4).
     pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
         lock(&self.given_up)
     }

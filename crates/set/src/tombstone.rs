@@ -84,7 +84,6 @@ fn not_found(error: &BurialError) -> bool {
 ///
 /// # Errors
 /// [`BurialError`]; the tombstone may have been written all the same (R12).
-/// [`BurialError`]; it may stand there all the same (R12).
 pub async fn bury(
     store: &dyn ObjectStore,
     key: &SetKey,
