@@ -1,5 +1,6 @@
-//! Reads ahead of a reader that goes through a volume in order or in equal steps, and for NBD's CACHE, into the cache. Who is such a reader is decided by
-//! `volume::ahead`; here are the tasks that read. They are hints: each one may be left out, given up, or fail without a word.
+//! Prefetches into the cache for readers that go through a volume in order or in equal steps, and for NBD's CACHE.
+//! `volume::ahead` detects such readers; the tasks here read. They are hints: each may be skipped, abandoned, or fail
+//! silently.
 
 use crate::host::SetHost;
 use crate::mapping::Mapping;
@@ -13,37 +14,38 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Tasks under way at once; what comes beyond is left out.
+/// Maximum number of concurrent tasks; further ones are skipped.
 const TASKS_MAX: usize = 4;
 
-/// How long one may take. Readers wait for what it fetches as if they had asked themselves.
+/// Time limit of one task. Readers wait for its data as for their own requests.
 const TASK_LIMIT: Duration = Duration::from_secs(10);
 
-/// What one CACHE request brings in at most, in sectors (8 MiB): the client learns nothing of the rest, and it need not.
+/// Maximum sectors of one CACHE request (8 MiB): the client does not learn that the rest is skipped, and does not need
+/// to.
 const CACHE_MAX: u64 = 16_384;
 
-/// Where the content of a range is named.
+/// The index that names the content of a range.
 #[derive(Clone)]
 pub(super) enum Of {
     /// The volume as it is now.
     Now(Arc<SetHost>),
-    /// As a kept root has it.
+    /// The volume in a kept root.
     Root(RootRef),
 }
 
-/// Reads ahead for the readers of one set, or of one export of a snapshot.
+/// Prefetching for the readers of one set, or of one export of a snapshot.
 pub(super) struct Ahead {
     streams: Mutex<Streams>,
     tasks: Arc<Semaphore>,
 }
 
 impl Ahead {
-    /// At most `window` beyond a read.
+    /// Prefetches at most `window` beyond a read.
     pub(super) fn new(window: Sectors) -> Self {
         Self { streams: Mutex::new(Streams::new(window)), tasks: Arc::new(Semaphore::new(TASKS_MAX)) }
     }
 
-    /// A client reads this now; whether it is a scan.
+    /// Reports a client's read; returns whether it is a scan.
     pub(super) fn reads(
         &self,
         mapping: &Arc<Mapping>,
@@ -60,14 +62,14 @@ impl Ahead {
         demand
     }
 
-    /// A client will read this soon.
+    /// A client announces a read.
     pub(super) fn will_read(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, lba: Lba, sectors: Sectors) {
-        // By name, whatever was read before.
+        // Explicitly requested, whatever was read before.
         self.bring(mapping, of, volume, vec![(lba, Sectors(sectors.0.min(CACHE_MAX)))], Demand::Point);
     }
 
     fn bring(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, ranges: Vec<(Lba, Sectors)>, demand: Demand) {
-        // Not in the way of who has to wait for the store as it is.
+        // Must not delay other requests to a store with problems.
         if mapping.in_trouble() {
             return;
         }
@@ -85,7 +87,7 @@ impl Ahead {
                     };
                     match brought {
                         Ok(extents) => metrics::counter!("holdfast_read_ahead_extents_total").increment(extents),
-                        // Whoever reads it meets the same, and says so.
+                        // A later read gets the same error and reports it.
                         Err(error) => tracing::debug!(%volume, %lba, %error, "not read ahead"),
                     }
                 }
@@ -96,7 +98,7 @@ impl Ahead {
     }
 }
 
-/// What the map has of the range; the journal is here already. Beyond the end of the volume there is nothing.
+/// The map's data in the range; the journal is already local. Beyond the end of the volume there is nothing.
 async fn warm_now(
     mapping: &Mapping,
     host: &SetHost,

@@ -1,4 +1,4 @@
-//! In a gateway pair: the tenure under which this gateway may answer, as everything that answers sees it (ADR 0031).
+//! In a gateway pair: the tenure under which this gateway may answer (ADR 0031).
 //!
 //! Owns: whether an answer may leave now. Does not own: how a tenure is won and kept (crate `pair`).
 
@@ -9,20 +9,20 @@ use holdfast_types::sync::LockExt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// One tenure of this gateway, as everything that answers sees it.
+/// One tenure of this gateway, as checked before every answer.
 #[derive(Debug)]
 pub struct Authority {
-    /// Its name.
+    /// Its id.
     pub id: TenureId,
-    /// What an answer says of the store (P4).
+    /// What an answer guarantees about the store (P4).
     pub durability: Durability,
-    /// Where the pair's sets lie.
+    /// The stores of the pair's sets.
     stores: Vec<String>,
     tenure: Mutex<Tenure>,
 }
 
 impl Authority {
-    /// Won by a lease that was asked for at `sent`.
+    /// Begins a tenure won by a lease request sent at `sent`.
     pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
         let tenure = Mutex::new(Tenure::begin(sent, ttl));
         Self { id, durability, stores, tenure }
@@ -35,30 +35,30 @@ impl Authority {
     /// Whether an answer may leave now (P1).
     ///
     /// # Errors
-    /// Why not, for ever (P2).
+    /// The reason why never again (P2).
     pub fn may_answer(&self) -> Result<(), Ended> {
         self.tenure().may_answer(boot_now())
     }
 
-    /// Until when, if nothing else happens.
+    /// The end of the tenure, if it is not renewed.
     pub fn until(&self) -> MonoTime {
         self.tenure().until()
     }
 
-    /// A keep-alive that was sent at `sent` or later was answered.
+    /// Reports the answer to a keep-alive that was sent at `sent`.
     pub fn renewed(&self, sent: MonoTime, ttl: Duration) {
         self.tenure().renewed(boot_now(), sent, ttl);
     }
 
-    /// It is over.
+    /// Ends the tenure.
     pub fn end(&self, why: Ended) {
         self.tenure().end(why);
     }
 
-    /// A set of the pair must lie where the other gateway looks for it.
+    /// Checks that a set of the pair is in a store where the other gateway looks for it.
     ///
     /// # Errors
-    /// Where the pair's sets lie.
+    /// The stores of the pair's sets.
     pub fn check_store(&self, url: &str) -> Result<(), String> {
         if self.stores.iter().any(|known| known == url) {
             return Ok(());

@@ -1,15 +1,15 @@
-//! Places of this gateway's journal that did not read back as they were written (R9): met by a client's read or by a checkpoint, at the leader. Each is
-//! looked at again, named in `/healthz`, and brought to an end:
+//! Handles places of this gateway's journal that do not read back as written (R9), as found by a client's read or a
+//! checkpoint at the leader. Each place is read again, reported in `/healthz`, and resolved:
 //!
 //! ```text
-//!   met ─▶ read twice more ─▶ good, or purged meanwhile ──▶ forgotten: it was memory, or the way here
+//!   found ─▶ read twice more ─▶ good, or purged meanwhile ──▶ dropped: the error was in memory or in transit
 //!                   │
-//!                   ├─▶ the disk gives no answer (EIO), or what it gives is not the operation meant ──▶ leadership goes to another gateway: its copy
-//!                   │                                          is right, and once its checkpoint has ended the place is purged here too
-//!                   └─▶ a bad record ──▶ the same; and where the others are a quorum without this member: the group is quarantined,
-//!                                        and the process ends. Its next start is healed from its peers (ADR 0011)
+//!                   ├─▶ the disk fails (EIO), or another operation is there ──▶ leadership goes to another gateway: its copy is
+//!                   │                                       good, and after its checkpoint the place is purged here too
+//!                   └─▶ a bad record ──▶ the same; and if the others are a quorum without this member: the group is
+//!                                        quarantined, and the process ends. Its next start is healed from its peers (ADR 0011)
 //! ```
-//! I/O that failed or was slow ends nothing: there may be nothing wrong with what is on the disk.
+//! Failed or slow I/O ends nothing: the data on the disk may be good.
 
 use crate::cluster::Cluster;
 use crate::server::SetServer;
@@ -25,29 +25,30 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Places that are remembered; a checkpoint's batch has no more. What is beyond is met again.
+/// Maximum number of remembered places; a checkpoint's batch has no more. Further ones will be found again.
 const PLACES_MAX: usize = 256;
 
-/// Between two reads of one place.
+/// Time between two reads of one place.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 
-/// Between two looks at what is left.
+/// Time between two checks of the remaining places.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two tries to give leadership away, which doubles with each: another gateway may find the same.
+/// Time between two attempts to hand over leadership, doubled each time: another gateway may find the same.
 const HAND_OVER_AGAIN: Duration = Duration::from_secs(60);
 const HAND_OVER_AGAIN_MAX: Duration = Duration::from_secs(3600);
 
-/// A member is taken out only by a leader that has led for so long, in election timeouts: before, it takes one for there that has just ended.
+/// Election timeouts that a leader must have led before it may remove a member. Earlier it may still count a member
+/// that just failed.
 const LED_ELECTIONS: u32 = 2;
 
-/// An operation that is not the one meant is shown for so long after it was last met, unless its place is purged before.
+/// How long a wrong operation is reported after it was last found, unless its place is purged before.
 const ODD_SHOWN: Duration = Duration::from_secs(600);
 
-/// Entries that a candidate may be behind.
+/// Maximum number of entries that a candidate may lag behind.
 const LAG_MAX: u64 = 1024;
 
-/// How long another gateway may take to lead, in election timeouts.
+/// Time for another gateway to become leader, in election timeouts.
 const HAND_OVER_ELECTIONS: u32 = 4;
 
 /// Index, offset, length.
@@ -55,13 +56,13 @@ type Place = (LogIndex, u32, usize);
 
 #[derive(Default)]
 struct Inner {
-    /// Met, and not done with. With words: the record is good, and the operation in it is not the one meant; when that was met last.
+    /// Unresolved places. With text: the record is good but holds another operation; and when that was last found.
     places: BTreeMap<Place, Option<(Instant, String)>>,
-    /// What a second look found, for people.
+    /// Result of the second read, as text for users.
     found: Option<String>,
 }
 
-/// What was met. Shared by who reads and who looks again.
+/// Bad reads of one set. Shared by its readers and the task that reads again.
 #[derive(Default)]
 pub struct Suspects {
     inner: Mutex<Inner>,
@@ -86,7 +87,7 @@ impl Suspects {
         self.met.notify_one();
     }
 
-    /// One of `places` was not read. What was purged meanwhile is none.
+    /// Reports that one of `places` could not be read. Purged places do not count.
     pub fn unread(&self, places: &[ReadPlace], error: &ReadLogError) {
         match error {
             ReadLogError::Purged { .. } | ReadLogError::Missing { .. } => {}
@@ -96,42 +97,42 @@ impl Suspects {
         }
     }
 
-    /// The record is good, and does not hold the operation that the index means.
+    /// Reports a good record without the operation that the index expects.
     pub fn odd(&self, place: ReadPlace, why: &str) {
         self.insert(&[place], Some(why));
     }
 
-    /// What is wrong with this gateway's journal, as far as one of the set's readers met it and a second look found the same.
+    /// The damage in this gateway's journal, as found by one of the set's readers and confirmed by a second read.
     pub fn trouble(&self) -> Option<String> {
         self.inner().found.clone()
     }
 }
 
-/// What a second look at a place found.
+/// Result of the second read of a place.
 enum Found {
-    /// It reads well, or is not there any more.
+    /// It is good, or gone.
     Done,
-    /// No answer, or not the operation meant.
+    /// It cannot be read, or holds another operation.
     Unread(String),
-    /// Bytes that are not what was written.
+    /// Its bytes differ from what was written.
     Bad(CorruptRecord),
 }
 
-/// Looks again at what the readers of one set met.
+/// Reads again the places that one set's readers reported.
 pub struct Inspector {
     server: Arc<SetServer>,
     cluster: Arc<Cluster>,
     raft: RaftNode,
     patience: Duration,
-    /// When last, and how long not again.
+    /// Time of the last handover, and the pause after it.
     handed_over: Option<(Instant, Duration)>,
-    /// The term that this gateway leads, and since when.
+    /// The term in which this gateway leads, and its beginning.
     led: Option<(Term, Instant)>,
     stop: CancellationToken,
 }
 
 impl Inspector {
-    /// `election_max`: who has been silent for so long takes nothing over.
+    /// `election_max`: a member that was silent for this long is no candidate.
     pub fn new(
         server: Arc<SetServer>,
         cluster: Arc<Cluster>,
@@ -142,7 +143,7 @@ impl Inspector {
         Self { server, cluster, raft, patience: election_max, handed_over: None, led: None, stop }
     }
 
-    /// Runs until told to stop, or until the process is to end.
+    /// Runs until stopped, or until the process should end.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
         tokio::select! {
@@ -182,7 +183,7 @@ impl Inspector {
         self.server.reader.suspects()
     }
 
-    /// One look at all of them; after how long the next, while something is left.
+    /// Checks all places once. Returns the pause until the next check, if any place remains.
     async fn look(&mut self) -> Option<Duration> {
         let places: Vec<(Place, Option<(Instant, String)>)> =
             self.suspects().inner().places.iter().map(|(place, odd)| (*place, odd.clone())).collect();
@@ -219,7 +220,7 @@ impl Inspector {
 
     async fn look_at(&self, place: ReadPlace, odd: Option<(Instant, String)>) -> Found {
         let mut found = Found::Done;
-        // A transient bad read, such as of memory, is no bad record.
+        // A transient error, such as in memory, is not a bad record.
         for again in [true, false] {
             found = match self.server.group.read_log(place.index, place.offset, place.len).await {
                 Ok(_) => match &odd {
@@ -240,14 +241,14 @@ impl Inspector {
         found
     }
 
-    /// Another gateway leads, where one can; and a bad record takes this member out of the group, where the others are a quorum without it. After how long to
-    /// look again.
+    /// Hands leadership over if another gateway can take it. For a bad record, also removes this member from the group
+    /// if the others are a quorum without it. Returns the pause until the next check.
     async fn bring_to_an_end(&mut self, bad: Option<CorruptRecord>) -> Duration {
         if self.server.leading_ready().is_none() {
             return LOOK_AGAIN;
         }
-        // Asked while this member leads: afterwards it does not know who answers. So a bad record keeps leadership here until it can be asked: handed over
-        // before, the record would stay, with nobody to say that this member may go.
+        // Checked while this member leads: afterwards it does not know who answers. So with a bad record, leadership
+        // stays here until this check succeeds: after a handover, nobody could confirm that this member may leave.
         if bad.is_some()
             && let Some(wait) = until_long(self.led.map_or(Duration::ZERO, |(_, since)| since.elapsed()), self.patience)
         {
@@ -261,7 +262,7 @@ impl Inspector {
             self.handed_over = Some((Instant::now(), again));
             others_lead = self.hand_over(heir).await;
         }
-        // Where nobody took over, one that would have been needed may have failed meanwhile: this may be the only copy that is up to date then.
+        // If nobody took over, a needed member may have failed meanwhile: then this copy may be the only current one.
         let still = || self.server.group.leading_term().is_some() && self.server.group.may_do_without_me();
         if let Some(record) = bad.filter(|_| others_lead || still()) {
             self.raft.rotten(self.server.group.id(), record);
@@ -269,7 +270,7 @@ impl Inspector {
         LOOK_AGAIN
     }
 
-    /// Who can serve the set in this gateway's place, at once.
+    /// A member that can take over the set at once.
     fn heir(&self) -> Option<MemberId> {
         let (status, state) = (self.server.group.status(), self.cluster.state());
         let last = status.last.map_or(0, |last| last.0);
@@ -287,10 +288,10 @@ impl Inspector {
         fit.max_by_key(|m| m.matched).map(|m| m.member)
     }
 
-    /// True once another one leads.
+    /// Returns true once another member leads.
     async fn hand_over(&self, heir: MemberId) -> bool {
         let group = &self.server.group;
-        tracing::warn!(set = %self.server.name, to = %heir, "leadership is handed over: its copy of the journal is another one");
+        tracing::warn!(set = %self.server.name, to = %heir, "leadership is handed over to a gateway with another copy of the journal");
         self.server.stop_serving_for_transfer();
         if let Err(error) = group.transfer_leader(heir).await {
             tracing::warn!(set = %self.server.name, %error, "leadership not handed over");
@@ -300,13 +301,13 @@ impl Inspector {
         let taken = leadership.wait_for(|l| l.leader.is_some_and(|leader| leader != me) || l.stopped);
         let taken = tokio::time::timeout(self.patience * HAND_OVER_ELECTIONS, taken).await.is_ok();
         if !taken {
-            tracing::warn!(set = %self.server.name, to = %heir, "leadership not taken over in time");
+            tracing::warn!(set = %self.server.name, to = %heir, "no other gateway took over leadership in time");
         }
         taken
     }
 }
 
-/// After how long a member that has led for `led` has led long enough; `None` where it has.
+/// Time until a member that has led for `led` has led long enough; `None` if it has.
 fn until_long(led: Duration, patience: Duration) -> Option<Duration> {
     let left = (patience * LED_ELECTIONS).saturating_sub(led);
     (!left.is_zero()).then_some(left)
@@ -341,6 +342,6 @@ mod tests {
             suspects.odd(at(index), "of another volume");
         }
         assert_eq!(known(), PLACES_MAX);
-        assert_eq!(suspects.trouble(), None, "nothing is said before it was looked at again");
+        assert_eq!(suspects.trouble(), None, "nothing is reported before the second read");
     }
 }

@@ -1,10 +1,11 @@
-//! What a clone shows of its origins (ADR 0028): their roots, pages and extents lie in the same store, under the origin's number and key.
+//! The parts of a clone that come from its origins (ADR 0028): their roots, pages and extents are in the same store,
+//! under the origin's number and key.
 //!
 //! ```text
 //!   own root ─▶ own page: an extent, or hidden ─▶ that          neither ─▶ the base's root ─▶ its page ─▶ …     at most CLONE_DEPTH_MAX times
 //! ```
-//! Whose an object is decides the key that it is read under and what opens it, nothing else: a place names its content for ever, so cache and
-//! pages are shared by all that show it.
+//! Only the owner of an object decides its name in the store and the key that opens it: a place names the same content
+//! for ever, so cache and pages are shared by all sets that use it.
 
 use super::mapping::{MapError, Mapping, SetKey};
 use super::roots::Known;
@@ -18,14 +19,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The data key of a set that others are clones of. It is had from group 0's entry of that set, where a change of the cluster key rewraps it: no clone
-/// keeps a copy.
+/// The data key of an origin. It comes from group 0's entry of that set, where a change of the cluster key rewraps it:
+/// no clone has a copy.
 pub type KeyOf = Arc<dyn Fn(SetId) -> Result<SetKey, String> + Send + Sync>;
 
-/// After so long an origin's keys are asked for again: it may have got another one.
+/// An origin's keys are requested again after this time, because they may have changed.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
-/// Keys of origins, as far as they were asked for.
+/// Known keys of origins.
 pub(super) struct Origins {
     key_of: KeyOf,
     known: Mutex<BTreeMap<SetId, (Instant, Arc<SetKey>)>>,
@@ -36,14 +37,15 @@ impl Origins {
         Self { key_of, known: Mutex::default() }
     }
 
-    /// For a set that is no clone, and for tests: there are none.
+    /// For a set that is no clone, and for tests: no origins.
     pub(super) fn none() -> Self {
-        Self::new(Arc::new(|set| Err(format!("nothing is known of set {set} here"))))
+        Self::new(Arc::new(|set| Err(format!("set {set} is not known here"))))
     }
 
     fn key(&self, set: SetId, root: RootRef) -> Result<Arc<SetKey>, MapError> {
         let mut known = self.known.locked();
-        // One that changed its data key since: all of its roots that clones show open with what group 0 had then, and has (Z3).
+        // After a change of the data key, all of its roots that clones use still open with the keys that group 0 had
+        // then, and has now (Z3).
         if let Some((asked, key)) = known.get(&set)
             && asked.elapsed() < ASKED_AGAIN
         {
@@ -56,23 +58,23 @@ impl Origins {
                 known.insert(set, (Instant::now(), key.clone()));
                 Ok(key)
             }
-            // What opened it before does so still.
+            // The earlier key still opens it.
             Err(error) => known.get(&set).map(|(_, key)| key.clone()).ok_or(error),
         }
     }
 }
 
-/// Where a part of a range is.
+/// The place of a part of a range.
 #[derive(Clone)]
 pub(super) enum At {
-    /// Nowhere: it reads as zeroes.
+    /// No data: it reads as zeroes.
     Zeroes(Sectors),
-    /// In a segment of the set itself, or of an origin, whose key this is.
+    /// In a segment of the set itself, or of an origin with this key.
     Extent(Option<Arc<SetKey>>, MapExtent),
 }
 
 impl Mapping {
-    /// Where the range is, part by part, as `root` has it.
+    /// The places of a range, part by part, according to `root`.
     pub(super) async fn places(
         &self,
         root: RootRef,
@@ -110,7 +112,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// What the root's base says of the range.
+    /// Continues in the root's base for the range.
     fn below<'a>(
         &'a self,
         root: &'a Known,
@@ -119,7 +121,7 @@ impl Mapping {
         out: &'a mut Vec<At>,
     ) -> BoxFuture<'a, Result<(), MapError>> {
         Box::pin(async move {
-            // `lookup` answers so only where there is one.
+            // `lookup` returns this only if there is a base.
             let Some(base) = root.base() else { return Ok(()) };
             if depth >= CLONE_DEPTH_MAX {
                 let reason = format!("found more than {CLONE_DEPTH_MAX} origins below one another");

@@ -1,9 +1,9 @@
-//! Looks after the pins of a set, at its leader: compares them with what group 0 says of the clones (S14, ADR 0028).
+//! Maintains the pins of a set, at its leader: compares them with the clones in group 0 (S14, ADR 0028).
 //!
-//! A pin is let go where no set has it, and none ever will. Nothing is decided by time, and nothing need be known of a creation under way: group 0
-//! gives each number once, in order.
+//! A pin is released if no set has it and none ever will. No timeout is involved, and creations in progress need not be
+//! known: group 0 assigns each number once, in order.
 //!
-//! And what a clone begins with: a root of its own that says nothing itself.
+//! Also makes a clone's first root, which has no entries of its own.
 
 use crate::cluster::Cluster;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Between two comparisons.
+/// Time between two comparisons.
 const TURN: Duration = Duration::from_secs(2);
-/// After a command that was refused or whose outcome is unknown.
+/// Pause after a command that was refused or has an unknown outcome.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Runs until told to stop.
+/// Runs until stopped.
 pub async fn run(server: Arc<SetServer>, cluster: Arc<Cluster>, stop: CancellationToken) {
     let pins = Pins { server: server.clone(), cluster };
     leader_task::run(server, pins, Pauses::fixed(TURN, PAUSE), stop).await;
@@ -34,13 +34,13 @@ struct Pins {
 impl LeaderTask for Pins {
     async fn turn(&mut self, _: Term) -> Result<(), Failed> {
         turn(&self.server, &self.cluster).await.map_err(|e| {
-            tracing::warn!(set = %self.server.name, error = %e, "pins of clones were not compared with the clones; tried again");
+            tracing::warn!(set = %self.server.name, error = %e, "pins could not be compared with the clones; will retry");
             Failed
         })
     }
 }
 
-/// The root that a clone of `found`, which its set `origin` has pinned, begins with.
+/// The first root of a clone of `found`, which its set `origin` has pinned.
 pub fn first_root(origin: SetId, pin: &Pin, found: &Snapshot) -> Root {
     let sizes = found.volumes.iter().map(|(id, volume)| (*id, volume.size));
     Root::over(LogId::default(), Base::new(origin, pin.root, pin.upto, sizes))
@@ -58,10 +58,10 @@ async fn turn(server: &SetServer, cluster: &Cluster) -> Result<(), SetError> {
         match pin.standing(&state, server.id, request) {
             PinStanding::Needed => continue,
             PinStanding::Confirm => {
-                // The pin is there: the snapshot is not asked for any more.
+                // The pin exists, so the snapshot is not looked up.
                 let snapshot = SnapshotId { name: pin.snapshot, made_by: RequestId(0) };
                 server.command("a clone that is there again", &SetCommand::Pin { clone, snapshot, request }).await?;
-                tracing::info!(set = %server.name, %clone, "the clone of an earlier life is there again");
+                tracing::info!(set = %server.name, %clone, "a clone of an earlier life exists again");
             }
             PinStanding::Over => {
                 server.command("the end of a clone's pin", &SetCommand::Unpin { clone, request }).await?;

@@ -1,4 +1,4 @@
-//! Group 0 on this node: who is a member, which sets there are.
+//! Group 0 on this node: the members and the sets.
 
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
@@ -20,7 +20,7 @@ fn of_image(data: &[u8]) -> Result<ClusterState, String> {
     }
 }
 
-/// Marks a payload of group 0, so that it can never be taken for a set's.
+/// First byte of a payload of group 0, so that it can never be mistaken for a set's.
 const MARK: u8 = 0xC0;
 
 struct Inner {
@@ -28,22 +28,22 @@ struct Inner {
     applied: LogId,
 }
 
-/// The cluster as this node has applied it. Shared between group 0 and everybody who asks.
+/// The cluster as applied on this node. Shared between group 0 and its readers.
 pub struct Cluster {
     inner: RwLock<Inner>,
     version: watch::Sender<u64>,
 }
 
-/// A command to group 0 did not do what was asked.
+/// A command to group 0 was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// Group 0 refused.
     #[error(transparent)]
     Refused(#[from] ClusterRefusal),
-    /// Group 0 did not take it, or its outcome is unknown.
+    /// Group 0 did not accept it, or its outcome is unknown.
     #[error(transparent)]
     Propose(#[from] ProposeError),
-    /// Encoding or answer.
+    /// The command or the answer could not be encoded or decoded.
     #[error("cluster command: {0}")]
     Wire(String),
 }
@@ -85,19 +85,20 @@ impl Cluster {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
     }
 
-    /// Takes a state that did not come by group 0's log: histories have one of their own.
+    /// Takes a state that did not come from group 0's log; used for histories, which have their own.
     pub fn adopt(&self, state: ClusterState) {
         self.inner.writing().state = state;
         self.version.send_modify(|v| *v += 1);
     }
 
-    /// Changes with every applied entry.
+    /// Counter that changes with every applied entry.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// The term in which this node leads, once everything in its log is applied, an entry of that term among it. What is read after that and decides
-    /// what is proposed *in this term* is up to date: only this leader adds to the log. `None`: it does not lead, or does not get there within `limit`.
+    /// The term in which this node leads, once everything in its log, including an entry of that term, is applied. A
+    /// state read after that is current for proposals *in this term*: only this leader appends to the log. `None` if it
+    /// does not lead, or not within `limit`.
     pub async fn settled(&self, group: &Group, limit: Duration) -> Option<Term> {
         let deadline = tokio::time::Instant::now() + limit;
         let mut changes = self.changes();
@@ -119,7 +120,7 @@ impl Cluster {
         self.command_in(group, None, command).await
     }
 
-    /// The same, with `term` only in just that term of this leader.
+    /// The same; with `term`, only in that term of this leader.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -129,7 +130,7 @@ impl Cluster {
         term: Option<Term>,
         command: &ClusterCommand,
     ) -> Result<ClusterAnswer, ClusterError> {
-        // C4: a member of an older build could not read it.
+        // C4: a member with an older build could not read it.
         let (needed, found) = (command.level(), self.level());
         if needed > found {
             return Err(ClusterRefusal::LevelNeeded { needed, found }.into());
@@ -152,7 +153,7 @@ impl StateMachine for Cluster {
                 inner.state.apply(id, &command)
             }
             other => {
-                // R11: a committed entry that this replica cannot read.
+                // R11: this replica cannot read a committed entry.
                 tracing::error!(%id, found = ?other.map(|(mark, _)| mark), "R11: an entry of group 0 does not decode; this gateway stops");
                 std::process::abort();
             }

@@ -1,4 +1,4 @@
-//! A volume as the NBD front serves it, and the exports of this node.
+//! A volume as an NBD device, and the exports of this node.
 
 use crate::cluster::Cluster;
 use crate::mapping::MapError;
@@ -27,10 +27,10 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that one device read fetches at most at once: a larger request is fetched in such steps.
+/// Maximum bytes that one device read fetches at once. A larger request is fetched in several steps.
 const READ_STEP_BYTES: u64 = 4 << 20;
 
-/// How often a read that waits for the read lease looks again: a fraction of the shortest heartbeat interval.
+/// How often a read that waits for the read lease checks again: a fraction of the shortest heartbeat interval.
 const READ_LEASE_POLL: Duration = Duration::from_millis(2);
 
 /// One volume, opened by one connection under one epoch.
@@ -41,14 +41,14 @@ pub struct VolumeDevice {
 }
 
 fn place(offset: u64, len: u64) -> Result<(Lba, Sectors), DeviceError> {
-    // The front checks alignment; what is not aligned is its mistake, and the client's request is answered as bad.
+    // The front checks alignment. An unaligned request is a bug there, and the client's request is answered as invalid.
     let lba = Lba::from_bytes(offset).ok_or(DeviceError::Invalid)?;
     let sectors = Sectors::from_bytes(len).ok_or(DeviceError::Invalid)?;
     Ok((lba, sectors))
 }
 
-/// R3: the data, then the check, then the answer. Whoever stood still before the check meets a check that knows of it; one before the data would
-/// not.
+/// R3: read the data, then check, then answer. If the process was paused before the check, the check notices it; a
+/// check before the read would not.
 async fn checked<T>(
     data: impl Future<Output = Result<T, DeviceError>>,
     check: impl Future<Output = Result<(), DeviceError>>,
@@ -58,8 +58,8 @@ async fn checked<T>(
     Ok(data)
 }
 
-/// What a read that came to nothing asks of its connection. What the store holds is the same for every gateway: closing would only have the same read asked again,
-/// and everything else of that host with it.
+/// How a failed read is reported. Bad store data is the same at every gateway: closing the connection would only repeat
+/// the read elsewhere, together with all other reads of that host.
 fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
     match error {
         ReadError::Map(MapError::Stopping)
@@ -67,7 +67,7 @@ fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
         | ReadError::Operation { .. }
         | ReadError::Moving => (DeviceError::Disconnect, "connection closed"),
         ReadError::Map(MapError::Store(_) | MapError::Bad { .. }) => {
-            (DeviceError::Unreadable, "it waits and is asked again")
+            (DeviceError::Unreadable, "the request waits and is retried")
         }
     }
 }
@@ -77,7 +77,7 @@ impl VolumeDevice {
         &self.connection.server
     }
 
-    /// What a request gets when this epoch is not served any more.
+    /// The answer to a request when this epoch is no longer served.
     fn gone(&self) -> DeviceError {
         if self.connection.serving.fenced.load(Ordering::Acquire) {
             DeviceError::Fenced
@@ -86,7 +86,7 @@ impl VolumeDevice {
         }
     }
 
-    /// The check before every answer to a read (R3) and before every write is taken in.
+    /// The check before every answer to a read (R3) and before a write is accepted.
     fn check(&self, allowed: Result<holdfast_types::Epoch, WhyNot>) -> Result<(), DeviceError> {
         match allowed {
             Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
@@ -98,12 +98,13 @@ impl VolumeDevice {
         }
     }
 
-    /// The same for a read. A read lease that has run out is waited for: heartbeats that come late are no reason to close a connection. It comes
-    /// back, or the gateway is cut off an election's time later. In one epoch what was read before the wait is still an answer (R3): nobody else
-    /// can have led in between, so the read took effect when its data was looked up.
+    /// The same for a read. Waits for a read lease that has run out: late heartbeats are no reason to close a
+    /// connection. Either the lease returns, or the gateway is cut off after an election timeout. Within one epoch,
+    /// data read before the wait is still a valid answer (R3): no other gateway can have led in between, so the read
+    /// took effect when its data was looked up.
     async fn check_read(&self) -> Result<(), DeviceError> {
         loop {
-            // Both, and neither waited after the other said yes.
+            // Both must hold at the same time, without a wait in between.
             self.still_ours().await?;
             match self.server().may_read() {
                 Err(WhyNot::NoReadLease) => tokio::time::sleep(READ_LEASE_POLL).await,
@@ -112,7 +113,7 @@ impl VolumeDevice {
         }
     }
 
-    /// Right before any answer: another life may have taken the set over, and then nothing is answered any more (ADR 0013).
+    /// Checked right before any answer: once another life has taken over the set, nothing is answered (ADR 0013).
     async fn still_ours(&self) -> Result<(), DeviceError> {
         self.server().head.before_answer().await.map_err(|why| {
             tracing::debug!(%why, "not served here any more");
@@ -120,7 +121,7 @@ impl VolumeDevice {
         })
     }
 
-    /// In a gateway pair: waits until the store has everything that was answered before, where `waits` says so (P4).
+    /// In a gateway pair: waits until the store has everything answered before, if `waits` requires it (P4).
     async fn in_store(&self, waits: impl FnOnce(Durability) -> bool) {
         let head = &self.server().head;
         if head.pair().is_some_and(|pair| waits(pair.durability)) {
@@ -128,7 +129,8 @@ impl VolumeDevice {
         }
     }
 
-    /// Whether anything in the range may not be in the store. What was fetched before from the journal, and is not in the index any more, is there.
+    /// Whether anything in the range may be missing in the store. Data that was read from the journal and is no longer
+    /// in the index is in the store.
     fn shows_unsaved(&self, offset: u64, len: u64) -> Result<bool, DeviceError> {
         if !self.server().head.pair().is_some_and(|pair| pair.durability.read_waits()) {
             return Ok(false);
@@ -138,7 +140,7 @@ impl VolumeDevice {
         Ok(pieces.iter().any(|piece| piece.source != Source::Map))
     }
 
-    /// Puts operations into the set's order, now, and waits for all of them.
+    /// Appends operations to the set's order now, and waits for all of them.
     async fn write_ops(&self, ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
         self.check(self.server().may_write())?;
         let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
@@ -147,7 +149,8 @@ impl VolumeDevice {
             match answer.await {
                 Ok(Ok(())) => {}
                 Ok(Err(WriteFailure::Fenced)) => outcome = Err(DeviceError::Fenced),
-                // What closes the connection, or is told to everybody, comes before what only this request did wrong.
+                // Failures that close the connection or concern every client take precedence over a failure of this
+                // request only.
                 Ok(Err(WriteFailure::Outside)) if outcome.is_ok() => outcome = Err(DeviceError::OutOfRange),
                 Ok(Err(WriteFailure::Outside)) => {}
                 Ok(Err(WriteFailure::Gone)) | Err(_) => outcome = Err(self.gone()),
@@ -161,7 +164,7 @@ impl VolumeDevice {
         outcome
     }
 
-    /// The volume was shrunk or deleted since the request came in: what was read of it is no answer.
+    /// The volume was shrunk or deleted since the request arrived: the data read is not a valid answer.
     fn still_inside(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let (lba, sectors) = place(offset, len)?;
         let inside = self.server().host.with(|m| m.check_range(self.volume, lba, sectors).is_ok());
@@ -191,7 +194,8 @@ impl VolumeDevice {
         let pieces = self.server().host.with(|m| m.lookup_prefix(self.volume, lba, sectors, extents_max));
         let mut out: Vec<Extent> = Vec::new();
         for piece in pieces {
-            // What only the map knows is said to be allocated: true or not, that is allowed, and costs no I/O.
+            // Parts that only the map knows are reported as allocated. This is allowed even where it is not true, and
+            // costs no I/O.
             let hole = piece.source == Source::Zero;
             let bytes = piece.sectors.0 * SECTOR_BYTES;
             match out.last_mut() {
@@ -213,7 +217,8 @@ impl VolumeDevice {
             let (lba, sectors) = place(at, step)?;
             let parts = match self.server().reader.read(self.volume, lba, sectors, demand).await {
                 Ok(parts) => parts,
-                // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
+                // R8, R9: never answer with bad data, and never answer with an error while another gateway may have
+                // good data.
                 Err(e) => {
                     let (failed, what) = unanswered(&e);
                     tracing::error!(set = %self.server().name, volume = %self.volume, %lba, error = %e, "read failed; {what}");
@@ -252,7 +257,7 @@ impl Device for VolumeDevice {
             let mut at = offset;
             let mut rest = data;
             while !rest.is_empty() {
-                // R5: up to 1 MiB is one operation of one entry; larger requests promise no atomicity.
+                // R5: up to 1 MiB is one operation in one entry. Larger requests have no guarantee of atomicity.
                 let piece = rest.split_to(rest.len().min(ATOMIC_WRITE_BYTES_MAX));
                 let (lba, sectors) = place(at, piece.len() as u64)?;
                 at += piece.len() as u64;
@@ -281,7 +286,8 @@ impl Device for VolumeDevice {
     }
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
-        // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours. The named exception is a gateway pair: P4.
+        // R1: every answered write is durable at a quorum and applied, so only the epoch must be checked. A gateway
+        // pair is the exception: P4.
         Box::pin(async move {
             self.in_store(|_| true).await;
             self.still_ours().await?;
@@ -290,7 +296,7 @@ impl Device for VolumeDevice {
     }
 
     fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
-        // Asked now, waited for later: what comes in behind the call is not waited for.
+        // Called now, awaited later: operations that arrive after the call are not waited for.
         let settled = self.connection.serving.sequencer.settled();
         Box::pin(async move { settled.await.map_err(|_| self.gone()) })
     }
@@ -320,13 +326,13 @@ impl Device for VolumeDevice {
 /// Every export of this node.
 #[derive(Clone)]
 pub struct NodeExports {
-    /// Who else there is, for refusals that say where to go.
+    /// The other gateways, for refusals that say where to connect.
     pub cluster: Arc<Cluster>,
     /// Sets that run here, by name.
     pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
     /// Whether a connection without a token may take a free lease.
     pub plain_exports: bool,
-    /// Whether a snapshot is read without its token.
+    /// Whether a snapshot can be read without its token.
     pub open_snapshots: bool,
 }
 
@@ -335,7 +341,7 @@ impl NodeExports {
         self.sets.reading().get(name).cloned()
     }
 
-    /// Refuses a plain export before anything of the set is looked up: the answer must not tell which sets there are.
+    /// Refuses a plain export before any lookup of the set: the answer must not reveal which sets exist.
     fn admit(&self, name: &ExportName) -> Result<(), Refusal> {
         if self.plain_exports || name.session.is_some() {
             return Ok(());
@@ -352,13 +358,13 @@ impl NodeExports {
         let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
         match found {
             Some((id, size)) => Ok((set, id, size)),
-            // A follower that has just started may not know it yet; the one that leads does.
+            // A follower that has just started may not know it yet; the leader does.
             None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
             None => Err(unknown(format!("set {} has no volume {}", name.set, name.volume))),
         }
     }
 
-    /// A volume of a snapshot. Any gateway that has applied the snapshot serves it.
+    /// Finds a volume of a snapshot. Any gateway that has applied the snapshot serves it.
     fn find_snapshot(
         &self,
         name: &ExportName,
@@ -368,7 +374,7 @@ impl NodeExports {
         let found = set.as_ref().and_then(|set| SnapshotDevice::find(set, &snapshot.name, &name.volume));
         if !self.open_snapshots {
             let opened = set.zip(found.filter(|device| snapshot.token.is_some_and(|token| device.opens(token))));
-            // One answer for all: who has no token must not learn which sets and snapshots there are.
+            // The same answer in every case: a client without a token must not learn which sets and snapshots exist.
             return opened.ok_or_else(|| Refusal {
                 kind: RefusalKind::NotPermitted,
                 message: format!(
@@ -410,7 +416,7 @@ impl NodeExports {
 }
 
 fn plain_owner(set: &SetServer, peer: &Peer) -> Result<Owner, Refusal> {
-    // By address, so that the connections of one device share a lease; a port would tell them apart.
+    // Owner by address, so that the connections of one device share a lease; with the port they would differ.
     let host = match peer {
         Peer::Tcp(addr) => addr.ip().to_string(),
         Peer::Unix => "unix".to_string(),

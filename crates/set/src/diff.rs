@@ -1,8 +1,8 @@
-//! What changed of a volume between two snapshots of a set, from their maps, a part at a time.
+//! Computes the changes of a volume between two snapshots of a set from their maps, part by part.
 //!
-//! What a shrink or a deletion took away reads as zeroes in every map after it, up to the end of the largest volume there can be (M7 of
-//! `volume::machine`). So nothing lies behind a volume's end: a volume that grew is zeroes there wherever nothing is listed, and what a shrink took is
-//! listed as zeroes where the volume has grown again.
+//! Data removed by a shrink or a deletion reads as zeroes in every later map, up to the end of the largest possible
+//! volume (M7 of `volume::machine`). So there is no data behind a volume's end: the new part of a grown volume is
+//! zeroes unless listed, and a removed part that was grown over again is listed as zeroes.
 
 use crate::mapping::{MapError, Mapping};
 use holdfast_control::set::Snapshot;
@@ -11,23 +11,24 @@ use holdfast_volume::map::{Changed, Differing, PAGE_SECTORS, Root, changes, diff
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ranges of one part, give or take those of a page (at most 32,768 of some 16 bytes).
+/// Ranges in one part, exceeded at most by those of one page (up to 32,768 of some 16 bytes).
 const RANGES: usize = 8192;
-/// Pages of one part at most.
+/// Maximum number of pages in one part.
 const PAGES: usize = 256;
-/// One part takes about so long at most: a caller's patience for one attempt is 3 s.
+/// Approximate maximum time of one part: callers wait 3 s for one attempt.
 const TIME: Duration = Duration::from_millis(800);
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// In order; what is not among them, up to the next page, is the same in both.
+    /// In order; everything between them, up to the next page, is the same in both.
     pub changed: Vec<Changed>,
-    /// The page that the next part begins with; `None` where that was all.
+    /// First page of the next part; `None` at the end.
     pub next_page: Option<u32>,
 }
 
-/// Compares a volume from page `from` on. Where the earlier snapshot has no volume of this id, or where there is none, with zeroes.
+/// Compares a volume from page `from` on. If the earlier snapshot, or this volume in it, does not exist, compares with
+/// zeroes.
 ///
 /// # Errors
 /// [`MapError`].
@@ -38,7 +39,7 @@ pub async fn part(
     volume: VolumeId,
     from: u32,
 ) -> Result<Part, MapError> {
-    // What lies behind the later one's end is no part of it any more.
+    // Data behind the end of the later volume does not belong to it any more.
     let size = later.volumes.get(&volume).map_or(Sectors(0), |found| found.size);
     let earlier = earlier.filter(|earlier| earlier.volumes.contains_key(&volume));
     if let Some(earlier) = earlier {
@@ -54,7 +55,7 @@ pub async fn part(
     let mut next_page = None;
     let pages: Vec<Differing> = differing_pages(&a, &b, volume, from).take(PAGES + 1).collect();
     for (at, (number, before, after)) in pages.into_iter().enumerate() {
-        // At least one page a part, or nothing would ever end.
+        // At least one page in each part; otherwise it would never end.
         if at == PAGES || at > 0 && (changed.len() >= RANGES || begun.elapsed() >= TIME) {
             next_page = Some(number);
             break;

@@ -1,7 +1,7 @@
-//! Tells an etcd who holds a set, at the set's leader (ADR 0027). Whether what is told is newer than what lies there is `holdfast_etcd`'s to say; this is
-//! its clock and its hands.
+//! Mirrors a set's lease holder to an etcd, at the set's leader (ADR 0027). `holdfast_etcd` decides which record is
+//! newer; this task polls and writes.
 //!
-//! Nobody waits for it: it looks at the replicated state, like any other reader, after the fact.
+//! Nothing waits for it: it reads the replicated state afterwards, like any other reader.
 
 use crate::cluster::Cluster;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
@@ -13,21 +13,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the lease: a comparison, no call.
+/// Time between two checks of the lease: a comparison, no call.
 const TURN: Duration = Duration::from_millis(200);
-/// After a failure, doubled each time up to [`PAUSE_MAX`]: an etcd that is back is told soon.
+/// Pause after a failure, doubled up to [`PAUSE_MAX`]: an etcd that recovers is updated soon.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// One set's grants on their way to the etcd.
+/// The mirror of one set's grants in the etcd.
 pub struct Told {
     server: Arc<SetServer>,
     cluster: Arc<Cluster>,
     life: SetLife,
     mirror: Mirror,
-    /// What the etcd is known to show. Forgotten with the leadership: another gateway may have told it more since.
+    /// The grant that the etcd is known to have. Dropped with the leadership: another gateway may have written since.
     last: Option<Grant>,
-    /// Since when it does not work.
+    /// Time of the first failure in a row.
     failing: Option<Instant>,
 }
 
@@ -43,18 +43,18 @@ impl LeaderTask for Told {
 }
 
 impl Told {
-    /// Of `server`'s set in its life `life`.
+    /// Creates the mirror of `server`'s set in its life `life`.
     pub fn new(server: Arc<SetServer>, cluster: Arc<Cluster>, life: SetLife, mirror: Mirror) -> Self {
         Self { server, cluster, life, mirror, last: None, failing: None }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
         let pauses = Pauses { usual: TURN, failed: PAUSE_MIN, failed_max: PAUSE_MAX };
         leader_task::run(self.server.clone(), self, pauses, stop).await;
     }
 
-    /// Whether there is nothing left to tell.
+    /// Writes the current grant; returns whether the etcd is up to date.
     async fn tell(&mut self) -> bool {
         let grant = self.grant();
         if self.last.as_ref().is_some_and(|last| last.says_the_same(&grant)) {
@@ -64,14 +64,14 @@ impl Told {
         match self.mirror.show(&grant).await {
             Ok(Shown::Newer) => {
                 self.last = None;
-                // Another gateway leads by now and has told more; this one is about to hear of it.
-                tracing::debug!(set, "the etcd knows of a newer grant");
+                // Another gateway leads by now and has written more; this one will learn of it soon.
+                tracing::debug!(set, "the etcd has a newer grant");
                 metrics::counter!("holdfast_etcd_newer_total", "set" => set).increment(1);
                 false
             }
             Ok(shown) => {
                 if let Some(since) = self.failing.take() {
-                    tracing::info!(set, silent = ?since.elapsed(), "the etcd is told of grants again");
+                    tracing::info!(set, silent = ?since.elapsed(), "the etcd accepts grants again");
                 }
                 if shown == Shown::Written {
                     metrics::counter!("holdfast_etcd_grants_told_total", "set" => set).increment(1);
@@ -80,12 +80,12 @@ impl Told {
                 true
             }
             Err(error) => {
-                // It may have come to pass (R12): what the etcd shows is not known any more.
+                // The write may have succeeded (R12), so the etcd's content is unknown.
                 self.last = None;
                 metrics::counter!("holdfast_etcd_failures_total", "set" => set.clone()).increment(1);
                 if self.failing.is_none() {
                     self.failing = Some(Instant::now());
-                    tracing::warn!(set, %error, "the etcd could not be told of a grant; trying again, and nothing waits for it");
+                    tracing::warn!(set, %error, "could not write a grant to the etcd; retrying; nothing waits for it");
                 }
                 false
             }

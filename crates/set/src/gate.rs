@@ -1,4 +1,4 @@
-//! The gate of one set at this gateway: `control::serve::ServeGate` with the facts of this node told to it.
+//! The gate of one set at this gateway: feeds `control::serve::ServeGate` with the facts of this node.
 
 use crate::host::GrantSeen;
 use crate::pace::JournalPace;
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 struct Inner {
     gate: ServeGate,
-    /// The term that the gate was last told of. An acknowledgement of another term proves nothing about it (R3).
+    /// The last term reported to the gate. An acknowledgement of another term proves nothing about it (R3).
     told: Option<Term>,
 }
 
-/// The gate before every read and write of a set here. Told the same fact twice, it stays as it is.
+/// The gate before every read and write of a set here. Reporting the same fact twice has no effect.
 pub struct Gate {
     group: Group,
     timing: Timing,
@@ -26,7 +26,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new(group: Group, timing: Timing) -> Self {
         let gate = ServeGate::new(group.me(), timing, boot_now());
         Self {
@@ -42,10 +42,10 @@ impl Gate {
         self.inner.locked()
     }
 
-    /// The epoch under which a write may be taken in now.
+    /// The epoch under which a write may be accepted now.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn may_write(&self) -> Result<Epoch, WhyNot> {
         self.inner().gate.may_write(boot_now())
     }
@@ -53,21 +53,21 @@ impl Gate {
     /// The epoch under which a read may be answered now (R3): comparisons only, no round trip.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
         let now = boot_now();
         match acked {
             Some((term, at)) if Some(term) == inner.told => inner.gate.event(now, GateEvent::QuorumAcked(at)),
-            // A term that this gate has not been told of: what it would allow is of the past.
+            // A term that was not reported to the gate yet: its answer would be about the past.
             Some(_) => return Err(WhyNot::NotLeader),
             None => {}
         }
         inner.gate.may_read(now)
     }
 
-    /// Tells what this node knows now. `lease_epoch`: of the lease as applied, `None` where the set is free.
+    /// Reports what this node knows now. `lease_epoch`: the epoch of the applied lease, `None` if the set is free.
     pub fn tell(&self, leading: Option<Term>, applied: Term, grant: Option<GrantSeen>, lease_epoch: Option<Epoch>) {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
@@ -92,32 +92,32 @@ impl Gate {
         }
     }
 
-    /// No quorum for longer than an election takes.
+    /// Whether there was no quorum for longer than an election takes.
     pub fn cut_off(&self) -> bool {
         self.inner().gate.cut_off(boot_now())
     }
 
-    /// Before leadership is handed over: nothing more is served in this term.
+    /// Called before a transfer of leadership: nothing more is served in this term.
     pub fn transfer_started(&self) {
         self.inner().gate.event(boot_now(), GateEvent::TransferStarted);
     }
 
-    /// The clock is not to be believed (see `control::serve::ClockWatch`).
+    /// The clock is not reliable (see `control::serve::ClockWatch`).
     pub fn clock_suspected(&self) {
         self.inner().gate.event(boot_now(), GateEvent::ClockSuspicion);
     }
 
-    /// Looks whether nobody else could be elected.
+    /// Checks whether nobody else could be elected.
     pub fn look_at_members(&self) {
         let members = self.group.status().members;
         let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.group.me());
-        // Between the announcement of a change and its sight, the members look as they did: the announcement wins.
+        // After a change was announced, the members may look unchanged for a while: the announcement takes precedence.
         let announced = self.members_change.load(Ordering::Acquire);
         self.tell_sole_voter(alone && !announced);
     }
 
-    /// A change of members is about to be proposed, or has come to its end. While one is under way this gateway never
-    /// takes itself for the only voter, whatever the members look like (R3).
+    /// Announces that a change of members is about to be proposed, or has ended. During a change this gateway never
+    /// takes itself for the only voter, whatever members it sees (R3).
     pub fn announce_members_change(&self, under_way: bool) {
         self.members_change.store(under_way, Ordering::Release);
         if under_way {
@@ -130,14 +130,14 @@ impl Gate {
         self.inner().gate.event(boot_now(), GateEvent::SoleVoter(sole));
     }
 
-    /// Whether nobody else could be elected, as far as told.
+    /// Whether nobody else could be elected, as far as known.
     pub fn is_sole_voter(&self) -> bool {
         self.sole_voter.load(Ordering::Acquire)
     }
 }
 
-/// The pace of an epoch's writers: the journal's, and no entry is proposed while the quorum is silent. Such an entry would be
-/// refused and end the epoch; a hiccup shall only delay it (R8). What lasts is ended by the cut-off.
+/// The pace of an epoch's writers: the journal's pace, and no proposals while the quorum is silent. Such an entry would
+/// be refused and end the epoch; a short interruption must only delay it (R8). A lasting one ends with the cut-off.
 pub struct GatedPace {
     /// The journal's pace.
     pub journal: Arc<JournalPace>,

@@ -1,12 +1,14 @@
-//! The head of a set in its store, as its gateways keep it: replaced with every checkpoint, and looked at while the set is served.
+//! The head of a set in its store, as its gateways maintain it: replaced with every checkpoint, and read while the set
+//! is served.
 //!
 //! ```text
-//!   start, and while leading: before an answer leaves that ─▶ look ─▶ ours: go on     another life's: fenced, for good (H1)
-//!   no look of the last seconds covers (`looks`)                └──▶ no answer: go on (R8)
-//!   a checkpoint, before its end is proposed ──▶ commit: swapped only if it is still what was read, and still ours
+//!   start; while leading: before an answer that no ──▶ read ─▶ ours: continue      another life's: fenced, for good (H1)
+//!   recent read of the head covers (`freshness`)       └──▶ no answer: continue (R8)
+//!   a checkpoint, before its end is proposed ──▶ commit: swapped only if it is still the version read, and still ours
 //! ```
-//! The swap is what fences: a gateway that was cut off, paused or restored from a copy cannot put its checkpoint in place of what a
-//! recovery raised, whatever it last saw. The look makes it stop answering clients.
+//! The swap is the fence: a gateway that was cut off, paused or restored from a copy cannot put its checkpoint in place
+//! of the head that a recovery wrote, whatever it read last. The periodic reads ("looks") make such a gateway stop
+//! answering clients.
 
 use crate::authority::Authority;
 use crate::mapping::SetKey;
@@ -33,30 +35,30 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// After a start, the first grant waits so long for the store's word; a store that is away must not stop serving (R8).
+/// After a start, the first grant waits this long for the store. A store that is down must not stop serving (R8).
 const FIRST_LOOK_LIMIT: Duration = LOOK_LIMIT;
-/// How often an answer waits for the end of a look: one wait may have been slept through.
+/// How often an answer waits for the end of a head read: the process may have been paused during one wait.
 const LOOK_WAITS_MAX: u32 = 3;
 
-/// How often a gateway that does not lead sees whether it does.
+/// How often a gateway that does not lead checks whether it leads now.
 const IDLE_LOOK: Duration = Duration::from_millis(200);
 
-/// Between two tries to replace the keys in the head.
+/// Time between two attempts to replace the keys in the head.
 const REPLACE_EVERY: Duration = Duration::from_secs(1);
 
-/// A head that does not open is read so often before it counts as damaged.
+/// Number of reads before a head that does not open counts as damaged.
 const READS_MAX: u32 = 3;
 
 /// See [`HeadParts::by_own_keyring`].
 pub type ByOwnKeyring = Arc<dyn Fn(&Bytes) -> Option<Head> + Send + Sync>;
 
-/// What a head is read from and written with.
+/// Parameters for reading and writing a head.
 pub struct HeadParts {
     /// The set's name.
     pub name: Name,
-    /// Which life of the set this cluster has.
+    /// The life of the set that this cluster has.
     pub life: SetLife,
-    /// What opens the set's data, as group 0 has it; see [`HeadKeeper::set_keyring`].
+    /// Opens the set's data, as group 0 has it; see [`HeadKeeper::set_keyring`].
     pub keyring: Mutex<Keyring>,
     /// The set's keys.
     pub key: SetKey,
@@ -64,25 +66,25 @@ pub struct HeadParts {
     pub store: Arc<dyn ObjectStore>,
     /// This member.
     pub member: MemberId,
-    /// This start.
+    /// This start's number.
     pub boot: u64,
-    /// Where it is noted that this life has ended.
+    /// The file that records the end of this life.
     pub note: PathBuf,
-    /// What the set is a clone of.
+    /// The origin of the set, if it is a clone.
     pub clone_of: Option<CloneOf>,
-    /// Opens a head by the keyring that it has itself, and this gateway's cluster keys: whose it is can be told then, whatever data keys are known here.
+    /// Opens a head by its own keyring and this gateway's cluster keys, to find its owner without its data keys.
     pub by_own_keyring: Option<ByOwnKeyring>,
-    /// The tenure under which answers leave, in a gateway pair (ADR 0031).
+    /// In a gateway pair: the tenure under which answers leave (ADR 0031).
     pub pair: Option<Arc<Authority>>,
 }
 
 /// Why a head was not read or not replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// The store.
+    /// The store failed.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// Another life has taken the set over (H1).
+    /// Another life has taken over the set (H1).
     #[error("{0}")]
     Taken(String),
     /// It does not open.
@@ -93,54 +95,54 @@ pub enum KeepError {
     Unreadable {
         /// Its key.
         key: String,
-        /// Why not.
+        /// The reason.
         #[source]
         error: HeadError,
     },
-    /// A newer checkpoint is named already (H2), or others were quicker again and again.
+    /// The head already names a newer checkpoint (H2), or other writers won several times in a row.
     #[error("another checkpoint was committed to the store meanwhile")]
     Superseded,
-    /// The set's stores were changed, and this gateway has not heard of it (L1).
-    #[error("the set's stores were changed to {to}, and this gateway has not heard of that from group 0 yet")]
+    /// The set's stores were changed, and this gateway does not know it yet (L1).
+    #[error("the set's stores were changed to {to}, and this gateway has not learned that from group 0 yet")]
     Moved {
-        /// The stores that are to be.
+        /// The new stores.
         to: String,
     },
-    /// A tombstone that the keys of this gateway do not open: perhaps of another life of the set, under a key of its own.
+    /// The keys of this gateway do not open the tombstone: perhaps another life's, with its own key.
     #[error(
-        "a tombstone stands in the place of {key}, under a data key that this gateway has not got: the set was deleted, perhaps by another cluster"
+        "a tombstone is in the place of {key}, under a data key that this gateway does not have: the set was deleted, perhaps by another cluster"
     )]
     Buried {
         /// Its key.
         key: String,
     },
-    /// It is this life's, under a data key that this gateway has not heard of yet, or that is gone.
+    /// The head is this life's, but under a data key that this gateway does not know yet, or that was removed.
     #[error(
         "the head is under data key {key_id}, expected one of {has:?}: group 0 is behind on this gateway, or the store answered with an older head"
     )]
     OtherKey {
-        /// The key.
+        /// The key of the head.
         key_id: u32,
-        /// Those that are here.
+        /// The keys known here.
         has: BTreeSet<u32>,
     },
-    /// An older life's head was read.
+    /// The head of an older life was read.
     #[error("the store answered with the head of an older generation ({found}, expected {expected}): a stale read")]
     Stale {
-        /// As read.
+        /// The generation read.
         found: u64,
-        /// Ours.
+        /// Our generation.
         expected: u64,
     },
 }
 
 impl KeepError {
-    /// Whether the same may succeed later.
+    /// Whether a retry may succeed.
     pub fn may_pass(&self) -> bool {
         match self {
             KeepError::Store(e) => e.may_pass(),
             KeepError::Stale { .. } | KeepError::OtherKey { .. } => true,
-            // What was put for it lies where the head is no more: all of it is done anew.
+            // The objects written for it are where the head no longer is: everything is done again.
             KeepError::Moved { .. }
             | KeepError::Buried { .. }
             | KeepError::Taken(_)
@@ -153,43 +155,43 @@ impl KeepError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     NotYet,
-    /// Ours, or not answered: serve.
+    /// Ours, or no answer: serve.
     Go,
     Fenced(String),
 }
 
-/// One set's head, at one gateway.
+/// One set's head at one gateway.
 pub struct HeadKeeper {
     parts: HeadParts,
     opened: Instant,
     seen: watch::Sender<Seen>,
-    /// Why the head is not what it should be, for people.
+    /// Why the head is not as it should be, as text for users.
     trouble: Mutex<Option<String>>,
-    /// What looks came to, where the set has several stores: each of them may answer well, and they have no head together.
+    /// Result of reading the head from several stores; each may be healthy without a quorum agreeing.
     together: Health,
-    /// Somebody waits for a checkpoint.
+    /// A caller waits for a checkpoint.
     wanted: AtomicBool,
     asked: Notify,
     covered: watch::Sender<Option<Covered>>,
-    /// Which keyring and which links the head in the store has, as last read or written here.
+    /// Keyring and links of the head in the store, as last read or written here.
     stored: Mutex<Option<(Keyring, Links)>>,
-    /// The set's pins, and its snapshots, as of what is applied here; see [`HeadKeeper::note`].
+    /// The set's pins and snapshots as applied here; see [`HeadKeeper::note`].
     known: Mutex<Option<Links>>,
     listing: Mutex<Listing>,
-    /// The last term whose checkpoint the head was made to name here; and whether one is being committed now.
+    /// The last term whose checkpoint this gateway wrote into the head; and whether a commit is in progress.
     committed: Mutex<Option<Term>>,
     committing: AtomicBool,
     looks: Looks,
-    /// Somebody waits for a look.
+    /// Notified when a caller waits for a head read.
     wake: Notify,
-    /// Counts the looks that have ended.
+    /// Number of finished head reads.
     looked: watch::Sender<u64>,
-    /// One checkpoint at a time, and none while the set's stores are being changed for good (V2).
+    /// One checkpoint at a time, and none during the last step of a change of the set's stores (V2).
     turn: tokio::sync::Mutex<()>,
 }
 
 impl HeadKeeper {
-    /// Remembers what an earlier start noted.
+    /// Reads the fence that an earlier start recorded.
     pub fn new(parts: HeadParts) -> Arc<Self> {
         let seen = match std::fs::read_to_string(&parts.note) {
             Ok(why) => Seen::Fenced(why.trim_end().to_string()),
@@ -217,7 +219,7 @@ impl HeadKeeper {
         })
     }
 
-    /// Why this gateway must never serve the set again; `None` while it may.
+    /// Reason why this gateway must never serve the set again; `None` while it may.
     pub fn fenced(&self) -> Option<String> {
         match &*self.seen.borrow() {
             Seen::Fenced(why) => Some(why.clone()),
@@ -225,36 +227,37 @@ impl HeadKeeper {
         }
     }
 
-    /// Of several stores, what keeps the head from being read: no checkpoint is made while it lasts. Writes go on (R8).
+    /// With several stores: what prevents a read of the head. No checkpoint is made meanwhile; writes continue (R8).
     pub fn store_standing(&self) -> holdfast_store::Standing {
         self.together.standing(unix_ms())
     }
 
-    /// What a person should look at.
+    /// A problem that an operator should look at.
     pub fn trouble(&self) -> Option<String> {
         self.fenced().or_else(|| self.trouble.locked().clone())
     }
 
-    /// Waits for the store's first word since the start, but not for long.
+    /// Waits, with a limit, for the store's first answer since the start.
     pub async fn first_look(&self) {
         let mut seen = self.seen.subscribe();
         let _ = tokio::time::timeout_at(self.opened + FIRST_LOOK_LIMIT, seen.wait_for(|s| *s != Seen::NotYet)).await;
     }
 
-    /// Waits until an answer may leave as far as the store is concerned: a look of the last seconds found the set to be this life's, or the store said
-    /// nothing (R8). While a set is used the looks are ahead of this, and it does not wait; nor for longer than a few looks may take.
+    /// Waits until the store allows an answer: a recent read found the head to be this life's, or the store did not
+    /// answer (R8). While a set is in use, reads of the head run ahead of this, so it does not wait; it never waits
+    /// longer than a few reads may take.
     ///
     /// # Errors
-    /// The set is fenced, or no look ended while this waited: nothing may be answered. Each look ends within a limit, with a word or without
-    /// one; where none did, this process stood still, and another life may have begun meanwhile.
+    /// The set is fenced, or no read of the head finished meanwhile: nothing may be answered. Each read ends within a
+    /// limit, with or without a result. If none did, this process was paused, and another life may have begun.
     pub async fn before_answer(&self) -> Result<(), String> {
         self.before_answer_within(LOOK_LIMIT * 2).await?;
-        // P1: last, and without a wait behind it.
+        // P1: checked last, without a wait afterwards.
         self.seat_allows()
     }
 
     async fn before_answer_within(&self, wait: Duration) -> Result<(), String> {
-        // The end of a wait says nothing by itself: a process that was stopped finds it over when it goes on.
+        // A timeout alone proves nothing: it has always passed when a paused process resumes.
         for _ in 0..LOOK_WAITS_MAX {
             if self.looks.may_answer(boot_now()) {
                 return self.fenced().map_or(Ok(()), Err);
@@ -272,7 +275,7 @@ impl HeadKeeper {
         if self.looks.may_answer(boot_now()) {
             return self.fenced().map_or(Ok(()), Err);
         }
-        Err("no look at the set's head in its store ended in time: nothing is answered before one does".into())
+        Err("no read of the set's head in its store finished in time: nothing is answered before one does".into())
     }
 
     /// Asks the uploader for a checkpoint soon.
@@ -281,23 +284,24 @@ impl HeadKeeper {
         self.asked.notify_one();
     }
 
-    /// Whether somebody asks now. Whoever goes by it leaves the question open for [`HeadKeeper::take_wanted`].
+    /// Whether a checkpoint is requested. The request stays until [`HeadKeeper::take_wanted`].
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// Whether somebody asked since.
+    /// Whether a checkpoint was requested; clears the request.
     pub fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// The last checkpoint that was seen in the store or committed here.
+    /// The last checkpoint seen in the store or committed here.
     pub fn covered(&self) -> Option<Covered> {
         *self.covered.borrow()
     }
 
-    /// Whether the head names a checkpoint that this gateway made as the leader of `term`. Until then it may name one of an earlier leader that
-    /// never came to be told to the group: to the Raft state alone its objects look like orphans, and a recovery needs them.
+    /// Whether the head names a checkpoint that this gateway made as the leader of `term`. Until then it may name one
+    /// of an earlier leader that was never reported to the group. From the Raft state alone, that checkpoint's objects
+    /// look like orphans, but a recovery needs them.
     pub fn committed_in(&self, term: Term) -> bool {
         *self.committed.locked() == Some(term)
     }
@@ -307,7 +311,7 @@ impl HeadKeeper {
         *self.committed.locked() = Some(term);
     }
 
-    /// While this is held no checkpoint is under way here, or it is the holder's.
+    /// While this is held, no checkpoint runs here except the holder's.
     pub async fn checkpoint_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
@@ -317,12 +321,12 @@ impl HeadKeeper {
         open(&self.parts.key, head).is_ok_and(|head| head.life == self.parts.life && head.content.root == root)
     }
 
-    /// Where the head lies, with everything else of the set.
+    /// The store of the head and of everything else of the set.
     pub fn store(&self) -> &dyn ObjectStore {
         &*self.parts.store
     }
 
-    /// Which life of the set this is.
+    /// The life of the set.
     pub fn life(&self) -> SetLife {
         self.parts.life
     }
@@ -331,7 +335,7 @@ impl HeadKeeper {
         keys::head(self.parts.key.set)
     }
 
-    /// Heads are written with this keyring from now on. Where this gateway leads, the one in the store is replaced if it has another.
+    /// Heads are written with this keyring from now on. If this gateway leads, a head with another keyring is replaced.
     pub fn set_keyring(&self, keyring: Keyring) {
         let mut known = self.parts.keyring.locked();
         if *known != keyring {
@@ -376,20 +380,20 @@ impl HeadKeeper {
             }
             match open_all(&self.parts.key, &object.body) {
                 Ok((head, keyring)) => {
-                    // A stale read of an earlier life counts its pins otherwise.
+                    // An older life's head, from a stale read, has other pins.
                     if head.life == self.parts.life {
                         self.note_stored(keyring, head.links.clone());
                     }
                     return Ok(Some((head, object.version)));
                 }
-                // Bytes may be spoilt on their way; what is bad in the store stays bad.
+                // Data may be damaged in transit; a head that is bad in the store stays bad.
                 Err(_) if tries < READS_MAX => tries += 1,
                 Err(error) => return Err(self.unopened(&object.body, key, error)),
             }
         }
     }
 
-    /// Compares what was read with this life; fences where another one is found (H1).
+    /// Compares a head with this life; fences if it is another life's (H1).
     fn judge(&self, head: &Head) -> Result<(), KeepError> {
         let ours = self.parts.life;
         match head.standing(ours) {
@@ -401,8 +405,8 @@ impl HeadKeeper {
             // H4.
             Standing::Taken if head.life.generation == DELETED_GENERATION => {
                 let why = format!(
-                    "set {} is deleted: a tombstone stands in the place of its head in its store. It is never served again; this gateway \
-                     removes what it has of it as soon as it hears of the deletion from the others",
+                    "set {} is deleted: a tombstone is in the place of its head in its store. It is never served again; this gateway \
+                     removes its copy as soon as it learns of the deletion from the others",
                     self.parts.name
                 );
                 self.fence(&why);
@@ -432,14 +436,14 @@ impl HeadKeeper {
         }
         tracing::error!(set = %self.parts.name, "{why}");
         metrics::counter!("holdfast_sets_fenced_total").increment(1);
-        // For the next start, should the store not answer then.
+        // For the next start, in case the store does not answer then.
         if let Err(error) = holdfast_folder::write(&self.parts.note, format!("{why}\n").as_bytes()) {
-            tracing::error!(note = %self.parts.note.display(), %error, "the fence is not noted on disk; the store has it");
+            tracing::error!(note = %self.parts.note.display(), %error, "the fence could not be written to disk; the store has it");
         }
     }
 
-    /// Whether the store says, in answer to this question, that the set is this life's. No answer in time, no head, or one that cannot be read
-    /// are no yes: who asks is about to delete.
+    /// Whether the store confirms, in answer to this call, that the set is this life's. A timeout, no head, or an
+    /// unreadable head count as no: the caller is about to delete.
     pub async fn still_ours(&self) -> bool {
         match tokio::time::timeout(LOOK_LIMIT, self.read()).await {
             Ok(Ok(Some((head, _)))) => self.judge(&head).is_ok(),
@@ -447,16 +451,16 @@ impl HeadKeeper {
         }
     }
 
-    /// Reads the head once, and draws the conclusions. `None` where the store has no head, or did not answer.
+    /// Reads the head once and acts on the result. `None` if the store did not answer.
     async fn look(&self) -> Option<Result<Option<Head>, KeepError>> {
         let sent = boot_now();
         self.looks.send(sent);
         let looked = self.look_once().await;
         match looked {
             Some(Ok(Some(_))) => self.looks.told(sent, Word::Ours),
-            // H1: nothing is answered until group 0 has told.
+            // H1: nothing is answered until group 0 has the new stores.
             Some(Err(KeepError::Moved { .. } | KeepError::Buried { .. })) => self.looks.told(sent, Word::Elsewhere),
-            // Whose it is was told all the same.
+            // The read still showed the owner.
             Some(Err(KeepError::OtherKey { .. })) => self.looks.told(sent, Word::Ours),
             _ => self.looks.told(sent, Word::None),
         }
@@ -487,7 +491,8 @@ impl HeadKeeper {
         Some(judged)
     }
 
-    /// Looks at the start; at the begin of each leadership; and while this gateway leads, as often as `looks` says or somebody waits for it.
+    /// Reads the head at the start, at the beginning of each leadership, and while this gateway leads: as often as
+    /// `looks` requires or a caller waits for it.
     pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
         let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
         let mut tried = None;
@@ -510,7 +515,7 @@ impl HeadKeeper {
                     self.begin(&server, term).await;
                 }
                 if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
-                    // The look took its time.
+                    // The read took time, so the state is noted again.
                     self.note_here(&server, Some(term));
                     self.replace_around(term).await;
                 }
@@ -529,7 +534,7 @@ impl HeadKeeper {
         }
     }
 
-    /// There is no head: a new set's leader makes the first. Where a checkpoint exists, the next one writes it.
+    /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.
     async fn begin(&self, server: &SetServer, term: Term) {
         if server.host.with(|m| m.state().checkpoint.is_some()) {
             self.want_checkpoint();
@@ -542,7 +547,7 @@ impl HeadKeeper {
             Ok(Ok(_)) => {
                 tracing::info!(set = %self.parts.name, generation = self.parts.life.generation, "first head written")
             }
-            // R12: the next look says what is there.
+            // R12: the next read shows the result.
             Ok(Err(error)) => tracing::debug!(set = %self.parts.name, %error, "first head not written yet"),
             Err(_) => {}
         }
@@ -552,7 +557,7 @@ impl HeadKeeper {
         Head { life: self.parts.life, raised_for: 0, name: self.parts.name.clone(), epoch, covered, content, links }
     }
 
-    /// A version of the head under an id of its own: no two versions have the same bytes (R12).
+    /// Seals a version of the head under its own id: no two versions have the same bytes (R12).
     fn seal(&self, head: &Head, keyring: &Keyring, term: Term) -> Bytes {
         let random = crate::random::random_u128();
         let id = ObjectId { term, member: self.parts.member, boot: self.parts.boot, random };
@@ -560,7 +565,7 @@ impl HeadKeeper {
     }
 }
 
-/// Opens a head under the id that its own header names.
+/// Opens a head under the id in its header.
 ///
 /// # Errors
 /// [`HeadError`].
@@ -571,12 +576,12 @@ pub fn open(key: &SetKey, bytes: &[u8]) -> Result<Head, HeadError> {
 fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
     let (header, keyring) = read_keyring(bytes)?;
     let head = open_head(&key.opener(header.object), bytes)?;
-    // Z2: nor is the next head under a lower one.
+    // Z2: the next head may not use a lower one either.
     key.seen(header.key_id);
     Ok((head, keyring))
 }
 
-/// What a checkpoint at `at` will say of the set; `None` where another one has begun since.
+/// Content of the head for a checkpoint at `at`; `None` if another checkpoint has begun since.
 pub fn content_at(
     begun: Option<(LogId, &SetState)>,
     at: LogId,

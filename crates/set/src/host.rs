@@ -1,6 +1,6 @@
 //! A set's replicated state on this node: [`SetMachine`] behind one lock, as a state machine of its Raft group.
 //!
-//! Everything under the lock is memory only: apply does no I/O, ever; a read takes the lock for its lookup alone.
+//! Everything under the lock is in memory only: apply never does I/O; a read takes the lock only for its lookup.
 
 use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
@@ -14,18 +14,18 @@ use holdfast_volume::machine::{Event, SetMachine, SnapshotError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Encodes an answer for the way through the group. "Written" is one byte, made without allocation: it answers every write.
+/// Encodes an answer for the group. "Written" is one byte, without allocation: it answers every write.
 pub fn encode_answer(answer: &SetAnswer) -> Bytes {
     if matches!(answer, SetAnswer::Written) {
         return Bytes::from_static(WRITTEN);
     }
-    // Serialising to memory has no way to fail; an empty answer would not decode and read as unknown.
+    // Serialising to memory cannot fail; an empty answer would not decode and count as unknown.
     postcard::to_stdvec(&(1u8, answer)).map(Bytes::from).unwrap_or_default()
 }
 
 const WRITTEN: &[u8] = &[0];
 
-/// Reads what [`encode_answer`] wrote; `None` for anything else.
+/// Decodes an answer of [`encode_answer`]; `None` for anything else.
 pub fn decode_answer(bytes: &[u8]) -> Option<SetAnswer> {
     match bytes.first() {
         Some(0) if bytes == WRITTEN => Some(SetAnswer::Written),
@@ -50,19 +50,20 @@ struct Inner {
     grant: Option<GrantSeen>,
 }
 
-/// The state machine of one set's group. Shared between the group and those who serve.
+/// The state machine of one set's group. Shared between the group and the set's tasks.
 pub struct SetHost {
     inner: Mutex<Inner>,
-    /// Rings at every applied entry that is not a write, and at every install.
+    /// Notified at every applied entry that is not a write, and at every install.
     changed: Notify,
-    /// Rings at every applied checkpoint begin or end.
+    /// Notified at every applied begin or end of a checkpoint.
     checkpoint: Notify,
-    /// Why the last checkpoint that was begun here has come to no end.
+    /// Why the last checkpoint begun here failed.
     unfinished: Mutex<Option<String>>,
 }
 
 impl SetHost {
-    /// A set before its first entry: empty, or as it was found in its store, or as a clone. Every replica begins alike.
+    /// A set before its first entry: empty, as found in its store, or a clone. Every replica begins with the same
+    /// state.
     pub fn new(entry: &SetEntry, links: &Links) -> Self {
         let state = match &entry.restored {
             None => SetState::new(entry.base_epoch),
@@ -77,7 +78,7 @@ impl SetHost {
         self.inner.locked()
     }
 
-    /// Looks at the machine under the lock; `look` must be short and must not wait.
+    /// Reads the machine under the lock; `look` must be short and must not wait.
     pub fn with<T>(&self, look: impl FnOnce(&SetMachine) -> T) -> T {
         look(&self.inner().machine)
     }
@@ -105,22 +106,22 @@ impl SetHost {
         self.inner().machine.sealed()
     }
 
-    /// A checkpoint came to no end here, or one did.
+    /// Records that a checkpoint failed here, or that one succeeded.
     pub fn note_unfinished(&self, why: Option<String>) {
         *self.unfinished.locked() = why;
     }
 
-    /// Why the last checkpoint that was begun here has come to no end; it is begun again.
+    /// Why the last checkpoint begun here failed; it is started again.
     pub fn unfinished(&self) -> Option<String> {
         self.unfinished.locked().clone()
     }
 
-    /// Wakes at the next change of the small state.
+    /// Notified at the next change of the small state.
     pub fn changed(&self) -> &Notify {
         &self.changed
     }
 
-    /// Wakes when a checkpoint began or ended.
+    /// Notified when a checkpoint begins or ends.
     pub fn checkpoint(&self) -> &Notify {
         &self.checkpoint
     }
@@ -135,11 +136,11 @@ fn unfit(error: &SnapshotError) -> Unfit {
 
 impl StateMachine for SetHost {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
-        // Checksums first: under the lock only the index is touched.
+        // Checksums first: only the index is touched under the lock.
         let entry = match entry::decode(&payload) {
             Ok(entry) => entry,
             Err(e) => {
-                // R11: a committed entry that this replica cannot read. Going on would make it differ from the others.
+                // R11: this replica cannot read a committed entry. If it continued, it would differ from the others.
                 tracing::error!(%id, error = %e, "R11: a committed entry does not decode; this gateway stops");
                 std::process::abort();
             }
@@ -152,7 +153,7 @@ impl StateMachine for SetHost {
             }
             applied
         };
-        // A retired index may be large: it is freed here, outside the lock.
+        // A retired index may be large: it is freed here, outside of the lock.
         drop(applied.retired);
         match applied.event {
             None => {}

@@ -1,5 +1,5 @@
-//! Where the cluster keys come from: a key file, or a passphrase in a file or an environment variable; the present one, and while it is
-//! changed the one before.
+//! Loads the cluster keys from a key file, or from a passphrase in a file or an environment variable: the current key,
+//! and during a change of the key also the previous one.
 
 use crate::set_key::SetKey;
 use holdfast_control::cluster::SetEntry;
@@ -14,40 +14,41 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Salt of a passphrase's derivation where `passphrase_kdf` is not set: what every gateway of every cluster used before there was such a
-/// setting. Equal passphrases give equal keys then.
+/// Salt of the key derivation if `passphrase_kdf` is not set: used by every gateway of every cluster before that
+/// setting existed. Equal passphrases then give equal keys.
 pub const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
-/// What a person does who has no key file.
+/// Advice if the key file is missing.
 const MAKE_KEY: &str = "create it with: head -c 32 /dev/urandom > KEYFILE; chmod 600 KEYFILE";
 
-/// … and no file with a passphrase.
+/// … and if the passphrase file is missing.
 const MAKE_PASSPHRASE: &str = "write the passphrase into it, one line of text; chmod 600 FILE";
 
-/// Where a cluster key is found: exactly one of file, passphrase file and environment variable.
+/// Source of a cluster key: exactly one of file, passphrase file and environment variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySource {
-    /// File with the key: 32 random bytes, or the same as 64 hex digits.
+    /// File with the key: 32 random bytes, or 64 hex digits.
     pub file: Option<PathBuf>,
     /// File with a passphrase, one line.
     pub passphrase_file: Option<PathBuf>,
     /// Name of the environment variable that holds a passphrase.
     pub passphrase_env: Option<String>,
-    /// How the key is derived from the passphrase: parameters and salt of Argon2id. `None`: a salt that all clusters share.
+    /// Derivation of the key from the passphrase: parameters and salt of Argon2id. `None`: a salt that all clusters
+    /// share.
     pub passphrase_kdf: Option<String>,
 }
 
 impl KeySource {
-    /// Whether any source is named.
+    /// Whether any source is set.
     pub fn any(&self) -> bool {
         self.file.is_some() || self.passphrase_file.is_some() || self.passphrase_env.is_some()
     }
 }
 
-/// The cluster key cannot be had.
+/// The cluster key cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// A file.
+    /// A file cannot be read.
     #[error("{path}: {source}; {next}")]
     Read {
         /// The file.
@@ -55,28 +56,28 @@ pub enum KeyError {
         /// The reason.
         #[source]
         source: std::io::Error,
-        /// What a person does about it.
+        /// Advice for the user.
         next: &'static str,
     },
-    /// A file that is far longer than any key or passphrase.
+    /// A file that is much longer than any key or passphrase.
     #[error("{path}: {source}: it is no key and no passphrase")]
     Long {
         /// The file.
         path: PathBuf,
-        /// What was found and expected.
+        /// The found and expected values.
         #[source]
         source: std::io::Error,
     },
-    /// The variable.
+    /// The variable is not set.
     #[error("environment variable {name}: found none, expected a passphrase")]
     Env {
         /// Its name.
         name: String,
     },
-    /// What was found is no key.
+    /// The content is not a key.
     #[error("{place}: {source}")]
     Bad {
-        /// Where it was found.
+        /// Its source.
         place: String,
         /// The reason.
         #[source]
@@ -87,24 +88,24 @@ pub enum KeyError {
     None,
 }
 
-/// One cluster key, and how it comes from its passphrase if it does.
+/// One cluster key, with its derivation if it comes from a passphrase.
 #[derive(Debug)]
 struct Known {
     key: ClusterKey,
     passphrase: Argon2id,
 }
 
-/// The cluster keys at hand: the one that wraps, and while a change of it is under way the one before.
+/// The known cluster keys: the one that wraps, and during a change also the previous one.
 #[derive(Debug)]
 pub struct ClusterKeys {
     current: Known,
     previous: Option<Known>,
-    /// For who reads a store and has a passphrase alone: the store says how its key comes from it.
+    /// For reading a store with only a passphrase: the store says how its key is derived.
     source: Option<KeySource>,
 }
 
 impl ClusterKeys {
-    /// Those of a gateway: `[key]`, and `[key_previous]` where it names a source.
+    /// Loads a gateway's keys: `[key]`, and `[key_previous]` if it names a source.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -113,7 +114,7 @@ impl ClusterKeys {
         Ok(Self { current: load(current, None)?, previous, source: None })
     }
 
-    /// The one that `config` names, for reading a store: a passphrase leads to the key by what the store says of it.
+    /// Loads the key of `config` for reading a store; a passphrase is used with the derivation that the store names.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -121,12 +122,12 @@ impl ClusterKeys {
         Ok(Self { current: load(config, None)?, previous: None, source: Some(config.clone()) })
     }
 
-    /// What new things are wrapped by.
+    /// The key that wraps new keys.
     pub fn current(&self) -> &ClusterKey {
         &self.current.key
     }
 
-    /// What still opens older ones.
+    /// The key that still opens older ones.
     pub fn previous(&self) -> Option<&ClusterKey> {
         self.previous.as_ref().map(|known| &known.key)
     }
@@ -136,20 +137,20 @@ impl ClusterKeys {
         all.into_iter().find(|known| known.key.fingerprint() == fingerprint)
     }
 
-    /// The key with this fingerprint, if it is at hand.
+    /// The key with this fingerprint, if known.
     pub fn get(&self, fingerprint: KeyFingerprint) -> Option<&ClusterKey> {
         self.known(fingerprint).map(|known| &known.key)
     }
 
-    /// The key that wrapped `wrapped`, else the current one, which then says what is wrong.
+    /// The key that wrapped it; otherwise the current one, which then reports the error.
     fn by(&self, wrapped_by: Option<KeyFingerprint>) -> &ClusterKey {
         wrapped_by.and_then(|by| self.get(by)).unwrap_or(&self.current.key)
     }
 
-    /// Opens a set's data key, whichever of the keys wrapped it.
+    /// Opens a set's data key with the cluster key that wrapped it.
     ///
     /// # Errors
-    /// [`SealError`], of the current key where none is the right one.
+    /// [`SealError`] of the current key, if none is right.
     pub fn unwrap(&self, wrapped: &[u8], set: SetId, key_id: u32) -> Result<DataKey, SealError> {
         self.by(wrapped_by(wrapped)).unwrap(wrapped, set, key_id)
     }
@@ -157,31 +158,31 @@ impl ClusterKeys {
     /// Opens all data keys of a set.
     ///
     /// # Errors
-    /// [`SealError`], of the first that does not open.
+    /// [`SealError`] of the first that does not open.
     pub fn unwrap_ring(&self, ring: &[u8], set: SetId) -> Result<BTreeMap<u32, DataKey>, SealError> {
         split_ring(ring)?.into_iter().map(|(id, wrapped)| Ok((id, self.unwrap(wrapped, set, id)?))).collect()
     }
 
-    /// The data keys of a set, as group 0 has them.
+    /// The data keys of a set, as in group 0.
     ///
     /// # Errors
-    /// [`SealError`], of the first that does not open; also where what things are sealed under is not among them.
+    /// [`SealError`] of the first that does not open, or if the sealing key is missing.
     pub fn set_key(&self, set: SetId, entry: &SetEntry) -> Result<SetKey, SealError> {
         of_ring(set, self.unwrap_ring(&entry.wrapped_key, set)?, entry.key_id)
     }
 
-    /// Opens the key of this node's files, whichever of the keys wrapped it.
+    /// Opens the key of this node's files with the cluster key that wrapped it.
     ///
     /// # Errors
-    /// [`SealError`], of the current key where none is the right one.
+    /// [`SealError`] of the current key, if none is right.
     pub fn unwrap_node(&self, wrapped: &[u8], disk: u128) -> Result<NodeKey, SealError> {
         self.by(node_wrapped_by(wrapped)).unwrap_node(wrapped, disk)
     }
 
-    /// Opens what a head, which is under `key_id`, says of its set's keys.
+    /// Opens the keyring of a head that is under `key_id`.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, as text for users.
     pub fn open_keyring(&self, keyring: &Keyring, set: SetId, key_id: u32) -> Result<SetKey, String> {
         let ring = &keyring.wrapped_key;
         let error = match self.unwrap_ring(ring, set).and_then(|keys| of_ring(set, keys, key_id)) {
@@ -195,7 +196,7 @@ impl ClusterKeys {
                 let keys = split_ring(ring).and_then(|ring| ring.into_iter().map(open).collect());
                 keys.and_then(|keys| of_ring(set, keys, key_id)).map_err(|e: SealError| e.to_string())
             }
-            // A passphrase under other parameters is another key: say which, they are no secret.
+            // A passphrase with other parameters gives another key: name the parameters, which are not secret.
             _ if keyring.passphrase != self.current.passphrase => {
                 Err(format!("{error}; if it is a passphrase's, it needs passphrase_kdf = \"{}\"", keyring.passphrase))
             }
@@ -203,17 +204,17 @@ impl ClusterKeys {
         }
     }
 
-    /// What a set's head says of its keys, so that the cluster key alone opens it.
+    /// The keyring for a set's head, with which the cluster key alone opens it.
     pub fn keyring_of(&self, entry: &SetEntry) -> Keyring {
         let known = ring_wrapped_by(&entry.wrapped_key).and_then(|by| self.known(by)).unwrap_or(&self.current);
         Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: known.passphrase }
     }
 
-    /// The key that a new set's data key is wrapped by: that of the newest set, so that between the settings and the change of the key
-    /// every gateway can open it.
+    /// The key that wraps a new set's data key: the same as for the newest set. So every gateway can open it between
+    /// the change of the settings and the change of the key.
     ///
     /// # Errors
-    /// It is not at hand.
+    /// That key is not known here.
     pub fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
         match sets.values().next_back().and_then(|entry| ring_wrapped_by(&entry.wrapped_key)) {
             Some(by) => self.get(by).ok_or(by),
@@ -237,16 +238,16 @@ fn of_ring(set: SetId, keys: BTreeMap<u32, DataKey>, seals: u32) -> Result<SetKe
     SetKey::of_ring(set, keys, seals).ok_or(SealError::WrappedKeyId { found: newest, expected: seals })
 }
 
-/// How a key comes from a passphrase, with a salt that was never used.
+/// A derivation of a key from a passphrase, with a new random salt.
 pub fn new_passphrase_kdf() -> Argon2id {
     Argon2id::ours(crate::random::random_u128().to_le_bytes())
 }
 
-/// Whoever reads the cluster key reads everything.
+/// Warns of a readable key file: access to the cluster key gives access to all data.
 fn warn_of_readers(path: &Path) {
     let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode() & 0o777);
     if mode & 0o077 != 0 {
-        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "the cluster key can be read by others than its owner: chmod 600");
+        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "other users can read the cluster key: chmod 600");
     }
 }
 
@@ -258,7 +259,8 @@ fn unread(path: &Path, source: std::io::Error, next: &'static str) -> KeyError {
     }
 }
 
-/// Loads the cluster key from the one source that `config` names; a passphrase by `by`, else by what the settings say.
+/// Loads the cluster key from the one source that `config` names; a passphrase with the derivation `by`, otherwise with
+/// the one in the settings.
 fn load(config: &KeySource, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
     let written = written.map_err(|source| KeyError::Bad { place: "passphrase_kdf".to_string(), source })?;

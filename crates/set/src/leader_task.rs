@@ -1,4 +1,5 @@
-//! The loop of a background task that only a set's leader does: collection, repair, store migration, schedule, pins of clones, the mirror in an etcd.
+//! The loop of a background task that only a set's leader runs: collection, repair, store migration, schedule, pins of
+//! clones, the mirror in an etcd.
 //!
 //! ```text
 //!   pause ──▶ this gateway leads, has applied an entry of its term, and is not fenced?
@@ -6,7 +7,7 @@
 //!     │          ▼                     ├─ done ────▶ the usual pause
 //!     └──────────┴─────────────────────┴─ failed ──▶ the pause after a failure, doubled each time up to its bound
 //! ```
-//! Owns: when a task has its turn. Does not own: what it does then; a task that fails says so itself.
+//! Owns: when a task runs. Does not own: its work; a task logs its own failures.
 
 use super::server::SetServer;
 use holdfast_types::Term;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long a task rests between two turns.
+/// Pauses of a task between two turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pauses {
-    /// After a turn that was done, and while this gateway does not lead.
+    /// After a successful turn, and while this gateway does not lead.
     pub usual: Duration,
     /// After the first failure.
     pub failed: Duration,
-    /// After many.
+    /// After many failures.
     pub failed_max: Duration,
 }
 
@@ -31,27 +32,27 @@ impl Pauses {
         Self { usual, failed, failed_max: failed }
     }
 
-    /// Twice the usual pause after the first failure, and so on up to `failed_max`.
+    /// Twice the usual pause after the first failure, doubled up to `failed_max`.
     pub(crate) const fn doubling(usual: Duration, failed_max: Duration) -> Self {
         Self { usual, failed: usual.saturating_mul(2), failed_max }
     }
 }
 
-/// The turn came to nothing: the next one is later. The task has said why.
+/// The turn failed, and the next one comes later. The task has logged the reason.
 pub(crate) struct Failed;
 
-/// What the leader does again and again. Both may be dropped at any await when the set stops at this gateway.
+/// Repeated work of the leader. Both futures may be dropped at any await when the set stops at this gateway.
 pub(crate) trait LeaderTask: Send {
-    /// One turn of the leader of `term`.
+    /// One turn as the leader of `term`.
     fn turn(&mut self, term: Term) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// This gateway does not lead: what was learnt as the leader may be old by the next time.
+    /// This gateway does not lead: facts learned as the leader may be outdated at the next leadership.
     fn idle(&mut self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// Gives `task` its turns until `stop`.
+/// Runs the turns of `task` until `stop`.
 pub(crate) async fn run(server: Arc<SetServer>, mut task: impl LeaderTask, pauses: Pauses, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -59,7 +60,7 @@ pub(crate) async fn run(server: Arc<SetServer>, mut task: impl LeaderTask, pause
     }
 }
 
-/// The same without an end, for a caller that drops it.
+/// The same without an end; the caller drops it.
 pub(crate) async fn turns(server: &SetServer, task: &mut impl LeaderTask, pauses: Pauses) {
     let Pauses { usual, failed, failed_max } = pauses;
     let (mut pause, mut after_failure) = (usual, failed);

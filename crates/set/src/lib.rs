@@ -1,4 +1,4 @@
-//! One volume set on this node: its replicated state, who serves it, the write path, the read path, the uploader.
+//! One volume set on this node: its replicated state, its lease, the write path, the read path and the uploader.
 //!
 //! ```text
 //!   exports ─▶ server ─▶ sequencer ─▶ group (raft) ─▶ host (apply)
@@ -8,8 +8,10 @@
 //!                        uploader (leader only) ┴──────────────────┘
 //! ```
 //!
-//! Owns: the tasks of one set, what it does with its store (upload, collection, repair, checking, recovery), the keys that open it, group 0 as this node has applied it.
-//! Does not own: decisions (control, volume), consensus (raft), the store's protocol (store), sockets (front), which sets run here (gateway).
+//! Owns: the tasks of one set; upload, collection, repair, checking and recovery in its store; the keys that open it;
+//! group 0 as applied on this node.
+//! Does not own: decisions (control, volume), consensus (raft), the store's protocol (store), sockets (front), the
+//! choice of sets that run here (gateway).
 
 mod ahead;
 pub mod authority;

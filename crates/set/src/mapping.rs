@@ -1,7 +1,9 @@
-//! What is in the store: roots, their leaves, and pages of the map, extents of segments, each opened and checked once and then cached.
+//! Access to the store: roots, their leaves, map pages, and extents of segments. Each is opened and checked once and
+//! then cached.
 //!
-//! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
-//! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
+//! All objects are immutable (R7), so cached content is never stale: a place names the same content for ever. Reads
+//! retry while the store does not answer (R8: they wait for the end of an S3 outage). Bad bytes are an error
+//! immediately (R9).
 
 use crate::bases::{At, KeyOf, Origins};
 use crate::reader::Part;
@@ -24,37 +26,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Extents that one read, or one reading ahead, fetches at once.
+/// Extents that one read, or one prefetch, fetches concurrently.
 const EXTENTS_AT_ONCE: usize = 8;
 
-/// Between two tries of a read that the store did not answer, at most.
+/// Maximum pause between two attempts of a read that the store did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// An object that a root names is there (H2), whatever one answer says: so often it is asked for again before it is taken for lost. With the pauses between, three
-/// seconds; a stale answer does not last as long.
+/// Number of requests before a missing object counts as lost. A root names it, so it should exist (H2), and one answer
+/// may be stale. With the pauses this takes three seconds, longer than a stale answer lasts.
 const MISSING_TRIES: u32 = 6;
 
-/// Bytes that are not what was written are fetched anew so often before the object is taken for damaged: they may have been spoilt on their way.
+/// Number of fetches before an object with wrong bytes counts as damaged: the bytes may have been damaged in transit.
 const DAMAGED_TRIES: u32 = 3;
 
-/// Leaves of pages that a gateway keeps of a root for itself, in bytes as they are in memory: all of them up to some 28 TiB of random extents. Those beyond it are
-/// in the cache, as long as they stay there, and in the store.
+/// Memory for a root's leaves of pages: enough for all leaves of some 28 TiB of random extents. Further leaves are in
+/// the cache while they fit, and in the store.
 pub const LEAF_BYTES: u64 = 64 << 20;
 
-/// What a read from the store failed with.
+/// Why a read from the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The store has not got it, refuses it, or the gateway is stopping.
+    /// The store does not have the object or refuses the read.
     #[error("store: {0}")]
     Store(#[from] Arc<StoreError>),
-    /// The bytes are not what they must be (R9).
+    /// The bytes are wrong (R9).
     #[error("{what} {object}: {reason}")]
     Bad {
         /// Root, leaf, page or extent.
         what: &'static str,
         /// The object.
         object: ObjectId,
-        /// What was found and expected.
+        /// The found and expected values.
         reason: String,
     },
     /// The gateway is stopping.
@@ -68,8 +70,8 @@ impl From<StoreError> for MapError {
     }
 }
 
-/// Told the bytes of each request before it is sent: for who pays for what it takes of the store. What is in memory or on disk here, or comes with somebody else's
-/// request, costs nothing.
+/// Called with each request's size before it is sent, for rate limiting. Data in memory, on local disk, or in another
+/// caller's request costs nothing.
 pub(super) type Pay<'a> = &'a (dyn Fn(u64) + Sync);
 
 pub use crate::set_key::SetKey;
@@ -80,7 +82,7 @@ mod partial;
 pub(super) use opened::aside;
 pub(crate) use opened::{span, together};
 
-/// What finds extents.
+/// The index in which extents are found.
 #[derive(Clone)]
 enum Node {
     Page(Arc<Page>),
@@ -96,7 +98,7 @@ impl Node {
     }
 }
 
-/// One set's way to its store.
+/// One set's access to its store.
 pub struct Mapping {
     /// Its data keys.
     pub key: SetKey,
@@ -105,25 +107,26 @@ pub struct Mapping {
     health: Arc<Health>,
     cache: Cache,
     roots: Arc<Roots<Root>>,
-    /// Those of which not all leaves may be in memory at once.
+    /// Roots whose leaves may be partly in the store.
     partials: Roots<PartialRoot>,
-    /// What leaves of pages of one root may take.
+    /// Memory for one root's leaves of pages.
     leaf_bytes: u64,
     tops: Roots<Top>,
     opening: Flights<Known>,
-    /// Pages, and the leaves that reads found them by.
+    /// Pages, and the leaves in which reads found them.
     pages: ReadCache<Node>,
     pub(super) origins: Origins,
-    /// How far exports are read ahead of their readers.
+    /// How far a read ahead of an export may go.
     pub(super) read_ahead: Sectors,
     stop: CancellationToken,
 }
 
 impl Mapping {
-    /// `page_bytes`: memory for opened pages, beside that of `cache`, whose disk they share. `read_ahead`: how far at most.
+    /// `page_bytes`: memory for opened pages, in addition to that of `cache`, whose disk they share. `read_ahead`:
+    /// maximum distance of a read ahead.
     ///
     /// # Errors
-    /// Too little memory.
+    /// The memory is too small.
     pub fn new(
         key: SetKey,
         store: Arc<dyn ObjectStore>,
@@ -153,19 +156,19 @@ impl Mapping {
         })
     }
 
-    /// With so many bytes for the leaves of pages of one root.
+    /// Sets the memory for one root's leaves of pages.
     #[must_use]
     pub fn with_leaf_bytes(self, leaf_bytes: u64) -> Self {
         Self { leaf_bytes, ..self }
     }
 
-    /// Of a set that may be a clone: where its origins' keys come from.
+    /// For a set that may be a clone: sets the source of its origins' keys.
     #[must_use]
     pub fn with_origins(self, key_of: KeyOf) -> Self {
         Self { origins: Origins::new(key_of), ..self }
     }
 
-    /// Reads the range as `root` has it, perhaps for a scan: what that reads is not to push out of the cache's disk what others read.
+    /// Reads the range as of `root`. Data read for a scan must not push other readers' data out of the disk cache.
     ///
     /// # Errors
     /// [`MapError`].
@@ -178,7 +181,7 @@ impl Mapping {
         demand: Demand,
         out: &mut Vec<Part>,
     ) -> Result<(), MapError> {
-        // What is not in memory is fetched several at once: a large read would else wait for one answer of the store after the other.
+        // Fetches missing extents concurrently: a large read would otherwise wait for one store answer after another.
         let mut missing = Vec::new();
         for place in self.places(root, volume, lba, sectors).await? {
             out.push(match place {
@@ -203,7 +206,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Brings what `root` has of the range into memory; how many extents were not there.
+    /// Loads `root`'s data in the range into memory. Returns the number of extents that were missing.
     ///
     /// # Errors
     /// [`MapError`].
@@ -222,7 +225,7 @@ impl Mapping {
                 _ => None,
             })
             .collect();
-        // Several pieces of one extent are one request.
+        // Several pieces of one extent need one request.
         missing.dedup_by_key(|(_, extent)| extent_key(extent));
         let extents = missing.len() as u64;
         let mut fetched = stream::iter(missing)
@@ -232,24 +235,24 @@ impl Mapping {
         Ok(extents)
     }
 
-    /// Whether the store does not answer as it should; of several, whether none does.
+    /// Whether the store has problems; with several stores, whether all have.
     pub(super) fn in_trouble(&self) -> bool {
         let now = unix_ms();
         match self.store.several() {
-            // Each has a health of its own, and nobody tells the set's.
+            // With several stores each has its own health, and the set's own is not updated.
             Some(several) => several.healths(now).all(|standing| in_trouble(&standing)),
             None => in_trouble(&self.health.standing(now)),
         }
     }
 
-    /// Reads of the set go by this root: it stays in memory.
+    /// Reads of the set use this root: it stays in memory.
     pub(super) fn note_current(&self, at: RootRef) {
         self.roots.note_current(at);
         self.partials.note_current(at);
         self.tops.note_current(at);
     }
 
-    /// A part of what differs between these two is looked for, and perhaps the next one soon.
+    /// These two roots are being compared, part by part: keep both in memory.
     pub(super) fn note_compared(&self, roots: [RootRef; 2]) {
         self.roots.note_compared(roots);
     }
@@ -259,7 +262,7 @@ impl Mapping {
         self.roots.get(at).is_some()
     }
 
-    /// A whole segment, past the cache: for who empties it.
+    /// Reads a whole segment without the cache, to empty it.
     ///
     /// # Errors
     /// [`MapError`]; the bytes are not checked yet.
@@ -268,7 +271,7 @@ impl Mapping {
         self.patient(|| self.store.get(&key)).await
     }
 
-    /// A page of the map.
+    /// Reads a page of the map.
     ///
     /// # Errors
     /// [`MapError`].
@@ -276,7 +279,7 @@ impl Mapping {
         self.page_of(None, place, volume, number).await
     }
 
-    /// A page of an origin's map, whose key this is, or of the set's own.
+    /// Reads a page of the map of `of`: an origin, or the set itself.
     pub(super) async fn page_of(
         &self,
         of: Option<&SetKey>,
@@ -287,7 +290,7 @@ impl Mapping {
         self.page_for(of, place, volume, number, &|_| ()).await
     }
 
-    /// The same, where somebody pays for it.
+    /// The same, charged to `pay`.
     async fn page_for(
         &self,
         of: Option<&SetKey>,
@@ -313,7 +316,7 @@ impl Mapping {
         };
         match self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await? {
             Node::Page(page) => Ok(page),
-            // Numbers of one pack are all of one kind (R7): two places that name it differently.
+            // One pack holds numbers of one kind only (R7): two references disagree on the kind.
             Node::Leaf(_) => {
                 let reason = format!("found a leaf as number {}, expected a page", place.number);
                 Err(MapError::Bad { what: "page", object: place.object, reason })
@@ -321,7 +324,7 @@ impl Mapping {
         }
     }
 
-    /// A page of the map, where it is in memory or on disk here. Never asks the store.
+    /// A page of the map if it is in memory or on local disk. Never reads the store.
     async fn page_if_here(&self, place: &PageRef, volume: VolumeId, number: u32) -> Option<Arc<Page>> {
         let key = BlockKey { object: place.object, number: place.number };
         let open = |sealed: &Bytes| {
@@ -334,12 +337,13 @@ impl Mapping {
         }
     }
 
-    /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again.
+    /// Caches a page that was sealed here: the next checkpoint that changes it needs it again.
     pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
         self.pages.insert(BlockKey { object: place.object, number: place.number }, Node::Page(page));
     }
 
-    /// Keeps sealed parts of an object that was made here, extents or pages, by number and place: each would else be fetched by itself when it is first read.
+    /// Caches sealed parts of an object made here, extents or pages, by number and place: otherwise each would be
+    /// fetched separately at its first read.
     pub async fn keep_sealed(&self, object: ObjectId, body: &Bytes, parts: Vec<(u32, Range<u64>)>) {
         let piece = |(number, range): (u32, Range<u64>)| {
             (BlockKey { object, number }, body.slice(range.start as usize..range.end as usize))
@@ -347,19 +351,20 @@ impl Mapping {
         self.cache.keep_sealed(parts.into_iter().map(piece)).await;
     }
 
-    /// Whether an extent is in memory or on disk here: nobody has read it for long where it is not.
+    /// Whether an extent is in memory or on local disk; if not, it was not read recently.
     pub fn is_at_hand(&self, extent: &MapExtent) -> bool {
         let key = extent_key(extent);
         self.cache.has(&key) || self.cache.has_sealed(&key)
     }
 
-    /// Whether the first part of an object is on disk here: then all of it was put there, as a rule, and may be on its way out. (Not where only that part was
-    /// read here, or stayed because it was read: C7 in `cache`.)
+    /// Whether the first part of an object is on local disk. Usually the whole object was put there, and may be partly
+    /// evicted. (Exceptions: only that part was read here, or it stayed because it was read: C7 in `cache`.)
     pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
         self.cache.has_sealed(&BlockKey { object, number: 0 })
     }
 
-    /// Whether anything that `root` has at the range is in memory or on disk here, as far as that is known without asking the store.
+    /// Whether any of `root`'s data in the range is in memory or on local disk, as far as is known without reading the
+    /// store.
     pub(super) async fn was_at_hand(&self, root: &Root, volume: VolumeId, lba: Lba, sectors: Sectors) -> bool {
         for (number, lba, sectors) in split_by_page(lba, sectors) {
             let Some(place) = root.page(volume, number) else { continue };
@@ -376,7 +381,7 @@ impl Mapping {
         false
     }
 
-    /// A part of a read was in the journal.
+    /// Counts a part of a read that came from the journal.
     pub(super) fn note_journal(&self) {
         self.cache.note_journal();
     }
@@ -390,7 +395,7 @@ impl Mapping {
         demand: Demand,
     ) -> Result<Bytes, MapError> {
         let of = of.unwrap_or(&self.key);
-        // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
+        // R9, R10: the disk cache holds sealed bytes; this process authenticates everything it returns.
         let open = |sealed: &Bytes| {
             let opener = of.opener(extent.object);
             open_extent(&opener, &extent.place, volume, extent.sealed_lba(), sealed)
@@ -406,8 +411,8 @@ impl Mapping {
         part_of(&raw, extent)
     }
 
-    /// Loads anew what turned out not to be what was written: bytes may be spoilt on their way, and what is stored never changes. What stays bad is bad
-    /// where it lies (R9).
+    /// Fetches wrong bytes again: they may have been damaged in transit, and stored bytes never change. If they stay
+    /// wrong, the stored object is damaged (R9).
     pub(super) async fn unspoilt<T, F>(&self, load: impl Fn() -> F) -> Result<T, MapError>
     where
         F: Future<Output = Result<T, MapError>>,
@@ -416,7 +421,7 @@ impl Mapping {
         loop {
             match load().await {
                 Err(MapError::Bad { what, object, reason }) if tries < DAMAGED_TRIES => {
-                    tracing::warn!(%object, what, reason, "R9: not what was written; fetched anew");
+                    tracing::warn!(%object, what, reason, "R9: wrong bytes; fetching them again");
                     metrics::counter!("holdfast_store_spoilt_total").increment(1);
                     if let Some(several) = self.store.several() {
                         several.doubt(object);
@@ -428,14 +433,14 @@ impl Mapping {
         }
     }
 
-    /// Shows people that what a root names is missing or damaged. For who knows that it is still named.
+    /// Reports that an object is missing or damaged although a root names it. The caller knows that it is still named.
     pub fn note_object_trouble(&self, error: &MapError) {
         let now = unix_ms();
         match error {
             MapError::Store(e) => {
                 if let StoreError::NotFound { at } = &**e {
                     let words =
-                        format!("{e}, although a root names it; look for what deleted it, and see `holdfast verify`");
+                        format!("{e}, although a root names it; find out what deleted it, and see `holdfast verify`");
                     self.health.object(now, &at.key, Kind::Missing, &words);
                 }
             }
@@ -447,7 +452,8 @@ impl Mapping {
         }
     }
 
-    /// Asks until the store answers: slow, unreachable, and refused until somebody acts is no answer (R8).
+    /// Repeats until the store answers. Slow, unreachable, or refusing until an operator acts do not count as answers
+    /// (R8).
     pub(super) async fn patient<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, MapError>
     where
         F: Future<Output = Result<T, StoreError>>,
@@ -463,7 +469,7 @@ impl Mapping {
                 Ok(value) => return Ok(value),
                 Err(e) if e.may_pass() || (e.disposition() == Disposition::NotFound && missed < MISSING_TRIES) => {
                     missed += u32::from(e.disposition() == Disposition::NotFound);
-                    tracing::warn!(error = %e, "the store does not answer a read; asking again");
+                    tracing::warn!(error = %e, "the store does not answer a read; retrying");
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = self.stop.cancelled() => return Err(MapError::Stopping),
@@ -480,14 +486,14 @@ fn extent_key(extent: &MapExtent) -> BlockKey {
     BlockKey { object: extent.object, number: extent.place.number }
 }
 
-/// What the map names of an opened extent.
+/// The part of an opened extent that the map names.
 fn part_of(raw: &Bytes, extent: &MapExtent) -> Result<Bytes, MapError> {
     let part = extent.raw_range();
     if part.end > raw.len() {
         let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
         return Err(MapError::Bad { what: "extent", object: extent.object, reason });
     }
-    // A read is charged by its length: what it answers must not keep whole extents that are no longer in the cache.
+    // A read is charged by its length: its result must not keep whole extents in memory that are no longer cached.
     let small = part.len() * 2 < raw.len();
     let part = raw.slice(part);
     Ok(if small { Bytes::copy_from_slice(&part) } else { part })

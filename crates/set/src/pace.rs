@@ -1,4 +1,5 @@
-//! How fast writers may go: a curve over the journal's fill (R8: a filling journal slows writers down, never fails them).
+//! How fast writers may go: a curve over the journal's fill (R8: a filling journal slows writers down, it never fails
+//! them).
 
 use crate::host::SetHost;
 use crate::sequencer::{Admission, Pace};
@@ -6,30 +7,31 @@ use holdfast_log::NodeLog;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All of what client data may use of the journal.
+/// The whole part of the journal that client data may use.
 const FULL: u64 = 1_000_000;
 
-/// Fill of the journal from which on writers are slowed down.
+/// Fill of the journal at which the slowdown begins.
 const SLOW_FROM: u64 = 600_000;
 
 /// The pause of one entry two thirds of the way from [`SLOW_FROM`] to full is 4/3 of this.
 const PAUSE_UNIT: Duration = Duration::from_millis(25);
 
-/// The longest pause of one entry on the curve. Clients wait tens of seconds before they take a device for dead.
+/// The longest pause of one entry on the curve. Clients wait tens of seconds before they consider a device dead.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Between two looks at a full journal.
+/// Time between two checks of a full journal.
 const FULL_RETRY: Duration = Duration::from_millis(20);
 
-/// Extents of the journal index at which writers wait: bounds its memory (about 100 bytes each with the tree around them).
+/// Extents of the journal index at which writers wait: limits its memory (about 100 bytes each, including the tree).
 pub const INDEX_EXTENTS_MAX: u64 = 4_000_000;
 
 const _: () = assert!(SLOW_FROM < FULL);
 
 /// The pace for a fill of `used` out of `room`, in any unit.
 ///
-/// With x from 0 (at `SLOW_FROM`) to 1 (full): a pause of `PAUSE_UNIT · x² / (1 − x)`, at most `PAUSE_MAX`. Hardly felt at first; and the less room is
-/// left, the more slowly it is used up, so that writers feel for minutes what is coming instead of running into a wall.
+/// With x from 0 (at `SLOW_FROM`) to 1 (full), the pause is `PAUSE_UNIT · x² / (1 − x)`, at most `PAUSE_MAX`. The
+/// slowdown is small at first and grows as space runs out, so that writers get slower over minutes instead of stopping
+/// suddenly.
 pub fn pace_for(used: u64, room: u64) -> Pace {
     let fill = u128::from(used) * u128::from(FULL) / u128::from(room.max(1));
     let fill = u64::try_from(fill).unwrap_or(u64::MAX);
@@ -58,7 +60,7 @@ impl JournalPace {
 }
 
 impl JournalPace {
-    /// A sixteenth of the journal: a set that holds less is not what fills it.
+    /// A sixteenth of the journal: a set with less is not the one that fills it.
     pub fn share_bytes(&self) -> u64 {
         self.log.usage().bound_bytes / 16
     }
@@ -67,14 +69,15 @@ impl JournalPace {
 impl Admission for JournalPace {
     fn pace(&self) -> Pace {
         let usage = self.log.usage();
-        // The disk has no room for a further file, whatever the bound says. What is left of the last one is for the entries that free room: who fills it with
-        // client data waits for ever, for a checkpoint that can no longer be noted.
+        // The disk has no space for another file, whatever the limit says. The rest of the last file is reserved for
+        // entries that free space. Client data there would block for ever, because the next checkpoint could not be
+        // noted.
         if usage.stalled.is_some() {
             return Pace::Full(FULL_RETRY);
         }
         let room = usage.bound_bytes.saturating_sub(usage.reserve_bytes);
         let extents = self.host.with(|m| m.extents()) as u64;
-        // The slower of the two; that of a full one is not compared, it waits.
+        // The slower of the two; a full one is not compared but waits.
         match (pace_for(usage.used_bytes, room), pace_for(extents, INDEX_EXTENTS_MAX)) {
             (full @ Pace::Full(_), _) | (_, full @ Pace::Full(_)) => full,
             (Pace::After(a), Pace::After(b)) => Pace::After(a.max(b)),
@@ -93,8 +96,8 @@ mod tests {
     use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name};
     use proptest::prelude::*;
 
-    /// A disk that has less room than the journal was given: client data stops while there is something left for the entries of a checkpoint, which
-    /// frees what it covers.
+    /// A disk with less space than the journal's limit: client data stops while there is still space for the entries of
+    /// a checkpoint, which frees the covered part.
     #[test]
     fn a_disk_that_fills_below_the_bound_leaves_room_for_what_frees_room() -> Result<(), Box<dyn std::error::Error>> {
         const LIMIT: Duration = Duration::from_secs(20);
@@ -107,7 +110,7 @@ mod tests {
             let (sender, receiver) = std::sync::mpsc::channel();
             let entry = Entry { id: LogId::new(1, index), payload: Bytes::from(vec![7; bytes]) };
             group.append(vec![entry], move |result| {
-                // The test may have given up.
+                // The test may have ended.
                 let _ = sender.send(result);
             });
             receiver.recv_timeout(LIMIT).map_err(|_| format!("entry {index} waits for room: {:?}", log.usage()))
@@ -133,7 +136,7 @@ mod tests {
             assert!(index < 1000, "the disk is full: {:?}", log.usage());
         }
         assert!(log.usage().used_bytes < bound_bytes / 4, "far from the bound: {:?}", log.usage());
-        // The checkpoint ends: its entries are committed, and what it covers is purged.
+        // The checkpoint ends: its entries are committed, and the covered part is purged.
         for _ in 0..3 {
             durable(index, 4 << 10)??;
             index += 1;
@@ -155,7 +158,7 @@ mod tests {
         Ok(())
     }
 
-    /// As one number, for comparing; waiting for room is slower than any pause.
+    /// The pace as one number, for comparisons; waiting for space is slower than any pause.
     fn pause(pace: Pace) -> Duration {
         match pace {
             Pace::Go => Duration::ZERO,
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(pace_for(599, 1000), Pace::Go);
         assert!(pause(pace_for(601, 1000)) < Duration::from_millis(1), "hardly felt at first");
         assert_eq!(pause(pace_for(800, 1000)), PAUSE_UNIT / 2);
-        // Slow long before it is full: nothing is left for a wall.
+        // Slow long before it is full, without a sudden stop.
         assert!(pause(pace_for(990, 1000)) > PAUSE_MAX / 3);
         assert_eq!(pace_for(999, 1000), Pace::After(PAUSE_MAX));
         assert_eq!(pace_for(1000, 1000), Pace::Full(FULL_RETRY));
@@ -181,7 +184,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// A curve, not a wall: it never falls, it never jumps, and a thousandth more of fill costs a quarter of the longest pause at most.
+        /// A smooth curve: it never falls, it never jumps, and one more thousandth of fill costs at most a quarter of
+        /// the longest pause.
         #[test]
         fn more_fill_is_never_faster_and_never_much_slower(room in 1_u64 << 20..1 << 50, at in 0_u64..1_000_000, step in 0_u64..1000) {
             let used = |fill: u64| u64::try_from(u128::from(room) * u128::from(fill) / u128::from(FULL)).unwrap_or(u64::MAX);
@@ -191,12 +195,13 @@ mod tests {
             if at + step < FULL {
                 prop_assert!(more - less <= PAUSE_MAX / 4, "{less:?} at {at}, {more:?} at {}", at + step);
             } else {
-                // The last step before full: whoever waits for room from now on has been as slow as the curve goes.
+                // The last step before full: writers that wait for space from here on were already at the slowest pace.
                 prop_assert!(at < FULL - 1000 || less == PAUSE_MAX, "{less:?} at {at}");
             }
         }
 
-        /// The longer the store is away, the more slowly what is left is used up: each tenth of the slowed part takes longer than the one before.
+        /// The longer the store is unavailable, the more slowly the remaining space is used: each tenth of the slow
+        /// part takes longer than the one before.
         #[test]
         fn each_tenth_of_what_is_left_lasts_longer(room in 1_u64 << 20..1 << 40, entries in 10_u64..1000) {
             let tenth = |n: u64| -> Duration {

@@ -1,4 +1,4 @@
-//! Random numbers for names that must never meet: object keys, request ids, tokens.
+//! Random numbers for names that must be unique: object keys, request ids, tokens.
 
 use rand::Rng;
 

@@ -1,7 +1,7 @@
-//! The read path below the lease: pieces from the journal, from segments through the cache, or zeroes.
+//! The read path below the lease: pieces come from the journal, from segments through the cache, or are zeroes.
 //!
-//! A piece of the journal may be purged between lookup and read, because a checkpoint moved it to the store. The place is
-//! then looked up again: what was there is still there, elsewhere (R1).
+//! A piece in the journal may be purged between lookup and read, because a checkpoint moved it to the store. Then the
+//! location is looked up again: the data still exists, elsewhere (R1).
 
 use crate::ahead::{Ahead, Of};
 use crate::bad_reads::Suspects;
@@ -21,15 +21,15 @@ use holdfast_volume::plan::PlannedExtent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How often a place that was purged meanwhile is looked up again. Each time a whole checkpoint must have passed between.
+/// How often a purged location is looked up again. Between two lookups a whole checkpoint must have finished.
 const LOOKUPS_MAX: u32 = 8;
 
-/// Reads of the journal under way at once for one batch of a checkpoint …
+/// Concurrent journal reads for one batch of a checkpoint …
 const BATCH_READS: usize = 8;
-/// … each of about so many bytes, or of one operation.
+/// … each of about this many bytes, or of one operation.
 const BATCH_READ_BYTES: usize = 128 << 10;
 
-/// One part of what was read.
+/// One part of a read's result.
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Bytes as written.
@@ -38,24 +38,25 @@ pub enum Part {
     Zeroes(Sectors),
 }
 
-/// A read that cannot be answered. None of them is told to a client (R8): the connection is closed, or the read waits.
+/// A read that cannot be answered. The client never gets these errors (R8): the connection is closed, or the read
+/// waits.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A bad record (R9).
     #[error("journal: {0}")]
     Journal(#[source] ReadLogError),
-    /// An entry's operation does not check (R9).
+    /// An operation's checksum in an entry does not match (R9).
     #[error("journal entry {index}: {reason}")]
     Operation {
-        /// Its place.
+        /// Its index.
         index: holdfast_types::LogIndex,
-        /// What was found and expected.
+        /// The found and expected values.
         reason: String,
     },
-    /// Map or segment.
+    /// An error of the map or a segment.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The place kept moving.
+    /// The location kept changing.
     #[error("place moved {LOOKUPS_MAX} times while it was read")]
     Moving,
 }
@@ -71,7 +72,7 @@ pub struct RawExtent {
     pub parts: Vec<Bytes>,
 }
 
-/// Where in a batch a piece of an operation belongs.
+/// The target position in a batch of one piece of an operation.
 struct Use {
     extent: usize,
     part: usize,
@@ -91,44 +92,45 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of `host`'s state.
+    /// Creates a reader of `host`'s state.
     pub fn new(group: Group, host: Arc<SetHost>, mapping: Arc<Mapping>) -> Self {
         let ahead = Arc::new(Ahead::new(mapping.read_ahead));
         Self { group, host, mapping, suspects: Arc::default(), ahead }
     }
 
-    /// What did not read back of the journal.
+    /// Journal records that could not be read.
     pub fn suspects(&self) -> &Suspects {
         &self.suspects
     }
 
-    /// A read of `places` came to nothing. It is looked at again by somebody else; who asked for it is not kept waiting.
+    /// A read of `places` failed. Another task reads them again; the caller does not wait for that.
     fn unread(&self, places: &[ReadPlace], error: ReadLogError) -> ReadError {
         self.suspects.unread(places, &error);
         ReadError::Journal(error)
     }
 
-    /// A client reads this: what it will read next may be brought into the cache. Whether it is a scan.
+    /// Reports a client's read, so that the following data may be prefetched into the cache. Returns whether it is a
+    /// scan.
     pub(super) fn client_reads(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Demand {
         self.ahead.reads(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors)
     }
 
-    /// A client says that it will read this soon (NBD_CMD_CACHE).
+    /// A client announces a read of this range (NBD_CMD_CACHE).
     pub(super) fn client_will_read(&self, volume: VolumeId, lba: Lba, sectors: Sectors) {
         self.ahead.will_read(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
     }
 
-    /// The same for exports of a snapshot, each with readers of its own.
+    /// The same for exports of a snapshot, each of which has its own readers.
     pub(super) fn ahead_of_root(&self) -> Ahead {
         Ahead::new(self.mapping.read_ahead)
     }
 
-    /// What is in the store.
+    /// The map of the data in the store.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// What is at the range, as of some moment during the call.
+    /// Reads the range, as of some moment during the call.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -145,9 +147,9 @@ impl Reader {
                 self.mapping.note_current(root);
             }
             match self.read_pieces(volume, &pieces, root, demand).await {
-                // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
+                // A checkpoint, or a snapshot from the leader, replaced the entry meanwhile.
                 Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,
-                // The objects of a root that was replaced are deleted after a grace time, which this read has outlived.
+                // The objects of a replaced root are deleted after a grace time, and this read took longer.
                 Err(ReadError::Map(MapError::Store(e)))
                     if matches!(e.disposition(), Disposition::NotFound) && self.host.root() != root =>
                 {
@@ -163,7 +165,7 @@ impl Reader {
         Err(ReadError::Moving)
     }
 
-    /// What is at the range as `root` has it.
+    /// Reads the range as of `root`.
     ///
     /// # Errors
     /// [`ReadError::Map`].
@@ -203,10 +205,10 @@ impl Reader {
         Ok(parts)
     }
 
-    /// A piece of one operation's data. The whole operation is read, because its checksum covers the whole.
+    /// Reads a piece of one operation's data. The whole operation is read, because its checksum covers all of it.
     ///
     /// # Errors
-    /// [`ReadError`]; R9: also where the journal holds another operation at that place than the index meant.
+    /// [`ReadError`]; R9: also if the journal holds another operation there than the index says.
     pub async fn read_journal(
         &self,
         volume: VolumeId,
@@ -223,13 +225,14 @@ impl Reader {
             self.suspects.odd(at, &reason);
             ReadError::Operation { index: place.index, reason }
         })?;
-        // A read is charged by its length: small rests of large operations must not keep all of them in memory.
+        // A read is charged by its length: a small part must not keep a large operation's buffer in memory.
         let small = piece.len() * 2 < bytes.len();
         Ok(if small { Bytes::copy_from_slice(&piece) } else { piece })
     }
 
-    /// The content of planned extents. Each operation is read and checked once, however many extents have a part of it, and several
-    /// are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after the other.
+    /// Reads the content of planned extents. Each operation is read and checked once, even if several extents use it,
+    /// and several are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after
+    /// another.
     ///
     /// # Errors
     /// As [`Reader::read_journal`].
@@ -269,7 +272,7 @@ impl Reader {
                 for at in uses {
                     let extent = &mut raw[at.extent];
                     let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
-                    // A small rest of a large operation must not keep all of it in memory.
+                    // A small part must not keep a large operation's buffer in memory.
                     let small = piece.len() * 2 < bytes.len();
                     extent.parts[at.part] = if small { Bytes::copy_from_slice(&piece) } else { piece };
                 }
@@ -281,7 +284,7 @@ impl Reader {
 
 type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
 
-/// Operations in journal order, in groups that are read with one call each.
+/// Operations in journal order, grouped by read call.
 fn in_reads(wanted: Wanted) -> Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> {
     let mut reads: Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> = Vec::new();
     let mut bytes = BATCH_READ_BYTES;

@@ -1,7 +1,7 @@
-//! What a cluster is rebuilt from when all its gateways are gone: the heads of its sets in a store, and the cluster key.
+//! Rebuilds a cluster after the loss of all its gateways, from the heads of its sets in a store and the cluster key.
 //!
-//! A listing is a hint only (R7): each set that is found was read by its own key, and the numbers around each listed one are asked for as
-//! well. A set whose head is not found that way is not restored, and nothing of it is touched; later runs may still find it.
+//! A listing is only a hint (R7): each set's head is read by its own key, and the numbers around each listed set are
+//! tried as well. A set whose head is not found that way is not restored and not changed; a later run may find it.
 
 use crate::head::open;
 use crate::keyring::{ClusterKeys, KeyError, KeySource};
@@ -22,27 +22,28 @@ use std::sync::Arc;
 
 pub mod snapshots;
 
-/// Set numbers below and above those of the listing that are asked for by key: a stale listing may lack the newest sets.
+/// Set numbers below and above the listed ones that are tried by key: a stale listing may lack the newest sets.
 const NUMBERS_PROBED: u64 = 32;
 
-/// Sets that a listing may name: as many as a cluster may have, and some that are gone.
+/// Maximum number of sets in a listing: as many as a cluster may have, plus some deleted ones.
 const SETS_LISTED_MAX: usize = 65_536;
 
-/// Heads that are read at once: all numbers around one set. Of several stores, one that does not answer is waited for a while at each.
+/// Heads that are read concurrently: all numbers around one set. If one of several stores does not answer, each read
+/// waits for it for a while.
 const READS: usize = 64;
 
-/// A recovery cannot go on.
+/// Why a recovery cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The store.
+    /// The store failed.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// The cluster key.
+    /// The cluster key failed.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Somebody else replaced the head between the look and the raise.
+    /// Another writer replaced the head between read and raise.
     #[error(
-        "set {name}: its head in the store changed while this ran: another recovery, or its own gateways, are at work; look again, then run it again"
+        "set {name}: its head in the store changed while this ran: another recovery or its own gateways are active; check, then run it again"
     )]
     Changed {
         /// The set.
@@ -51,12 +52,12 @@ pub enum RecoveryError {
     /// More sets than a cluster can have.
     #[error("the store lists more than {max} sets; found {found} so far")]
     TooMany {
-        /// Found.
+        /// Number found.
         found: usize,
-        /// At most.
+        /// The maximum.
         max: usize,
     },
-    /// Generations are used up.
+    /// No higher generation exists.
     #[error("set {name}: found generation {found}, which is the last one")]
     LastGeneration {
         /// The set.
@@ -67,7 +68,7 @@ pub enum RecoveryError {
 }
 
 impl RecoveryError {
-    /// Whether the store may answer at another time.
+    /// Whether a retry may succeed.
     pub fn may_pass(&self) -> bool {
         match self {
             RecoveryError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
@@ -76,7 +77,7 @@ impl RecoveryError {
     }
 }
 
-/// A set as its store has it.
+/// A set as found in its store.
 pub struct Found {
     /// Its number.
     pub set: SetId,
@@ -84,7 +85,7 @@ pub struct Found {
     pub url: String,
     /// Its head.
     pub head: Head,
-    /// What opens it.
+    /// Its wrapped keys.
     pub keyring: Keyring,
     /// Its key, opened.
     pub key: SetKey,
@@ -94,7 +95,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether another head is in its place by now: then it is not raised.
+    /// Whether another head is in its place by now; then it is not raised.
     ///
     /// # Errors
     /// The store does not answer.
@@ -113,18 +114,18 @@ impl std::fmt::Debug for Found {
     }
 }
 
-/// What was found in a store.
+/// Result of a search in a store.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// By number.
     pub sets: Vec<Found>,
-    /// Sets that are there and cannot be opened: another cluster key, or damage.
+    /// Sets that exist but cannot be opened: another cluster key, or damage.
     pub bad: Vec<(SetId, String)>,
-    /// Sets that were there: tombstones stand in their places (ADR 0029).
+    /// Deleted sets, with tombstones in their places (ADR 0029).
     pub deleted: Vec<SetId>,
 }
 
-/// The cluster key from where `config` says; how it comes from a passphrase, each head says.
+/// Loads the cluster key from the source in `config`. Each head says how the key is derived from a passphrase.
 ///
 /// # Errors
 /// [`KeyError`].
@@ -132,8 +133,8 @@ pub fn cluster_key(config: &KeySource) -> Result<ClusterKeys, KeyError> {
     ClusterKeys::of_store(config)
 }
 
-/// Opens the store at `url`, which must be there; endpoint, region and profile come from its query, what that leaves out from the environment, and the keys
-/// from `credentials_file` where one is given.
+/// Opens the store at `url`, which must exist. Endpoint, region and profile come from its query, missing ones from the
+/// environment, and the keys from `credentials_file` if given.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -145,10 +146,11 @@ pub fn open_store(url: &str, credentials_file: Option<&Path>) -> Result<Arc<dyn 
 /// Finds the sets of a store.
 ///
 /// # Errors
-/// [`RecoveryError`]; sets that do not open are part of the answer.
+/// [`RecoveryError`]. Sets that do not open are part of the result.
 pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -> Result<Survey, RecoveryError> {
     let mut numbers = listed(&*store).await?;
-    // Around each that is listed, not all between the lowest and the highest: somebody may have put a key with any number there.
+    // Numbers around each listed set, not all between the lowest and the highest: anybody may have written a key with
+    // any number.
     let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
     let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
     numbers.extend(probed);
@@ -170,7 +172,7 @@ pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -
     Ok(survey)
 }
 
-/// The set numbers that a listing shows, one request for each.
+/// The set numbers in a listing, with one request for each.
 async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError> {
     let mut numbers = BTreeSet::new();
     let mut after: Option<String> = None;
@@ -178,7 +180,7 @@ async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError>
         let page = store.list("sets/", after.as_deref()).await?;
         let key = page.objects.first().map(|object| object.key.clone());
         after = match (key.as_deref().map(keys::set_of), page.more) {
-            // All of that set's keys come before this.
+            // All keys of that set sort before this.
             (Some(Some(set)), _) => {
                 numbers.insert(set.0);
                 Some(format!("sets/{}/zzzz", set.0))
@@ -193,21 +195,21 @@ async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError>
     }
 }
 
-/// A set's head cannot be had.
+/// A set's head cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The store.
+    /// The store failed.
     #[error("store: {0}")]
     Store(#[from] StoreError),
     /// It does not open.
     #[error("{0}")]
     Bad(String),
-    /// The set was deleted, and its key is destroyed.
+    /// The set was deleted, and its key was destroyed.
     #[error("the set was deleted: a tombstone stands in the place of its head, and its key is destroyed")]
     Deleted,
 }
 
-/// Reads and opens one set's head; `None` where there is none.
+/// Reads and opens one set's head; `None` if there is none.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -225,7 +227,7 @@ pub async fn read(
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
     if let Some(to) = holdfast_store::moved_to(&object.body) {
         return Err(bad(&format!(
-            "the set's stores were changed: name these instead: --from-store {to:?}; should they have no head yet, name both: --from-store \"{url} => {to}\""
+            "the set's stores were changed: name these instead: --from-store {to:?}; if they have no head yet, name both: --from-store \"{url} => {to}\""
         )));
     }
     if let Some(seat) = holdfast_store::head_of_several(&object.body) {
@@ -242,35 +244,36 @@ pub async fn read(
     Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
 }
 
-/// Why a set cannot be restored from what was found; asked before anything is changed.
+/// Why a set cannot be restored as found; checked before anything is changed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The root that its head names cannot be read, or not all of its leaves: nothing else can be found, or no checkpoint be made.
+    /// The root that its head names, or one of its leaves, cannot be read: nothing else can be found, or no checkpoint
+    /// can be made.
     Root(String),
-    /// These of its stores have nothing of it: emptied, or other places than the set's.
+    /// These stores have nothing of the set: emptied, or not the set's stores.
     Nothing(Vec<String>),
 }
 
-/// So often a root is looked at before it counts as damaged.
+/// Number of reads of a root before it counts as damaged.
 const DAMAGED_TRIES: u32 = 3;
 
-/// … and in several stores, where each time another object's copy may be found spoilt.
+/// … with several stores, where each read may find another object's copy damaged.
 const SPOILT_COPIES_MAX: u32 = 16;
 
-/// How closely the leaves of a root are looked at before its set is raised.
+/// How thoroughly the leaves of a root are checked before its set is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// Each is read and opened: all that a checkpoint of the new life begins with. Some 10 MiB for 10 TiB.
+    /// Each is read and opened: all that the first checkpoint of the new life needs. Some 10 MiB for 10 TiB.
     Read,
-    /// Only whether the packs that they are in are there, and long enough: a small request for each of up to some 1,000.
+    /// Only that their packs exist and are long enough: a small request for each of up to some 1,000.
     There,
 }
 
-/// Looks whether a set that was found can be restored: its root opens, with all leaves as far as `leaves` says, and each of its stores is its own. Stores that do
-/// not answer are named by `silent`.
+/// Checks whether a set that was found can be restored: its root opens, its leaves pass the check `leaves`, and each
+/// store belongs to it. `silent` lists stores that do not answer.
 ///
 /// # Errors
-/// [`RecoveryError`] where the store does not answer.
+/// [`RecoveryError`] if the store does not answer.
 pub async fn obstacle(
     found: &Found,
     leaves: Leaves,
@@ -298,7 +301,7 @@ pub async fn obstacle(
     }
 }
 
-/// Looks at a root until it is whole, or was found damaged so often that it counts as damaged. What was read of it, where all of it was.
+/// Reads a root until it is good, or until it counts as damaged. Returns the root if all of it was read.
 async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Result<Option<Root>, Damage>, StoreError> {
     let subject = Subject::of(found, None);
     let several = found.store.several();
@@ -311,7 +314,7 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
         };
         tries += 1;
         match looked {
-            // One copy may be spoilt, or one reading of it: of several stores another one is asked first from now on.
+            // One copy, or one read of it, may be damaged: with several stores another one is asked first from now on.
             Err(damage) if tries < most => {
                 if let (Some(several), Some((_, _, object))) = (&several, keys::parse(&damage.key)) {
                     several.doubt(object);
@@ -322,10 +325,11 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
     }
 }
 
-/// Begins the next life of a set, in `cluster`, for the gateway with `disk`: every older life is fenced from then on (H1).
+/// Begins the next life of a set, in `cluster`, for the gateway with `disk`: from then on every older life is fenced
+/// (H1).
 ///
 /// # Errors
-/// [`RecoveryError::Changed`] when the head is not what was found any more; nothing was changed then.
+/// [`RecoveryError::Changed`] if the head is no longer the one found; then nothing was changed.
 pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, RecoveryError> {
     let name = found.head.name.to_string();
     let head = found.head.raised(cluster, disk);
@@ -334,8 +338,8 @@ pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, Re
     }
     let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
     let body = seal_head(&head, &found.keyring, found.key.sealer(id));
-    // R12: an unknown outcome is found out about by the store's own retries; what stays unknown is seen by the next run, which finds its
-    // own disk in the head.
+    // R12: the store's retries resolve an unknown outcome. If it stays unknown, the next run finds its own disk in the
+    // head.
     match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
         Ok(version) => Ok(Found {
             set: found.set,

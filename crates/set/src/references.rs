@@ -1,6 +1,7 @@
-//! What the set's state names in the store, and what a store shows of it: for who deletes what nothing names, and for who copies what something does.
+//! The objects that the set's state names, and the objects in a store's listing. Shared by garbage collection and
+//! repair.
 //!
-//! Roots are read one after the other, and listings piece by piece: neither is in memory as a whole.
+//! Roots are read one after another, and listings in pieces: neither is in memory as a whole.
 
 use crate::mapping::{MapError, Mapping, SetKey};
 use bytes::Bytes;
@@ -13,19 +14,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of what kept roots name, as it is in memory, that are remembered between turns: of some 80 TiB of random extents together.
+/// Memory for the objects of kept roots between turns: enough for some 80 TiB of random extents in total.
 const ROOTS_BYTES_MAX: u64 = 32 << 20;
-/// Pages of a listing, each of some 1000 keys, of one kind of object at most.
+/// Maximum number of listing pages, each of some 1000 keys, for one kind of object.
 pub const LIST_PAGES_MAX: usize = 10_000;
 
-/// Kinds of objects, as the state and as keys have them.
+/// Kinds of objects, in the state and in keys.
 pub const KINDS: [(StoredKind, keys::Kind); 3] = [
     (StoredKind::Root, keys::Kind::Root),
     (StoredKind::Pages, keys::Kind::MapPack),
     (StoredKind::Segment, keys::Kind::Segment),
 ];
 
-/// The key's part for a kind of object.
+/// The part of the key for a kind of object.
 pub fn key_kind(kind: StoredKind) -> keys::Kind {
     match kind {
         StoredKind::Root => keys::Kind::Root,
@@ -34,29 +35,29 @@ pub fn key_kind(kind: StoredKind) -> keys::Kind {
     }
 }
 
-/// What kept roots name, as they are read. Their pages nobody asks for here: a root was compared with all of them when it was read.
+/// Cache of the objects that kept roots name. Holds no pages: a root was compared with all of them when it was read.
 pub struct Shelf {
     mapping: Arc<Mapping>,
     roots: BTreeMap<ObjectId, (u64, Arc<Objects>)>,
 }
 
 impl Shelf {
-    /// An empty one.
+    /// Creates an empty one.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         Self { mapping, roots: BTreeMap::new() }
     }
 
-    /// Forgets all.
+    /// Drops all.
     pub fn clear(&mut self) {
         self.roots.clear();
     }
 
-    /// Forgets those that are not kept any more.
+    /// Drops roots that are not kept any more.
     pub fn retain(&mut self, kept: &[RootRef]) {
         self.roots.retain(|known, _| kept.iter().any(|root| root.object == *known));
     }
 
-    /// What a kept root names. As many as there is room for are remembered.
+    /// The objects that a kept root names. Cached while there is room.
     ///
     /// # Errors
     /// [`MapError`].
@@ -64,7 +65,7 @@ impl Shelf {
         if let Some(objects) = self.known(at) {
             return Ok(objects);
         }
-        // Of one that is in memory in part all of that is.
+        // A root in memory in part has the complete list of objects.
         if let Some(objects) = self.mapping.objects_here(at) {
             return Ok(objects);
         }
@@ -72,12 +73,13 @@ impl Shelf {
         Ok(self.remember(at, &root))
     }
 
-    /// What a kept root names, if it is remembered.
+    /// The objects that a kept root names, if cached.
     pub fn known(&self, at: RootRef) -> Option<Arc<Objects>> {
         self.roots.get(&at.object).map(|(_, objects)| objects.clone())
     }
 
-    /// What this root names; remembered, if there is room. One that is in memory all the same takes none: the current one would be the first, after each checkpoint.
+    /// Caches the objects that this root names, if there is room. A root that is in memory anyway needs no room,
+    /// usually the current one after each checkpoint.
     pub fn remember(&mut self, at: RootRef, root: &Root) -> Arc<Objects> {
         let objects = Arc::new(root.objects().clone());
         if !self.mapping.has_root(at) {
@@ -91,7 +93,7 @@ impl Shelf {
     }
 }
 
-/// The objects of one kind that a root names, itself included, in their order, with their lengths (0: not known).
+/// The objects of one kind that a root names, in order, with their lengths (0: not known). Includes the root itself.
 pub fn named(kind: StoredKind, at: RootRef, root: &Objects) -> Vec<(ObjectId, u64)> {
     match kind {
         StoredKind::Root => vec![(at.object, at.bytes)],
@@ -100,7 +102,7 @@ pub fn named(kind: StoredKind, at: RootRef, root: &Objects) -> Vec<(ObjectId, u6
     }
 }
 
-/// The length of one object as [`named`] has it, without going through the others; `None` where the root does not name it.
+/// The length of one object as in [`named`], without reading the others; `None` if the root does not name it.
 pub fn length_of(kind: StoredKind, object: ObjectId, at: RootRef, root: &Objects) -> Option<u64> {
     match kind {
         StoredKind::Root => (object == at.object).then_some(at.bytes),
@@ -109,17 +111,17 @@ pub fn length_of(kind: StoredKind, object: ObjectId, at: RootRef, root: &Objects
     }
 }
 
-/// Part of what a store shows of one kind of object.
+/// Part of a store's listing of one kind of object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Piece {
     /// Objects and their lengths.
     pub shown: BTreeMap<ObjectId, u64>,
-    /// Where the next piece begins; `None` at the end.
+    /// Start of the next piece; `None` at the end.
     pub more: Option<String>,
 }
 
 impl Piece {
-    /// Lists from `after` on, until there are `most` objects.
+    /// Lists from `after` on, up to `most` objects.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -138,7 +140,7 @@ impl Piece {
             let objects = page.objects.iter();
             piece.shown.extend(objects.filter_map(|listed| ours(&listed.key).map(|(_, _, id)| (id, listed.bytes))));
             piece.more = page.more;
-            // Where a piece ends must be an object, so that one can say on which side of it another is.
+            // A piece must end at an object, so that other objects can be compared with its end.
             let ends = piece.more.as_deref().is_none_or(|more| piece.shown.len() >= most && ours(more).is_some());
             if ends {
                 break;
@@ -147,7 +149,8 @@ impl Piece {
         Ok(piece)
     }
 
-    /// Those of `named` that lie between `after` and this piece's end and are not shown, or with another length; `true` for those.
+    /// Those of `named` between `after` and this piece's end that are missing, or have another length; `true` for the
+    /// latter.
     pub fn lacking(&self, after: Option<&str>, named: &[(ObjectId, u64)]) -> Vec<(ObjectId, u64, bool)> {
         let object = |key: Option<&str>| key.and_then(keys::parse).map(|(_, _, object)| object);
         let (first, last) = (object(after), object(self.more.as_deref()));
@@ -162,10 +165,10 @@ impl Piece {
     }
 }
 
-/// Opens a whole object, every part of it (R9).
+/// Opens a whole object with all its parts (R9).
 ///
 /// # Errors
-/// Why it is not what was written.
+/// How it differs from what was written.
 pub fn check_object(key: &SetKey, object_key: &str, bytes: &Bytes) -> Result<(), String> {
     let parsed = keys::parse(object_key).filter(|(set, _, _)| *set == key.set);
     let Some((_, kind, object)) = parsed else { return Err(format!("found {object_key}, expected a key of this set")) };

@@ -1,14 +1,16 @@
-//! Fills what one of several stores lacks, while this gateway leads the set (ADR 0018). What is copied is what kept roots name, and nothing else:
-//! what was retired, or never came to be named, stays where it is until it is deleted. A copy is opened, all of it, before it is written elsewhere.
+//! Copies missing objects between several stores, while this gateway leads the set (ADR 0018). Only objects that kept
+//! roots name are copied: retired ones, and those that were never named, stay where they are until they are deleted. A
+//! copy is opened completely before it is written elsewhere.
 //!
 //! ```text
-//!   a PUT that one store did not take ──────────────────────▶ noted ─▶ a kept root names it ──────┐
-//!   begin of a leadership, every hour ─▶ each store's listing, piece by piece, held against one   ├─▶ copied, a few a turn
-//!                                        kept root after the other: gone, or of another length ───┤
+//!   a PUT that one store did not accept ────────────────────▶ noted ─▶ a kept root names it ──────┐
+//!   begin of a leadership, every hour ─▶ each store's listing, piece by piece, compared with one  ├─▶ copied, a few a turn
+//!                                        kept root after another: missing, or of another length ──┤
 //!   the scrub read a copy that does not open ─────────────────────────────────────────────────────┘
 //! ```
-//! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
-//! only: the heads, the names and each store's copies have turns of their own. What may be copied a second, where that is limited, the stores share.
+//! Nothing waits for this task. An object that cannot be copied is skipped, reported, and retried. A store that does
+//! not answer delays only its own copies: the heads, the names and each store's copies have separate turns. All stores
+//! share the limit of bytes copied per second.
 
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::{MapError, Mapping};
@@ -29,27 +31,28 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between two turns.
+/// Time between two turns.
 const TURN: Duration = Duration::from_secs(2);
-/// The same after turns that did not get on: doubled each time, up to this.
+/// Maximum time after turns that failed; doubled each time.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// Between two comparisons of everything: a listing of each store, some 1000 keys a request.
+/// Time between two full comparisons: a listing of each store, some 1000 keys per request.
 const COMPARE_EVERY: Duration = Duration::from_secs(3600);
-/// Between two looks at whether the heads are alike, of a set that makes no checkpoints: each costs a request to each store.
+/// Time between two comparisons of the heads, for a set without checkpoints: each costs one request per store.
 const HEADS_EVERY: Duration = Duration::from_secs(1200);
 /// The same after a checkpoint.
 const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
-/// Objects that one turn copies to one store at most.
+/// Maximum number of objects that one turn copies to one store.
 const COPIES_PER_TURN: usize = 64;
-/// Objects of one piece of a listing, some 2 MiB of memory for each store. Each piece reads all kept roots.
+/// Objects in one piece of a listing; some 2 MiB of memory for each store. Each piece reads all kept roots.
 const PIECE_OBJECTS: usize = 32 * 1024;
-/// A turn that has passed over objects for so long ends, for one store.
+/// A store's turn ends after this much time spent on objects that could not be copied.
 const PASSING_OVER_MAX: Duration = Duration::from_secs(20);
 
-/// A root that is not read within this time is passed over: perhaps only a store that is silent has it, and reads are patient.
+/// A root that is not read within this time is skipped: perhaps only a silent store has it, and reads retry without
+/// end.
 const ROOT_LIMIT: Duration = Duration::from_secs(30);
 
-/// A turn did not get on.
+/// Why a turn failed.
 #[derive(Debug, thiserror::Error)]
 enum TurnError {
     #[error(transparent)]
@@ -60,23 +63,23 @@ enum TurnError {
     RootLate(ObjectId),
 }
 
-/// What is looked after, each with turns and pauses of its own: what waits for one store holds up nothing else.
+/// Parts of the repair, each with its own turns and pauses: waiting for one store delays nothing else.
 #[derive(Clone, Copy, Debug)]
 enum Part {
-    /// That all stores' heads are alike.
+    /// All stores' heads are the same.
     Heads,
-    /// Which noted objects the current root names.
+    /// Finds the noted objects that the current root names.
     Names,
-    /// What one store lacks.
+    /// Copies what one store lacks.
     Fill(usize),
 }
 
-/// What a part remembers between its turns, while this gateway leads.
+/// Memory of a part between its turns, while this gateway leads.
 #[derive(Debug, Default)]
 struct Past {
-    /// When the heads were looked at and nothing was left to do, and the current root then.
+    /// Time of the last comparison of the heads that found nothing to do, and the current root then.
     turned: Option<(Instant, Option<RootRef>)>,
-    /// The roots that the notes were held against last, and when.
+    /// The roots with which the notes were last compared, and the time.
     judged: Option<(BTreeSet<ObjectId>, Instant)>,
 }
 
@@ -85,16 +88,16 @@ pub struct Repairer {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
     stop: CancellationToken,
-    /// The term that is led, and since when everything is compared.
+    /// The term in which this gateway leads, and the time since which everything is being compared.
     led: std::sync::Mutex<Option<(Term, Instant)>>,
-    /// Locked for moments only: a root is read without it.
+    /// Locked only briefly: never while a root is read.
     shelf: Mutex<Shelf>,
-    /// Of what is copied, over all stores; its moments are those since `begun`.
+    /// Budget of copied bytes over all stores, in time since `begun`.
     budget: std::sync::Mutex<MoveBudget>,
     begun: Instant,
 }
 
-/// One part's turns.
+/// The turns of one part.
 struct PartOfRepair<'a> {
     repairer: &'a Repairer,
     several: &'a Quorum,
@@ -118,7 +121,7 @@ impl LeaderTask for PartOfRepair<'_> {
             Part::Fill(at) => repairer.fill(several, *at, &kept).await,
         };
         turn.map_err(|e| {
-            tracing::debug!(set = %repairer.server.name, ?part, error = %e, "what a store lacks is looked after again later");
+            tracing::debug!(set = %repairer.server.name, ?part, error = %e, "repair of a store failed; will retry later");
             Failed
         })
     }
@@ -137,14 +140,14 @@ impl PartOfRepair<'_> {
 }
 
 impl Repairer {
-    /// For `server`'s set.
+    /// Creates the repairer for `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
         let shelf = Mutex::new(Shelf::new(mapping.clone()));
         let budget = std::sync::Mutex::new(MoveBudget::new(MoveLimits::default()));
         Self { server, mapping, stop, led: std::sync::Mutex::default(), shelf, budget, begun: Instant::now() }
     }
 
-    /// Copies so many bytes a second at most; 0: no limit.
+    /// Limits the bytes copied per second; 0 means no limit.
     #[must_use]
     pub fn within(self, bytes_per_second: u64) -> Self {
         let budget = MoveBudget::new(MoveLimits { bytes_per_second, requests_per_second: 0 });
@@ -155,7 +158,7 @@ impl Repairer {
         self.budget.locked()
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self) {
         let mut changes = self.server.switch.changes();
         loop {
@@ -168,7 +171,7 @@ impl Repairer {
                     [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
                 join_all(parts).await;
             };
-            // Other stores are compared from the beginning: what these lack nobody has noted.
+            // New stores are compared from the beginning: nobody has noted what they lack.
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
@@ -182,7 +185,7 @@ impl Repairer {
         leader_task::turns(&self.server, &mut work, Pauses::doubling(TURN, TURN_MAX)).await;
     }
 
-    /// With each leadership, and every hour, all is compared anew.
+    /// Starts a full comparison with each leadership and every hour.
     fn compare_anew(&self, several: &Quorum, term: Term) {
         let mut led = self.led.locked();
         if led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
@@ -191,7 +194,7 @@ impl Repairer {
         }
     }
 
-    /// A look at the head ends with the first answers that agree: a store that lost its own is found here.
+    /// A quorum read of the head ends with the first answers that agree. This also finds a store that lost its head.
     async fn mend_heads(&self, several: &Quorum, current: Option<RootRef>, past: &mut Past) -> Result<(), TurnError> {
         let every = |root| if root == current { HEADS_EVERY } else { HEADS_EVERY_BUSY };
         let quiet = past.turned.is_some_and(|(at, root)| at.elapsed() < every(root));
@@ -207,7 +210,8 @@ impl Repairer {
         self.mapping.key.set
     }
 
-    /// Which of the noted objects the kept roots name: what a checkpoint wrote, its root names, or nothing ever will. What a root named that is dropped, another one may name.
+    /// Finds which noted objects the kept roots name. An object written by a checkpoint is named by that checkpoint's
+    /// root or never. An object of a dropped root may also be named by another root.
     async fn judge(
         &self,
         several: &Quorum,
@@ -227,8 +231,8 @@ impl Repairer {
             Some((roots, since)) => (Some(roots), Some(*since)),
             None => (None, None),
         };
-        // What a root names does not change, so one that was asked before is asked about later notes only; one that was not, about all
-        // of them: it may have been the current one between two turns, and what it named is named by none after it, while a snapshot keeps it.
+        // A root never changes, so a root already compared needs only the later notes. A new one needs all of them: it
+        // may have been current only between two turns, and a snapshot may keep objects that only it names.
         for root in kept {
             let known = judged.is_some_and(|roots| roots.contains(&root.object));
             let unnamed = several.unnamed(since.filter(|_| known));
@@ -240,10 +244,10 @@ impl Repairer {
         Ok(())
     }
 
-    /// Notes which of these root `at` names.
+    /// Marks the objects among these that root `at` names.
     async fn name(&self, several: &Quorum, at: RootRef, unnamed: Vec<String>) -> Result<(), TurnError> {
         let root = self.root(at).await?;
-        // A checkpoint makes few objects beside those that there are.
+        // A checkpoint makes few objects, compared with the existing ones.
         for key in unnamed {
             let Some((_, kind, object)) = keys::parse(&key) else { continue };
             let kind = KINDS.iter().find(|(_, of)| *of == kind).map(|(kind, _)| *kind);
@@ -254,12 +258,12 @@ impl Repairer {
         Ok(())
     }
 
-    /// What a kept root names.
+    /// The objects that a kept root names.
     async fn root(&self, at: RootRef) -> Result<Arc<Objects>, TurnError> {
         if let Some(root) = self.shelf.lock().await.known(at) {
             return Ok(root);
         }
-        // Of one that is in memory in part all of that is.
+        // A root in memory in part has the complete list of objects.
         if let Some(root) = self.mapping.objects_here(at) {
             return Ok(root);
         }
@@ -268,7 +272,7 @@ impl Repairer {
         Ok(self.shelf.lock().await.remember(at, &root))
     }
 
-    /// Compares one store if that is due, and copies to it what it lacks.
+    /// Compares one store if due, and copies the objects that it lacks.
     async fn fill(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
         if several.must_compare(at) {
             self.compare(several, at).await?;
@@ -279,11 +283,11 @@ impl Repairer {
         let check = move |object: &str, bytes: &Bytes| check_object(&key, object, bytes);
         let mut outcome = Ok(());
         for wanted in several.wanted(at, is_kept, COPIES_PER_TURN) {
-            // The next turns go on, as it is paid for.
+            // The next turns continue when the budget allows it.
             if !self.budget().allows(self.begun.elapsed()) {
                 break;
             }
-            // What nothing names any more may be deleted by now: it must not come back (G1).
+            // An object that nothing names any more may be deleted by now: it must not come back (G1).
             if !self.names_now(wanted.by) {
                 continue;
             }
@@ -298,8 +302,9 @@ impl Repairer {
                     break;
                 }
                 Err(error @ RepairError::Nowhere { .. }) => {
-                    tracing::warn!(set = %self.server.name, %error, "an object is not copied; the next ones are");
-                    // No failure of this store: the next turn comes as soon as ever, with those that were not tried yet.
+                    tracing::warn!(set = %self.server.name, %error, "an object could not be copied; continuing with the next ones");
+                    // This is no failure of the store: the next turn comes as usual, with objects that were not tried
+                    // yet.
                     passing_over += began.elapsed();
                     if passing_over >= PASSING_OVER_MAX {
                         break;
@@ -321,11 +326,11 @@ impl Repairer {
         self.server.leading_ready().is_some() && kept().iter().any(|kept| kept.object == root)
     }
 
-    /// Holds what one store lists against what kept roots name.
+    /// Compares one store's listing with the objects that kept roots name.
     async fn compare(&self, several: &Quorum, at: usize) -> Result<(), TurnError> {
         let Some(store) = several.copy_at(at) else { return Ok(()) };
         several.compare_begins(at);
-        // After that: who asks for a comparison anew has what is kept by then in mind (V2).
+        // Read afterwards: a new comparison must include the roots that were kept when it was requested (V2).
         let kept = &self.server.host.with(|m| m.state().kept_roots());
         let mut all_read = true;
         for (kind, _) in KINDS {
@@ -336,9 +341,9 @@ impl Repairer {
                     let root = match self.root(*root_at).await {
                         Ok(root) => root,
                         Err(error @ TurnError::Map(MapError::Stopping)) => return Err(error),
-                        // Dropped meanwhile; lost everywhere, which reads of it say; or where nobody answers.
+                        // Dropped meanwhile; lost in all stores, which reads report; or no store answers.
                         Err(error) => {
-                            tracing::warn!(set = %self.server.name, root = %root_at.object, %error, "what a root names is not compared");
+                            tracing::warn!(set = %self.server.name, root = %root_at.object, %error, "a root could not be read; its objects are not compared");
                             all_read = false;
                             continue;
                         }
@@ -346,7 +351,7 @@ impl Repairer {
                     for (object, bytes, damaged) in piece.lacking(after.as_deref(), &named(kind, *root_at, &root)) {
                         let key = keys::object(self.set(), key_kind(kind), object);
                         if !several.lacks(at, &key, bytes, root_at.object, damaged) {
-                            // More than can be noted: the rest is found when these are copied.
+                            // More than can be noted: the rest is found after these are copied.
                             several.compared(at, false);
                             return Ok(());
                         }

@@ -1,9 +1,10 @@
-//! The roots of the map that are kept in memory: the current one, the one before for reads under way, and some for exports of snapshots.
+//! Cache of map roots: the current one, the previous one for running reads, and some for exports of snapshots.
 //!
-//! Readers need a root's top only, and one leaf for each place ([`Known`]); checkpoints, collection and their like need all of it. After a takeover every read
-//! wants the root at once, so whoever comes while it is loaded waits for that load; and what is used stays before what is not: exports of many snapshots must not
-//! push out the root that every read of the set needs. What nobody uses goes: random writes over a large volume leave hardly a leaf of a root to share with the
-//! next one, so each that is kept costs its whole memory.
+//! Readers need only a root's top, and one leaf for each place ([`Known`]); checkpoints, collection and similar tasks
+//! need all of it. After a takeover every read wants the root at once, so later callers wait for the load in progress.
+//! Recently used roots stay: exports of many snapshots must not push out the root that every read of the set needs.
+//! Unused roots are dropped: after random writes over a large volume, a root shares hardly any leaf with the next one,
+//! so each kept root costs its full memory.
 
 use holdfast_cache::BlockKey;
 use holdfast_cache::Flights;
@@ -18,25 +19,26 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Roots kept at most: those of the set, and of a clone's origins the ones that its reads go through.
+/// Maximum number of cached roots: the set's, and for a clone those of its origins that its reads go through.
 const ROOTS_MAX: usize = 6 + CLONE_DEPTH_MAX as usize;
 
-/// Bytes of roots that are kept at most, as they are in memory; above that only those that stay however many bytes they have. Two of some 3 TiB of random extents,
-/// where they are kept whole.
+/// Maximum memory of cached roots; above it only the protected ones stay. Enough for two whole roots of some 3 TiB of
+/// random extents.
 const ROOTS_BYTES_MAX: u64 = 15 << 20;
 
-/// What was not used for so long goes.
+/// Roots that were not used for this long are dropped.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
-/// Roots that stay however many bytes they have, and however long nobody has asked: beside the current one, the one before for reads under way. Two that are
-/// compared stay beside these: above some 3 TiB there is no room for them otherwise, and each part of a comparison would push out what its next one needs.
+/// Roots that stay whatever their size and last use: the current one, and the previous one for running reads. Two roots
+/// being compared stay in addition: otherwise, above some 3 TiB, each part of a comparison would push out what the next
+/// one needs.
 const ROOTS_MIN: usize = 2;
 
-/// What can be kept of a root: all of it, or its top.
+/// A cacheable form of a root: all of it, or its top.
 pub(super) trait Rooted {
-    /// About how much memory it takes.
+    /// Approximate memory use.
     fn bytes(&self) -> u64;
-    /// Whether something shows where it says nothing.
+    /// Whether a base is visible where the root has no entry.
     fn is_over(&self) -> bool;
 }
 
@@ -55,7 +57,7 @@ impl Rooted for PartialRoot {
         self.memory_bytes()
     }
 
-    /// Only a set's own roots are kept in part: a clone's need no room among them for those of its origins.
+    /// Only a set's own roots are kept in part, so that a clone's need no room for those of its origins.
     fn is_over(&self) -> bool {
         false
     }
@@ -71,19 +73,19 @@ impl Rooted for Top {
     }
 }
 
-/// A root as a reader has it.
+/// A root as known to a reader.
 #[derive(Clone, Debug)]
 pub(super) enum Known {
     /// All of it.
     All(Arc<Root>),
-    /// All of it but for leaves of pages that are away.
+    /// All of it except leaves of pages that are in the store only.
     Part(Arc<PartialRoot>),
-    /// What names its leaves.
+    /// The top, which names its leaves.
     Top(Arc<Top>),
 }
 
 impl Known {
-    /// Where a page is, or which leaf says so.
+    /// A page's place, or the leaf that has it.
     pub(super) fn page(&self, volume: VolumeId, number: u32) -> PageAt {
         match self {
             Known::All(root) => root.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
@@ -92,7 +94,7 @@ impl Known {
         }
     }
 
-    /// Whether it is in leaves, and this very one is among them. Costs what there are leaves.
+    /// Whether it has leaves and this same one is among them. Takes time proportional to the number of leaves.
     pub(super) fn has_leaf(&self, leaf: &LeafRef) -> bool {
         let written = (leaf.at.object, leaf.at.number);
         match self {
@@ -102,7 +104,7 @@ impl Known {
         }
     }
 
-    /// What shows where it says nothing.
+    /// The base that is visible where it has no entry.
     pub(super) fn base(&self) -> Option<&Base> {
         match self {
             Known::All(root) => root.base(),
@@ -111,7 +113,7 @@ impl Known {
         }
     }
 
-    /// The data key that it is sealed under.
+    /// The data key under which it is sealed.
     pub(super) fn key_id(&self) -> u32 {
         match self {
             Known::All(root) => root.key_id(),
@@ -120,7 +122,7 @@ impl Known {
         }
     }
 
-    /// Every data key that it and what it names are under.
+    /// Every data key of it and of the objects that it names.
     pub(super) fn keys_needed(&self) -> BTreeSet<u32> {
         match self {
             Known::All(root) => root.keys_needed(),
@@ -129,7 +131,7 @@ impl Known {
         }
     }
 
-    /// Bytes of its segments, and of them those in use.
+    /// Bytes of its segments, and the part in use.
     pub(super) fn segments(&self) -> Amplification {
         match self {
             Known::All(root) => Amplification::of(root),
@@ -141,7 +143,7 @@ impl Known {
         }
     }
 
-    /// What a range within one page is made of; `page` is what the root has there, opened.
+    /// The parts of a range within one page; `page` is the root's page there, opened.
     pub(super) fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
         match self {
             Known::All(root) => root.lookup(page, volume, lba, sectors),
@@ -159,11 +161,12 @@ struct Kept<V> {
 }
 
 pub(super) struct Roots<V> {
-    /// The one that was used last is the last one.
+    /// Ordered by last use; the most recent is last.
     kept: Mutex<VecDeque<Kept<V>>>,
-    /// What reads of the set go by; it never goes. While the store is away, it could not be had again (R8).
+    /// The root that reads of the set use; never dropped. While the store is unavailable, it could not be read again
+    /// (R8).
     current: Mutex<Option<RootRef>>,
-    /// Two that are compared with one another, a part at a time, and when the last part began.
+    /// Two roots that are compared part by part, and when the last part began.
     compared: Mutex<Option<([RootRef; 2], Instant)>>,
     loads: Flights<Arc<V>>,
 }
@@ -184,12 +187,13 @@ impl<V: Rooted> Roots<V> {
         self.current.locked()
     }
 
-    /// Reads of the set go by this one.
+    /// Sets the root that reads of the set use.
     pub(super) fn note_current(&self, at: RootRef) {
         *self.current() = Some(at);
     }
 
-    /// A part of these two is compared: for a while they do not go for how large they are. One comparison at a time has that.
+    /// Reports that a part of these two is being compared: for a while their size does not cause a drop. Only one
+    /// comparison at a time.
     pub(super) fn note_compared(&self, roots: [RootRef; 2]) {
         self.note_compared_at(roots, Instant::now());
     }
@@ -203,12 +207,13 @@ impl<V: Rooted> Roots<V> {
         noted.filter(|(_, at)| now.saturating_duration_since(*at) <= UNUSED_MAX).map(|(roots, _)| roots)
     }
 
-    /// Whether this one is compared with another, a part at a time.
+    /// Whether this root is being compared with another one.
     pub(super) fn is_compared(&self, at: RootRef) -> bool {
         self.compared_at(Instant::now()).is_some_and(|two| two.contains(&at))
     }
 
-    /// The set's roots are kept in another form from now on, so nothing comes here to push these out: large ones that were not used for long go.
+    /// Drops large roots that were not used for long. Called when the set's roots are kept in another form from now on,
+    /// so that no new root pushes these out.
     pub(super) fn forget_unused(&self) {
         self.forget_unused_at(Instant::now());
     }
@@ -229,7 +234,7 @@ impl<V: Rooted> Roots<V> {
         });
     }
 
-    /// Those that are in memory.
+    /// All roots in memory.
     pub(super) fn all(&self) -> Vec<Arc<V>> {
         self.kept().iter().map(|kept| kept.root.clone()).collect()
     }
@@ -239,20 +244,20 @@ impl<V: Rooted> Roots<V> {
         used(&mut self.kept(), at, Instant::now())
     }
 
-    /// Keeps a root; those that were not used for longest go.
+    /// Caches a root; the least recently used ones are dropped.
     pub(super) fn keep(&self, at: RootRef, root: Arc<V>) {
         self.keep_at(at, root, Instant::now());
     }
 
     fn keep_at(&self, at: RootRef, root: Arc<V>, now: Instant) {
         let mut kept = self.kept();
-        // Whoever waited for one load keeps the same root.
+        // All callers that waited for one load cache the same root.
         if used(&mut kept, at, now).is_some() {
             return;
         }
         let bytes = at.bytes.max(root.bytes());
         kept.push_back(Kept { at, root, bytes, used: now });
-        // Every read of a clone goes through all of its origins' roots.
+        // Every read of a clone goes through the roots of all its origins.
         let origins = if kept.iter().any(|one| one.root.is_over()) { CLONE_DEPTH_MAX as usize } else { 0 };
         let mut bytes: u64 = kept.iter().map(|one| one.bytes).sum();
         let (current, compared) = (*self.current(), self.compared_at(now));
@@ -271,12 +276,13 @@ impl<V: Rooted> Roots<V> {
         }
     }
 
-    /// Lets go of a root.
+    /// Drops a root.
     pub(super) fn forget(&self, at: RootRef) {
         self.kept().retain(|known| known.at != at);
     }
 
-    /// The root from memory, from whoever loads it already, or by `load`. Not kept by this. A failure is not shared: the next who waits tries.
+    /// The root from memory, from a load in progress, or by `load`. Does not cache it. A failure is not shared: the
+    /// next waiting caller tries again.
     pub(super) async fn get_or_load<E, F>(&self, at: RootRef, load: impl FnOnce() -> F) -> Result<Arc<V>, E>
     where
         F: Future<Output = Result<Arc<V>, E>>,
@@ -288,7 +294,7 @@ impl<V: Rooted> Roots<V> {
         flight
             .cell()
             .get_or_try_init(|| async {
-                // A load that ended between our look and our joining.
+                // A load may have ended between check and join.
                 match self.get(at) {
                     Some(root) => Ok(root),
                     None => load().await,
@@ -299,7 +305,7 @@ impl<V: Rooted> Roots<V> {
     }
 }
 
-/// The root, which is the last one to go from now on.
+/// Marks the root as the most recently used one.
 fn used<V>(kept: &mut VecDeque<Kept<V>>, at: RootRef, now: Instant) -> Option<Arc<V>> {
     let place = kept.iter().position(|known| known.at == at)?;
     let found = kept.remove(place)?;
@@ -322,7 +328,7 @@ mod tests {
         Arc::new(Root::default())
     }
 
-    /// R8: nobody reads by it for a while, and two snapshots are looked at.
+    /// R8: the set is not read for a while, and two snapshots are.
     #[test]
     fn the_current_one_stays_however_long_nobody_asks() {
         let (roots, begun) = (Roots::default(), Instant::now());
@@ -334,7 +340,7 @@ mod tests {
         }
         assert!(roots.get(at(0)).is_some());
         assert_eq!(roots.kept().len(), ROOTS_MIN);
-        // Once another one has taken its place, it goes like any other.
+        // Once replaced as the current root, it is dropped like any other.
         roots.note_current(at(99));
         roots.keep_at(at(100), root(), later + 20 * UNUSED_MAX);
         roots.keep_at(at(101), root(), later + 20 * UNUSED_MAX);
@@ -346,7 +352,7 @@ mod tests {
         let roots = Roots::default();
         for n in 0..100 {
             roots.keep(at(n), root());
-            assert!(roots.get(at(0)).is_some(), "used all the time, and pushed out by {n}");
+            assert!(roots.get(at(0)).is_some(), "in constant use, but pushed out by {n}");
             assert!(roots.kept().len() <= ROOTS_MAX);
         }
         assert!(roots.get(at(50)).is_none() && roots.get(at(99)).is_some());
@@ -398,7 +404,8 @@ mod tests {
         assert_eq!(left, [1, 5], "the one before, and the new one");
     }
 
-    /// Two snapshots of many TiB are compared a part at a time while the set goes on: no part reads anew what the one before it had.
+    /// Two snapshots of many TiB are compared part by part while the set continues: no part reads again what the
+    /// previous one had.
     #[test]
     fn two_that_are_compared_stay_for_as_long_as_they_are() {
         let (roots, mut now) = (Roots::default(), Instant::now());
@@ -420,7 +427,7 @@ mod tests {
         assert_eq!(left, [19, 30], "nobody compares them any more");
     }
 
-    /// What is kept of a set's roots changes with what they take.
+    /// The number of cached roots of a set depends on their size.
     #[test]
     fn what_is_large_goes_although_nothing_comes_after_it() {
         let (roots, begun) = (Roots::default(), Instant::now());
@@ -440,13 +447,13 @@ mod tests {
         assert_eq!(left(&roots), [1], "it is compared");
         roots.forget_unused_at(later + 2 * UNUSED_MAX);
         assert!(left(&roots).is_empty());
-        // What takes little is worth more than its memory.
+        // A small root is worth its memory.
         roots.keep_at(at(4), root(), begun);
         roots.forget_unused_at(later);
         assert_eq!(left(&roots), [4]);
     }
 
-    /// Every form of a clone's root but that which is kept in part has its origins' beside it.
+    /// Every form of a clone's root, except the partial one, is cached beside its origins' roots.
     #[test]
     fn a_clones_roots_in_part_are_few() {
         let roots = Roots::default();

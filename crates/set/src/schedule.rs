@@ -1,7 +1,8 @@
-//! Carries out a set's snapshot schedule, at its leader. What is due and what goes is `control::set`'s to say; this is its clock and its hands.
+//! Carries out a set's snapshot schedule, at its leader. `control::set` decides what is due and what expires; this task
+//! watches the clock and sends the commands.
 //!
-//! Two leaders do not take one twice: a command counts only in the term that it was proposed in, and what an earlier leader took is in the
-//! state that a later one has applied. Where an outcome stays unknown, the next turn looks at the state again.
+//! Two leaders never take the same snapshot twice: a command counts only in the term in which it was proposed, and a
+//! later leader has applied what an earlier one took. After an unknown outcome, the next turn checks the state again.
 
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::random::random_u128;
@@ -13,14 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the clock.
+/// Time between two checks of the clock.
 const TURN: Duration = Duration::from_secs(1);
-/// After a command that was refused or whose outcome is unknown.
+/// Pause after a command that was refused or has an unknown outcome.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Snapshots that one turn lets go at most: each is an entry.
+/// Maximum number of snapshots that one turn deletes: each is an entry.
 const EXPIRED_PER_TURN: usize = 8;
 
-/// Runs until told to stop.
+/// Runs until stopped.
 pub async fn run(server: Arc<SetServer>, stop: CancellationToken) {
     leader_task::run(server.clone(), Scheduler { server }, Pauses::fixed(TURN, PAUSE), stop).await;
 }
@@ -33,7 +34,7 @@ impl LeaderTask for Scheduler {
     async fn turn(&mut self, _: Term) -> Result<(), Failed> {
         turn(&self.server, unix_ms()).await.map_err(|e| {
             let set = self.server.name.to_string();
-            tracing::warn!(set, error = %e, "the snapshot schedule could not be followed; tried again");
+            tracing::warn!(set, error = %e, "the snapshot schedule could not be carried out; will retry");
             metrics::counter!("holdfast_schedule_failures_total", "set" => set).increment(1);
             Failed
         })
@@ -45,7 +46,7 @@ async fn turn(server: &SetServer, now: u64) -> Result<(), SetError> {
     if schedule.rules.is_empty() {
         return Ok(());
     }
-    // What is being gone back to may be the next to end: nothing of it is touched meanwhile.
+    // A rollback's target may be the next to expire: nothing is deleted meanwhile.
     if server.is_held_off() {
         return Ok(());
     }
@@ -61,7 +62,7 @@ async fn turn(server: &SetServer, now: u64) -> Result<(), SetError> {
         let request = RequestId(random_u128());
         let command = SetCommand::SnapshotCreate { name: name.clone(), request, at_unix_ms: now, scheduled: true };
         server.command("a scheduled snapshot", &command).await?;
-        tracing::info!(set = %server.name, snapshot = %name, "scheduled snapshot asked for");
+        tracing::info!(set = %server.name, snapshot = %name, "scheduled snapshot requested");
         metrics::counter!("holdfast_scheduled_snapshots_total", "set" => server.name.to_string()).increment(1);
     }
     Ok(())

@@ -1,18 +1,21 @@
-//! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast verify` (R9).
+//! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast
+//! verify` (R9).
 //!
 //! ```text
-//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ what only snapshots show, then what only clones do ─▶ complete
-//!                          ▲                                        │
-//!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
+//!   due or requested ─▶ root ─▶ page after page: its extents, each opened and authenticated
+//!                          ▲                                      │ ─▶ data of snapshots, then of clones ─▶ complete
+//!                          └── the newest root for every few pages ┘   (a page replaced meanwhile is read in its new version)
 //! ```
-//! Of a large root one leaf at a time is read (`leaves`). What does not open is told with all that it stands for, and the round goes on behind it; only a root whose
-//! object does not open ends the reading of what it shows.
+//! A large root is read one leaf at a time (`leaves`). An object that does not open is reported with everything that
+//! depends on it, and the round continues after it. Only a root whose object does not open ends the reading of its
+//! target.
 //!
-//! Of several stores one round reads the copies of one of them, the next round those of the next; while that store is in trouble, another's. What does not
-//! open there is told to the repair (ADR 0018).
+//! With several stores, one round reads the copies in one of them, and the next round those in the next. While that
+//! store has problems, another one's copies are read. Bad copies are reported to the repair (ADR 0018).
 //!
-//! Bytes a second are bounded; it waits while the store is in trouble or writers are slowed down, and goes on in small steps while the set is
-//! busy. Where it is lies in a file of the data directory: a restart goes on there, another gateway begins with its own.
+//! The bytes per second are limited. The scrub pauses while the store has problems or writers are slowed down, and
+//! continues in small steps while the set is busy. Its position is in a file of the data directory: a restart continues
+//! there, another gateway begins with its own.
 
 pub mod book;
 mod leaves;
@@ -40,33 +43,33 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks whether there is anything to do.
+/// Time between two checks for work.
 const TURN: Duration = Duration::from_secs(1);
-/// Pages that one look at the root serves.
+/// Number of pages read before the root is looked up again.
 const PAGES_PER_TURN: usize = 16;
-/// Between two notes on disk of where it is: so much is read twice after a restart.
+/// Time between two writes of the position to disk: a restart reads this much twice.
 const NOTE_EVERY: Duration = Duration::from_secs(30);
-/// What looks damaged is read so often before it is told: bytes may be spoilt on their way, and a stale answer passes.
+/// Number of reads before damage is reported: bytes may be damaged in transit, and stale answers do not last.
 const DAMAGED_TRIES: u32 = 3;
-/// Between those, and after a store that did not answer.
+/// Time between those reads, and after a store that did not answer.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Entries a second from which on a set is busy.
+/// Entries per second from which a set counts as busy.
 const BUSY_ENTRIES: u64 = 100;
-/// A busy set keeps the scrub waiting so long for each piece of up to 4 MiB, not for ever: a database that never rests is read as well.
+/// Maximum wait of the scrub in a busy set for each piece of up to 4 MiB: a database that never rests is scrubbed too.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Between two looks whether a reason to wait is over.
+/// Time between two checks whether the reason to wait has ended.
 const WAIT_LOOK: Duration = Duration::from_millis(250);
 
-/// Settings of the background reading.
+/// Settings of the scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct ScrubSettings {
-    /// Read at most; 0: never.
+    /// Maximum bytes per second; 0 disables the scrub.
     pub bytes_per_second: u64,
-    /// From the end of one round to the begin of the next.
+    /// Time from the end of one round to the begin of the next.
     pub interval: Duration,
 }
 
-/// What is shown of a set's scrub, and how one is asked for.
+/// Status of a set's scrub, and requests to start one.
 #[derive(Default)]
 pub struct ScrubBoard {
     shown: Mutex<Shown>,
@@ -74,57 +77,57 @@ pub struct ScrubBoard {
     wake: Notify,
 }
 
-/// What is shown.
+/// The status.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
-    /// As it is kept; empty before this gateway has led the set.
+    /// As kept on disk; empty before this gateway has led the set.
     pub book: Book,
-    /// Pages of what is being read.
+    /// Number of pages of the target being read.
     pub pages: u64,
     /// Why it waits.
     pub waits: &'static str,
-    /// As set.
+    /// The configured limit.
     pub bytes_per_second: u64,
-    /// Whose copies are read, of several stores.
+    /// With several stores, the one whose copies are read.
     pub store: Option<String>,
 }
 
 impl ScrubBoard {
-    /// What is known.
+    /// The current status.
     pub fn shown(&self) -> Shown {
         self.shown.locked().clone()
     }
 
-    /// Asks for a round.
+    /// Requests a round.
     pub fn start(&self) {
         self.wanted.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
-    /// Damage that people must know of.
+    /// Damage that users must know about.
     pub fn known(&self) -> Finds {
         self.shown.locked().book.known()
     }
 }
 
-/// Why a turn came to no end.
+/// Result of a turn that was not finished.
 enum Turn {
-    /// Go on at once.
+    /// Continue immediately.
     On,
-    /// The store, or a place that moved: later.
+    /// The store failed, or a place moved: try later.
     Later,
 }
 
-/// A root that is read.
+/// A root that is being read.
 struct Reading {
     at: RootRef,
-    /// Of one in leaves its top.
+    /// With leaves, only its top.
     root: Arc<Opened>,
-    /// The leaf under way, and where it is.
+    /// The current leaf, and its place.
     leaf: Option<(PageRef, Arc<PageLeaf>)>,
 }
 
-/// Reads one set while this gateway leads it.
+/// Scrubs one set while this gateway leads it.
 pub struct Scrubber {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
@@ -135,14 +138,14 @@ pub struct Scrubber {
     book: Book,
     noted: Option<Instant>,
     root: Option<Reading>,
-    /// Pages of `root`.
+    /// Number of pages of `root`.
     pages: u64,
-    /// Between readings of what looks damaged.
+    /// Time between repeated reads of apparently damaged objects.
     again: Duration,
 }
 
 impl Scrubber {
-    /// For `server`'s set; what an earlier start noted in `file` counts.
+    /// Creates the scrubber for `server`'s set; continues from the position in `file`.
     pub fn new(
         server: Arc<SetServer>,
         mapping: Arc<Mapping>,
@@ -151,7 +154,7 @@ impl Scrubber {
         file: PathBuf,
         stop: CancellationToken,
     ) -> Self {
-        // A note that does not read is as none: the round begins anew.
+        // An unreadable file counts as none: the round begins again.
         let book: Book =
             std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let rate = settings.bytes_per_second;
@@ -162,7 +165,7 @@ impl Scrubber {
         Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(mut self) {
         if self.settings.bytes_per_second == 0 {
             return;
@@ -212,7 +215,7 @@ impl Scrubber {
         metrics::gauge!("holdfast_scrub_complete_seconds", "set" => set).set(self.book.complete_unix_ms as f64 / 1e3);
     }
 
-    /// Keeps where it is. Lost, or not written: a part is read twice.
+    /// Saves the position. If it is lost or not written, a part is read twice.
     fn note(&mut self, now: bool) {
         if !now && self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
             return;
@@ -224,18 +227,19 @@ impl Scrubber {
             std::fs::rename(&beside, &self.file)
         };
         if let Err(error) = write() {
-            tracing::debug!(file = %self.file.display(), %error, "where the scrub is was not noted");
+            tracing::debug!(file = %self.file.display(), %error, "could not save the position of the scrub");
         }
     }
 
-    /// Root and volumes of a target as the set has them now; `None` where there is no such thing, or nothing in it.
+    /// Root and volumes of a target as the set has them now; `None` if the target does not exist or is empty.
     fn place_of(&self, target: &Target) -> Option<(RootRef, Vec<(VolumeId, Name)>)> {
         self.server.host.with(|m| {
             let state = m.state();
             let (root, volumes) = match target {
                 Target::Now => (state.current_root()?, &state.volumes),
                 Target::Snapshot(name) => state.snapshots.get(name).map(|s| (s.root, &s.volumes))?,
-                // Whatever they are called there; one that is gone from here is told by its number.
+                // Volumes are known by id, whatever their names were then; a volume deleted since is reported by its
+                // number.
                 Target::Clone(clone) => (pinned_alone(state).find(|pin| pin.clone == *clone)?.root, &state.volumes),
             };
             Some((root, volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect()))
@@ -249,12 +253,12 @@ impl Scrubber {
         Subject { set, key, store, copy, volumes, snapshot: None, throttle: Some(self.throttle.clone()) }
     }
 
-    /// Of several stores, the place of the one whose copies are read.
+    /// With several stores, the place of the one whose copies are read.
     fn copy_read(&self) -> Option<String> {
         copy_of(&self.mapping.store, Some(self.throttle.copy.load(Ordering::Relaxed))).1
     }
 
-    /// Whose copies are read: the store whose turn it is, or the next one that is well.
+    /// Chooses the store whose copies are read: the one in turn, or the next healthy one.
     fn choose_copy(&mut self) {
         let (Some(several), Some(round)) = (self.mapping.store.several(), &self.book.round) else { return };
         let (copies, now) = (several.copies(), unix_ms());
@@ -279,12 +283,13 @@ impl Scrubber {
             Ok(Look::Moved) => return Turn::Later,
             Err(e) => return self.later(&e),
         };
-        // What a snapshot shares with the set as it is was read with that.
+        // What a snapshot shares with the set's current state was read with that.
         let now = match &target {
             Target::Now => None,
             Target::Snapshot(_) | Target::Clone(_) => self.place_of(&Target::Now).map(|(at, _)| at),
         };
-        // Of one that is in memory in part a leaf at a time: all of it would be read anew for every few pages.
+        // A root in memory in part is read one leaf at a time: otherwise all of it would be read again for every few
+        // pages.
         let now = match now {
             Some(at) => self.mapping.shown(at).await.ok(),
             None => None,
@@ -303,7 +308,7 @@ impl Scrubber {
             }
             let checked = match self.checked(&subject, &target, volume, number, place).await {
                 Ok(Some(checked)) => checked,
-                // The page is another one now.
+                // The page was replaced.
                 Ok(None) => return Turn::On,
                 Err(e) => return self.later(&e),
             };
@@ -321,7 +326,7 @@ impl Scrubber {
         Turn::On
     }
 
-    /// Whether the set as it is shows that very page. Where it cannot be told the page is read.
+    /// Whether the set's current state has this same page. If that cannot be determined, the page is read.
     async fn shows(&self, now: Option<&Known>, volume: VolumeId, number: u32, place: PageRef) -> bool {
         let Some(now) = now else { return false };
         let found = self.mapping.place_of(None, now, volume, number).await;
@@ -329,7 +334,7 @@ impl Scrubber {
     }
 
     fn later(&self, error: &StoreError) -> Turn {
-        tracing::debug!(set = %self.server.name, %error, "the store does not answer the scrub; later again");
+        tracing::debug!(set = %self.server.name, %error, "the store does not answer the scrub; will retry later");
         Turn::Later
     }
 
@@ -346,7 +351,8 @@ impl Scrubber {
         Turn::On
     }
 
-    /// A page as it is in the store; damage only where it stays, and the set still shows that very page. `None`: it shows another one.
+    /// Reads a page from the store; reports damage only if it is lasting and the set still has this same page. `None`
+    /// if it was replaced.
     async fn checked(
         &self,
         subject: &Subject,
@@ -361,15 +367,15 @@ impl Scrubber {
             if checked.damaged.is_empty() {
                 return Ok(Some(checked));
             }
-            // What was replaced meanwhile may be deleted: nobody needs it any more.
+            // A replaced page may be deleted: nobody needs it any more.
             let Some((at, _)) = self.place_of(target) else { return Ok(None) };
             let same = match self.mapping.known_once(at).await {
                 Ok(root) => match self.mapping.place_of(None, &root, volume, number).await {
                     Ok(found) => found == Some(place),
-                    // The leaf that says so is lost as well: what was read stands.
+                    // Its leaf is lost too: the damage stands.
                     Err(_) => true,
                 },
-                // Its root is.
+                // Its root is lost.
                 Err(_) => true,
             };
             if !same {
@@ -383,7 +389,7 @@ impl Scrubber {
         }
     }
 
-    /// What the snapshot was called that a clone was made of.
+    /// The former name of the snapshot from which a clone was made.
     fn pinned_snapshot(&self, clone: SetId) -> Option<Name> {
         self.server.host.with(|m| {
             let pin = m.state().pins().map(|(_, pin)| pin).find(|pin| pin.clone == clone);
@@ -410,28 +416,28 @@ impl Scrubber {
     }
 }
 
-/// Everything beside the set as it is.
+/// All targets except the set's current state.
 fn targets(state: &SetState) -> Vec<Target> {
     let snapshots = state.snapshots.keys().cloned().map(Target::Snapshot);
     snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()
 }
 
-/// Pins of roots that no snapshot shows any more, one for each root: the others are read with their snapshots.
+/// Pins of roots that no snapshot has any more, one for each root: the others are read with their snapshots.
 fn pinned_alone(state: &SetState) -> impl Iterator<Item = &Pin> {
     let first = |root: RootRef| state.pins().filter(|(_, pin)| pin.root == root).map(|(_, pin)| pin.clone).min();
     let shown = |root: RootRef| state.snapshots.values().any(|snapshot| snapshot.root == root);
     state.pins().map(|(_, pin)| pin).filter(move |pin| !shown(pin.root) && first(pin.root) == Some(pin.clone))
 }
 
-/// Keeps the reading within its bytes a second, and out of the way.
+/// Limits the bytes per second of the scrub, and pauses it for other work.
 struct Brake {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
-    /// Whose copies are read, of several stores.
+    /// With several stores, the one whose copies are read.
     copy: AtomicUsize,
     pace: Arc<JournalPace>,
     rate: u64,
-    /// When the log was looked at last, how far it was, and whether it moved fast.
+    /// Time of the last check of the log, its index then, and whether it was moving fast.
     seen: Mutex<(Instant, u64, bool)>,
 }
 
@@ -448,13 +454,13 @@ impl Brake {
         seen.2
     }
 
-    /// Why to wait now, and whether without end.
+    /// Reason to wait now, and whether to wait without a limit.
     fn reason(&self) -> Option<(&'static str, bool)> {
         match self.mapping.store.several() {
             None if in_trouble(&self.server.health.standing(unix_ms())) => {
                 return Some(("the store is in trouble", true));
             }
-            // Not without end: the next turn takes another's copies.
+            // With a limit: the next turn reads another store's copies.
             Some(several) => {
                 let standings = several.standings(unix_ms());
                 let read = standings.get(self.copy.load(Ordering::Relaxed));
@@ -471,13 +477,13 @@ impl Brake {
     }
 }
 
-/// Trouble of the store itself: one damaged object must not keep the others from being read.
-/// Whether a store does not answer as it should; what was found missing or damaged in it is another matter.
+/// Whether a store has problems of its own. Missing or damaged objects do not count: they must not keep the others from
+/// being read.
 pub(super) fn in_trouble(standing: &Standing) -> bool {
     standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
 }
 
-/// Of `copies`, the one whose turn it is, or the next that is well; itself where none is.
+/// Of `copies`, the one in turn, or the next healthy one; the one in turn if none is healthy.
 fn pick_copy(turn: usize, copies: usize, well: impl Fn(usize) -> bool) -> usize {
     let order = || (0..copies).map(|step| turn.wrapping_add(step) % copies.max(1));
     order().find(|at| well(*at)).or_else(|| order().next()).unwrap_or(0)

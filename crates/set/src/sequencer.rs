@@ -1,17 +1,19 @@
-//! The sequencer: one per served epoch. Gathers what is waiting into entries, numbers them without a gap (R2), and answers
-//! each operation once its entry was committed and applied here (R1).
+//! The sequencer, one for each served epoch. It gathers waiting operations into entries, numbers them without a gap
+//! (R2), and answers each operation once its entry is committed and applied here (R1).
 //!
 //! ```text
 //!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
 //!                    at most IN_FLIGHT_MAX entries between queue and answer
 //! ```
-//! No timer: a lone write leaves at once; while IN_FLIGHT_MAX entries are under way, what arrives shares the next one.
+//! No timer: a single write leaves at once. While IN_FLIGHT_MAX entries are in flight, new operations share the next
+//! entry.
 //! S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
 //! S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
 //!     as written: every later operation fails the same way.
-//! S3  An operation that fell outside of its volume, which was shrunk or deleted while it was under way, fails by itself: its entry came back
-//!     as written, and what is beside it and behind it is answered as ever.
-//! S4  Whoever asks what was handed in before is told once all of it has its outcome: applied here, or nobody knows and the epoch's service is over.
+//! S3  An operation may fall outside of its volume if that is shrunk or deleted meanwhile. Only this operation fails:
+//!     its entry came back as written, and the other operations are answered as usual.
+//! S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and the
+//!     epoch is no longer served.
 
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending};
@@ -24,32 +26,33 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Entries between queue and answer at most. Few: the journal's fdatasync and the peers' are the pace, and what waits
-/// meanwhile shares an entry. More than one, so that the next entry is on its way while one is being synced.
+/// Maximum number of entries between queue and answer. Small, because the fdatasync of the journal and of the peers
+/// limits the rate, and operations that wait meanwhile share an entry. More than one, so that the next entry is sent
+/// while one is being synced.
 const IN_FLIGHT_MAX: usize = 4;
 
-/// Why an operation was not written.
+/// Reason why an operation was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteFailure {
-    /// Another owner holds the set (R8: the one case that a client is told).
+    /// Another owner holds the set (R8: the only case in which the client gets an error).
     Fenced,
     /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
     Gone,
-    /// It lies outside of its volume as that is now (S3). A bad request, of this one client only.
+    /// It lies outside of its volume's current size (S3). A bad request, of this client only.
     Outside,
 }
 
 /// One operation of a client.
 pub struct Op {
-    /// What to do.
+    /// The kind of operation.
     pub kind: OpKind,
-    /// Where.
+    /// Its volume.
     pub volume: VolumeId,
-    /// From here.
+    /// Its first sector.
     pub lba: Lba,
-    /// So much.
+    /// Its length.
     pub sectors: Sectors,
-    /// The data of a write; else empty.
+    /// The data of a write; otherwise empty.
     pub data: Bytes,
 }
 
@@ -58,7 +61,7 @@ type Answer = oneshot::Sender<Result<(), WriteFailure>>;
 struct Queue {
     ops: VecDeque<(Op, Answer)>,
     bytes: usize,
-    /// Operations that were ever taken in.
+    /// Number of operations ever accepted.
     taken: u64,
     /// S2: set once, never cleared.
     failed: Option<WriteFailure>,
@@ -67,30 +70,31 @@ struct Queue {
 /// How fast writers may go (design: the journal's bound acts here and only here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// At once.
+    /// Immediately.
     Go,
-    /// After this pause: the journal is filling, writers slow down along a curve (R8).
+    /// After this pause: the journal is filling, and writers slow down along a curve (R8).
     After(Duration),
-    /// Not before asking again after this pause: the journal is full up to its reserve.
+    /// Ask again after this pause: the journal is full up to its reserve.
     Full(Duration),
 }
 
-/// What decides the pace: the journal's fill.
+/// Decides the pace from the journal's fill.
 pub trait Admission: Send + Sync + 'static {
     /// The pace of the next entry.
     fn pace(&self) -> Pace;
 }
 
-/// Tells what a refused entry means; the set's state knows who holds it now.
+/// Interprets an entry's answer: the set's state knows its current holder.
 pub trait Verdict: Send + Sync + 'static {
-    /// `Ok` where `answer` says written: the places in the entry, ascending, of those operations that fell outside of their volumes (S3).
+    /// `Ok` if `answer` says written: the ascending positions in the entry of operations that fell outside of their
+    /// volumes (S3).
     ///
     /// # Errors
-    /// Why it was not.
+    /// The reason why the entry was not written.
     fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure>;
 }
 
-/// Handle of one epoch's sequencer. Dropping every handle ends it.
+/// Handle of one epoch's sequencer, which ends when the handle is dropped.
 pub struct Sequencer {
     shared: Arc<Shared>,
 }
@@ -98,7 +102,7 @@ pub struct Sequencer {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
-    /// Operations whose outcome is known, in the order in which they were taken in (S4).
+    /// Number of operations with a known outcome, counted in their order of arrival (S4).
     settled: watch::Sender<u64>,
     closed: CancellationToken,
     stopped: CancellationToken,
@@ -109,7 +113,7 @@ impl Shared {
         self.queue.locked()
     }
 
-    /// S2: from here on nothing is written.
+    /// S2: nothing is written from here on.
     fn fail(&self, why: WriteFailure) {
         let waiting = {
             let mut queue = self.queue();
@@ -118,12 +122,12 @@ impl Shared {
             std::mem::take(&mut queue.ops)
         };
         for (_, answer) in waiting {
-            // The connection may be gone; then nobody waits for the answer.
+            // Fails if the connection is gone; then nobody waits for the answer.
             let _ = answer.send(Err(why));
         }
         self.wake.notify_one();
         self.stopped.cancel();
-        // R8: who lost the set to another owner is answered with errors; everybody else's connection is closed unanswered.
+        // R8: clients that lost the set to another owner get errors; all other connections are closed unanswered.
         if why == WriteFailure::Gone {
             self.closed.cancel();
         }
@@ -153,8 +157,8 @@ impl Sequencer {
         Self { shared }
     }
 
-    /// Puts operations into the set's one order, now and together: what is one write (R5) is given as one call.
-    /// Synchronous, so that a caller that goes away afterwards cannot leave it half done.
+    /// Appends an operation to the set's order immediately. One write (R5) is one call. Synchronous, so that a caller
+    /// that is cancelled afterwards cannot leave it half done.
     pub fn push(&self, op: Op) -> oneshot::Receiver<Result<(), WriteFailure>> {
         let (tx, rx) = oneshot::channel();
         let mut queue = self.shared.queue();
@@ -174,11 +178,12 @@ impl Sequencer {
         rx
     }
 
-    /// Waits until every operation that was handed in before this call has its outcome, and that is to be seen by reads (S4). Does not end while the
-    /// journal is full: the caller bounds the time.
+    /// Waits until every operation pushed before this call has its outcome and reads can see it (S4). Does not end
+    /// while the journal is full: the caller limits the time.
     ///
     /// # Errors
-    /// Why nothing is written under this epoch any more: what is under way then may have been written or not (R12), for the next epoch to see.
+    /// The reason why nothing more is written under this epoch. Operations in flight may have been written or not
+    /// (R12); the next epoch will see.
     pub fn settled(&self) -> impl Future<Output = Result<(), WriteFailure>> + use<> {
         let shared = self.shared.clone();
         let taken = shared.queue().taken;
@@ -188,7 +193,7 @@ impl Sequencer {
                 all = settled.wait_for(|settled| *settled >= taken) => all.is_ok(),
                 () = shared.stopped.cancelled() => false,
             };
-            // What failed was counted as well.
+            // Failed operations were counted too.
             match shared.queue().failed {
                 None if all => Ok(()),
                 why => Err(why.unwrap_or(WriteFailure::Gone)),
@@ -201,7 +206,7 @@ impl Sequencer {
         self.shared.queue().bytes
     }
 
-    /// Ends it: what is queued fails as `why`, nothing more is taken. What was submitted is still answered.
+    /// Stops the sequencer: queued operations fail as `why`, new ones are refused. Submitted ones are still answered.
     pub fn stop(&self, why: WriteFailure) {
         self.shared.fail(why);
     }
@@ -213,13 +218,13 @@ impl Drop for Sequencer {
     }
 }
 
-/// One entry from the front of the queue, with those who wait for it.
+/// Takes one entry from the front of the queue, with the senders of its answers.
 fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
     let mut queue = shared.queue();
     let mut builder = EntryBuilder::new(epoch, seq);
     let mut answers = Vec::new();
     while let Some((op, _)) = queue.ops.front() {
-        // A clone of `Bytes` is a reference; the data is copied once, into the entry.
+        // Cloning `Bytes` only adds a reference; the data is copied once, into the entry.
         if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
             break;
         }
@@ -228,7 +233,7 @@ fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Ve
         answers.push(answer);
     }
     if answers.is_empty() {
-        // R5: the front splits nothing below 1 MiB and everything above, so the first operation always fits.
+        // R5: the front passes operations up to 1 MiB whole and splits larger ones, so the first one always fits.
         assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
         return None;
     }
@@ -248,7 +253,7 @@ async fn submit_loop(
 ) {
     let mut seq = WriteSeq(0);
     loop {
-        // A place first: whatever arrives while there is none shares the entry.
+        // Reserves a slot first: operations that arrive while there is none share the entry.
         let Ok(place) = tx.reserve().await else { return };
         let (payload, answers) = loop {
             if shared.queue().failed.is_some() {
@@ -273,7 +278,7 @@ async fn submit_loop(
         match group.submit(Some(term), payload).await {
             Ok(pending) => place.send((pending, answers)),
             Err(e) => {
-                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group takes nothing more");
+                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group accepts no more entries");
                 for answer in answers {
                     let _ = answer.send(Err(WriteFailure::Gone));
                 }
@@ -284,14 +289,14 @@ async fn submit_loop(
     }
 }
 
-/// S2 across entries: those in flight behind a failed one may have been written, which nobody can tell (R12).
+/// S2 across entries: entries in flight behind a failed one may or may not have been written (R12).
 #[derive(Default)]
 struct Outcomes {
     failed: Option<WriteFailure>,
 }
 
 impl Outcomes {
-    /// What is answered to those who wait for the next entry, which came back as `came`.
+    /// The answer for the operations of the next entry, which came back as `came`.
     fn next(&mut self, came: Result<Vec<u32>, WriteFailure>) -> Result<Vec<u32>, WriteFailure> {
         let outcome = self.failed.map_or(came, Err);
         self.failed = outcome.as_ref().err().copied();
@@ -340,10 +345,10 @@ mod tests {
         for why in [WriteFailure::Gone, WriteFailure::Fenced] {
             let mut outcomes = Outcomes::default();
             assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
-            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "S3: no failure of the entry");
+            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "S3: the entry itself did not fail");
             assert_eq!(outcomes.next(Err(why)), Err(why));
-            assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it stands behind one that nobody knows of");
-            assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first says why");
+            assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it follows an entry of unknown outcome");
+            assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first failure gives the reason");
             assert_eq!(outcomes.next(Ok(vec![])), Err(why));
         }
     }

@@ -1,5 +1,5 @@
-//! Who serves the set here, and under which epoch. The decisions are `control::serve`'s and the replicated state's; this
-//! file carries events to them and carries out what follows.
+//! Serves the set here, under the epoch of its lease. `control::serve` and the replicated state decide; this file feeds
+//! them events and carries out their decisions.
 //!
 //! ```text
 //!   leadership, applied entries, quorum acks, ticks ─▶ ServeGate ─▶ may this gateway read / write now?
@@ -47,43 +47,43 @@ pub use volumes::{InUse, VolumeHeld, VolumeUse};
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
 const CONTROL_LIMIT: Duration = Duration::from_secs(5);
 
-/// What one epoch serves with. Ends when the epoch does.
+/// Everything that serves one epoch. Ends with the epoch.
 pub struct Serving {
     /// The epoch.
     pub epoch: Epoch,
-    /// The term that it was granted in.
+    /// The term in which it was granted.
     pub term: Term,
     /// Owner of the lease.
     pub owner: Owner,
-    /// A plain export's lease.
+    /// Whether this is a plain export's lease.
     pub plain: bool,
-    /// Opens connections of this epoch, unless plain.
+    /// Opens connections of this epoch, except plain ones.
     pub token: Token,
     /// The write path.
     pub sequencer: Sequencer,
-    /// Cancelled: the connections close unanswered.
+    /// When cancelled, the connections close unanswered.
     pub closed: CancellationToken,
-    /// Cancelled: nobody joins any more, and the connections close once what they asked is answered.
+    /// When cancelled, new connections are refused, and the open ones close after their pending requests are answered.
     pub draining: CancellationToken,
-    /// Another owner holds the set now: requests are answered with an error (R8).
+    /// Another owner holds the set now: requests fail with an error (R8).
     pub fenced: AtomicBool,
     connections: AtomicUsize,
-    /// Rung when the last of them is gone.
+    /// Notified when the last connection is gone.
     emptied: Notify,
 }
 
-/// In [`Serving::connections`]: the lease is being given back, nobody joins any more.
+/// Value of [`Serving::connections`] while the lease is being released: no new connection is admitted.
 const ENDING: usize = usize::MAX / 2;
 
 impl Serving {
-    /// Counts one connection more, unless the lease is being given back.
+    /// Counts one more connection, unless the lease is being released.
     fn admit(&self) -> bool {
         let more = |n: usize| (n < ENDING).then_some(n + 1);
         self.connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Decides that the lease is given back, unless somebody is connected. From then on nobody joins: a connection that
-    /// came between the decision and the release would be closed with it.
+    /// Starts the release of the lease, unless a client is connected. From then on no connection is admitted: the
+    /// release would close a connection that arrived after the decision.
     fn begin_ending(&self) -> bool {
         self.connections.compare_exchange(0, ENDING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -98,7 +98,7 @@ impl Serving {
     async fn empty(&self) {
         loop {
             let mut emptied = pin!(self.emptied.notified());
-            // Before the look, or the last one could go between look and wait.
+            // Enabled before the check: otherwise the last connection could end between check and wait.
             emptied.as_mut().enable();
             if self.connected() == 0 {
                 return;
@@ -118,7 +118,7 @@ impl Serving {
     }
 }
 
-/// What a set's server is made of.
+/// Parts of a set's server.
 pub struct SetParts {
     /// The set's id.
     pub id: SetId,
@@ -134,13 +134,13 @@ pub struct SetParts {
     pub pace: Arc<JournalPace>,
     /// Its head in the store.
     pub head: Arc<HeadKeeper>,
-    /// How its store has answered.
+    /// Result counts of its store's answers.
     pub health: Arc<Health>,
-    /// Where its objects lie, which may change.
+    /// Location of its objects, which may change.
     pub switch: Arc<Switch>,
     /// Times derived from the round trip.
     pub timing: Timing,
-    /// Ends it.
+    /// Stops the server.
     pub stop: CancellationToken,
 }
 
@@ -158,29 +158,29 @@ pub struct SetServer {
     pub reader: Reader,
     /// Its head in the store.
     pub head: Arc<HeadKeeper>,
-    /// How its store has answered this gateway.
+    /// Result counts of its store's answers to this gateway.
     pub health: Arc<Health>,
-    /// Where its objects lie, which may change.
+    /// Location of its objects, which may change.
     pub switch: Arc<Switch>,
-    /// How far a change of that is.
+    /// Progress of a change of that location.
     pub placing: PlacingBoard,
-    /// The background reading of its objects.
+    /// Progress of the background check of its objects.
     pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
-    /// One look at a time, from the first fact to the last word: see [`SetServer::look`].
+    /// One call of [`SetServer::look`] at a time, from the first fact read to the last event passed on.
     looking: Mutex<()>,
     judge: Mutex<ExpiryJudge>,
     watched_term: Mutex<Option<Term>>,
-    /// The latest epoch that was ever served here: its numbers began at 1 and must never begin again (R2).
+    /// The latest epoch ever served here. Its sequence numbers began at 1 and must never begin again (R2).
     served: Mutex<Epoch>,
     serving: Mutex<Option<Arc<Serving>>>,
-    /// One grant at a time is asked for here.
+    /// One grant is requested here at a time.
     granting: tokio::sync::Mutex<()>,
-    /// Why this gateway is to serve nothing, though it may lead for a moment (`control::members`, M3).
+    /// Reason why this gateway serves nothing although it may lead for a moment (`control::members`, M3).
     aside: Mutex<Option<&'static str>>,
-    /// So many times it was asked that nothing be granted now.
+    /// Number of callers that currently block grants.
     held_off: AtomicUsize,
     uses: Mutex<volumes::Uses>,
     given_up: Mutex<GivenUp>,
@@ -188,7 +188,7 @@ pub struct SetServer {
 }
 
 impl SetServer {
-    /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
+    /// Creates a server that runs until `stop`. Call [`SetServer::run`] in its own task.
     pub fn new(parts: SetParts) -> Arc<Self> {
         let SetParts { id, name, group, host, reader, pace, head, health, switch, timing, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
@@ -221,31 +221,31 @@ impl SetServer {
     }
 }
 
-// ---- questions
+// ---- queries
 
 impl SetServer {
     /// The epoch under which a write may be accepted now.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why no write is accepted.
     pub fn may_write(&self) -> Result<Epoch, WhyNot> {
         self.gate.may_write()
     }
 
-    /// The epoch under which a read may be answered now (R3): a comparison, no round trip.
+    /// The epoch under which a read may be answered now (R3). Compares values; makes no round trip.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, as text for users.
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
         self.gate.may_read()
     }
 
-    /// The gate, for those who tell it of clocks and members.
+    /// The gate, for callers that report clock and membership events to it.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// What is served here now.
+    /// What this gateway serves now.
     pub fn serving(&self) -> Option<Arc<Serving>> {
         self.serving.locked().clone()
     }
@@ -255,7 +255,7 @@ impl SetServer {
         self.host.with(|m| m.state().lease.clone())
     }
 
-    /// How long the lease still counts, by this leader's clock; zero where it may be judged expired.
+    /// Remaining time of the lease by this leader's clock; zero when it may be judged expired.
     pub fn lease_left(&self, lease: &Lease) -> Duration {
         if self.held_by_connections(lease) {
             return Duration::from_millis(u64::from(lease.ttl_ms));
@@ -264,7 +264,7 @@ impl SetServer {
         until.map_or(Duration::from_millis(u64::from(lease.ttl_ms)), |until| until.saturating_since(boot_now()))
     }
 
-    /// A plain lease lives as long as its connections here do.
+    /// A plain lease lives as long as its connections here.
     fn held_by_connections(&self, lease: &Lease) -> bool {
         let serving = self.serving.locked();
         serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connected() > 0)
@@ -282,10 +282,10 @@ impl SetServer {
 // ---- commands
 
 impl SetServer {
-    /// Proposes a command in the term that this gateway leads in, and waits until it was applied here.
+    /// Proposes a command in the term in which this gateway leads, and waits until it is applied here.
     ///
     /// # Errors
-    /// [`SetError`]; a `Propose(Unknown)` may have happened (R12).
+    /// [`SetError`]. After `Propose(Unknown)` the command may have been applied (R12).
     pub async fn command(&self, what: &'static str, command: &SetCommand) -> Result<SetAnswer, SetError> {
         let payload = encode_control(command)
             .map_err(|e| SetError::Answer { what, found: format!("a command that does not encode: {e}") })?;
@@ -298,10 +298,10 @@ impl SetServer {
         }
     }
 
-    /// Asks for the lease for `owner` at this gateway.
+    /// Requests the lease for `owner` at this gateway.
     ///
     /// # Errors
-    /// [`SetError::Refused`] with who holds it, where, and since when.
+    /// [`SetError::Refused`] names the holder, its gateway, and the time of the grant.
     pub async fn acquire(
         &self,
         owner: Owner,
@@ -314,7 +314,7 @@ impl SetServer {
         let _one = self.granting.lock().await;
         self.may_grant()?;
         self.wait_ready().await?;
-        // Not fenced: no look ended in time. That passes.
+        // Not fenced means that no read of the head finished in time. This is temporary.
         self.head.before_answer().await.map_err(|why| match self.head.fenced() {
             Some(fenced) => SetError::Fenced(fenced),
             None => SetError::NotReady(why),
@@ -333,7 +333,7 @@ impl SetServer {
         self.granted(&command).await
     }
 
-    /// The same owner goes on here.
+    /// The same owner continues its lease here.
     ///
     /// # Errors
     /// [`SetError`].
@@ -352,25 +352,25 @@ impl SetServer {
         self.granted(&command).await
     }
 
-    /// Says why this gateway grants nothing at itself from now on, or that it does.
+    /// Sets the reason why this gateway grants nothing; `None` allows grants again.
     pub fn stand_aside(&self, why: Option<&'static str>) {
         *self.aside.locked() = why;
     }
 
-    /// Nothing is served here that another gateway is to serve.
+    /// Refuses to serve a set that another gateway should serve.
     fn may_grant(&self) -> Result<(), SetError> {
         let why = *self.aside.locked();
         why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
     }
 
-    /// Whether a rollback is under way here.
+    /// Whether a rollback is in progress here.
     pub fn is_held_off(&self) -> bool {
         self.held_off.load(Ordering::Acquire) > 0
     }
 
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
         if self.is_held_off() {
-            return Err(SetError::NotReady("the set is being rolled back, and granted to nobody meanwhile".into()));
+            return Err(SetError::NotReady("the set is being rolled back; no grants until that is finished".into()));
         }
         match self.command("a grant", command).await? {
             SetAnswer::Granted(lease) => {
@@ -381,7 +381,7 @@ impl SetServer {
         }
     }
 
-    /// Gives the lease of `epoch` back; `token`: the owner's proof, `None` by this gateway itself.
+    /// Releases the lease of `epoch`. `token` is the owner's proof; `None` when this gateway releases it itself.
     ///
     /// # Errors
     /// [`SetError`].
@@ -391,7 +391,7 @@ impl SetServer {
         Ok(())
     }
 
-    /// The owner is alive.
+    /// Renews the lease: the owner is alive.
     ///
     /// # Errors
     /// [`SetError`].
@@ -399,7 +399,7 @@ impl SetServer {
         self.command("a renewal", &SetCommand::Renew { epoch }).await.map(|_| ())
     }
 
-    /// A connection without a token: joins the plain lease of the same owner here, or takes a free one.
+    /// Opens a connection without a token: joins the same owner's plain lease here, or takes a free one.
     ///
     /// # Errors
     /// [`SetError`].
@@ -408,7 +408,7 @@ impl SetServer {
             return Ok(connection);
         }
         if self.serving().is_some_and(|s| s.draining.is_cancelled()) {
-            return Err(SetError::NotReady("the set moves to another gateway".to_string()));
+            return Err(SetError::NotReady("the set is moving to another gateway".to_string()));
         }
         let token = Token(crate::random::random_u128());
         let request = RequestId(crate::random::random_u128());
@@ -418,7 +418,7 @@ impl SetServer {
             Ok(lease) => self
                 .join(|s| s.epoch == lease.epoch)
                 .ok_or_else(|| SetError::NotReady("the grant ended before the connection began".to_string())),
-            // Somebody of the same owner was quicker: join.
+            // Another connection of the same owner was faster: join its lease.
             Err(SetError::Refused(refusal)) => {
                 self.join(|s| s.plain && s.owner == owner).ok_or(SetError::Refused(refusal))
             }
@@ -426,16 +426,16 @@ impl SetServer {
         }
     }
 
-    /// A connection with the token of the grant that is served here.
+    /// Opens a connection with the token of the grant that is served here.
     ///
     /// # Errors
-    /// [`SetError::NotReady`] where that grant is not served here.
+    /// [`SetError::NotReady`] if that grant is not served here.
     pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
         if let Some(connection) = self.join(|s| !s.plain && s.token == token) {
             return Ok(connection);
         }
         match self.lease() {
-            // R8: for the owner of an ended grant the set is lost for good, and it is told so.
+            // R8: the owner of an ended grant has lost the set for good, so it gets an error.
             Some(l) if l.token != token && l.previous_token != Some(token) => {
                 Err(SetError::Refused(SetRefusal::Held {
                     owner: l.owner,
@@ -446,7 +446,7 @@ impl SetServer {
                 }))
             }
             _ => Err(SetError::NotReady(
-                "the token is not that of a grant which is served here now; continue the lease at this gateway first"
+                "the token does not belong to a grant that is served here now; continue the lease at this gateway first"
                     .into(),
             )),
         }
@@ -463,7 +463,7 @@ impl SetServer {
         Some(Connection { server: self.clone(), serving: serving.clone() })
     }
 
-    /// Waits until this gateway may ask for a grant: leading, first entry of its term applied.
+    /// Waits until this gateway may request a grant: it leads and has applied the first entry of its term.
     async fn wait_ready(&self) -> Result<(), SetError> {
         self.head.first_look().await;
         if let Some(why) = self.head.fenced() {
@@ -483,13 +483,13 @@ impl SetServer {
                 let reason = format!("leads {term}, but has not applied an entry of it yet");
                 return Err(SetError::NotReady(reason));
             }
-            // A heartbeat at most: the bell may have rung between the look and the wait.
+            // At most one heartbeat: the notification may have come between check and wait.
             let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
         }
     }
 }
 
-/// What a refused write means to its client: an error only where another owner holds the set (R8).
+/// Meaning of a refused write for its client: an error only if another owner holds the set (R8).
 struct LeaseVerdict {
     owner: Owner,
     host: Arc<SetHost>,
@@ -508,7 +508,7 @@ impl Verdict for LeaseVerdict {
                 Err(if fenced { WriteFailure::Fenced } else { WriteFailure::Gone })
             }
             other => {
-                tracing::warn!(?other, "a write got an answer that does not fit");
+                tracing::warn!(?other, "unexpected answer to a write");
                 Err(WriteFailure::Gone)
             }
         }
@@ -516,12 +516,13 @@ impl Verdict for LeaseVerdict {
 }
 
 impl SetServer {
-    /// Cancelled when this gateway ends.
+    /// Cancelled when this gateway stops.
     pub fn stopping(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// How long no other gateway can have been elected after a quorum acknowledged a heartbeat, by its time of sending.
+    /// After a quorum acknowledged a heartbeat, no other gateway can have been elected for this long, counted from its
+    /// sending.
     pub fn read_lease(&self) -> Duration {
         self.timing.read_lease()
     }
@@ -531,32 +532,35 @@ impl SetServer {
         self.group.me()
     }
 
-    /// What checkpoints of this leadership began to write: the uploader notes it, the sweep judges it (G4).
+    /// Objects that checkpoints of this leadership began to write: the uploader records them, and the sweep decides
+    /// which were given up (G4).
     pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
         self.given_up.locked()
     }
 }
 
 impl SetServer {
-    /// Writers wait for the journal, and this set holds a good part of it.
+    /// Whether writers wait for the journal while this set holds a large part of it.
     pub fn journal_pressed(&self) -> bool {
         self.pace.pace() != Pace::Go && self.group.live_bytes() > self.pace.share_bytes()
     }
 
-    /// The term that this gateway leads in, once it has applied an entry of it.
+    /// The term in which this gateway leads, once it has applied an entry of that term.
     pub fn leading_ready(&self) -> Option<Term> {
         self.group.leading_term().filter(|term| self.group.applied().term == *term)
     }
 
-    /// The same, unless the head in the store says that another cluster has the set: the term in which this gateway works for the set.
+    /// As [`SetServer::leading_ready`], but `None` if the head in the store belongs to another cluster. Background work
+    /// for the set runs in this term.
     pub fn leads(&self) -> Option<Term> {
         self.leading_ready().filter(|_| self.head.fenced().is_none())
     }
 
-    /// Waits until a quorum has acknowledged a heartbeat that was sent after the call: this gateway led until then.
+    /// Waits until a quorum acknowledges a heartbeat sent after the call, which proves that this gateway led until
+    /// then.
     ///
     /// # Errors
-    /// Not leading, or no quorum within two election timeouts.
+    /// This gateway does not lead, or no quorum answered within two election timeouts.
     pub async fn confirm_leadership(&self) -> Result<(), SetError> {
         self.wait_ready().await?;
         let asked = boot_now();
@@ -574,7 +578,7 @@ impl SetServer {
             }
             if tokio::time::Instant::now() >= deadline {
                 return Err(SetError::NotReady(
-                    "no quorum of gateways has answered; try again, or another gateway".into(),
+                    "no quorum of gateways has answered; try again, or try another gateway".into(),
                 ));
             }
             tokio::time::sleep(self.timing.heartbeat() / 4).await;

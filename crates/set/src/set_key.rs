@@ -1,9 +1,10 @@
-//! The data keys of one set, as this gateway has them: what opens its objects, and what they are sealed under (ADR 0023).
+//! The data keys of one set, as this gateway knows them: keys that open its objects, and the key that seals new ones
+//! (ADR 0023).
 //!
 //! ```text
-//!   group 0's ring of wrapped keys ─▶ opened here ─▶ opens: any of them, newest first      seals: the one that group 0 says, or the highest seen in use (Z2)
+//!   group 0's ring of wrapped keys ─▶ opened here ─▶ opens: any of them, newest first      seals: group 0's choice, or the highest seen in use (Z2)
 //! ```
-//! Shared by everything of the set at this gateway, and replaced while that runs.
+//! Shared by all tasks of the set at this gateway, and replaced while they run.
 
 use holdfast_control::keys::data::{Needs, Ring};
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
@@ -17,14 +18,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A key that went stays in memory so long: a read that began before may still have an object in its hands that was under it, and must not take it for damaged.
+/// A removed key stays in memory for this long: a running read may still hold an object under it, and must not report
+/// it as damaged.
 const LINGERS: Duration = Duration::from_secs(300);
 
-/// One data key, for all that one checkpoint seals.
+/// One data key, which seals everything in one checkpoint.
 #[derive(Clone)]
 pub struct SealingKey {
     set: SetId,
-    /// Which data key.
+    /// The key's number.
     pub key_id: u32,
     key: DataKey,
 }
@@ -36,21 +38,21 @@ impl SealingKey {
     }
 }
 
-/// What the leader of a set found of its keys.
+/// A set leader's findings about its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyReport {
     /// For group 0's leader.
     pub needs: Needs,
     /// How much of the current root is under which key.
     pub uses: BTreeMap<u32, KeyUse>,
-    /// What else needs keys older than the newest, for people: which key, and what it is.
+    /// What else needs keys older than the newest, as text for users: the key, and its user.
     pub held: Vec<(u32, String)>,
 }
 
 struct Held {
     keys: BTreeMap<u32, DataKey>,
     seals: u32,
-    /// Those that went: number, key, when.
+    /// Removed keys: number, key, time.
     gone: Vec<(u32, DataKey, Instant)>,
 }
 
@@ -71,7 +73,7 @@ impl fmt::Debug for SetKey {
 }
 
 impl SetKey {
-    /// Of a set with one key.
+    /// For a set with one key.
     pub fn of(set: SetId, key_id: u32, key: DataKey) -> Self {
         let held = Held { keys: BTreeMap::from([(key_id, key)]), seals: key_id, gone: Vec::new() };
         Self {
@@ -82,7 +84,7 @@ impl SetKey {
         }
     }
 
-    /// Of a set with several, of which `seals` is what things are sealed under; `None` where that is not among them.
+    /// For a set with several keys, of which `seals` seals; `None` if it is not among them.
     pub fn of_ring(set: SetId, keys: BTreeMap<u32, DataKey>, seals: u32) -> Option<Self> {
         let first = Self::of(set, seals, keys.get(&seals)?.clone());
         first.replace(keys, seals);
@@ -93,7 +95,7 @@ impl SetKey {
         look(&self.held.reading())
     }
 
-    /// Its keys are these now, and things are sealed under `seals` or what was seen in use since.
+    /// Replaces the keys; `seals` seals from now on, or a higher one seen in use.
     pub fn replace(&self, keys: BTreeMap<u32, DataKey>, seals: u32) {
         self.replace_at(keys, seals, Instant::now());
     }
@@ -114,7 +116,7 @@ impl SetKey {
         self.changed.send_replace(());
     }
 
-    /// Something was opened that is under this key: nothing is sealed under a lower one any more (Z2).
+    /// Reports that an object under this key was opened: no lower key seals any more (Z2).
     pub fn seen(&self, key_id: u32) {
         if self.held(|held| held.seals < key_id && held.keys.contains_key(&key_id)) {
             let mut held = self.held.writing();
@@ -122,22 +124,22 @@ impl SetKey {
         }
     }
 
-    /// The keys, as group 0 had them last, and which one things are sealed under here.
+    /// The keys as last known from group 0, and the one that seals here.
     pub fn ring(&self) -> Ring {
         self.held(|held| Ring { keys: held.keys.keys().copied().collect(), seals: held.seals })
     }
 
-    /// Whether it opens what is under this key.
+    /// Whether the set has this key.
     pub fn has(&self, key_id: u32) -> bool {
         self.held(|held| held.keys.contains_key(&key_id) || held.gone.iter().any(|(id, ..)| *id == key_id))
     }
 
-    /// Whether a higher key than all of these is named: group 0 is behind at this gateway.
+    /// Whether this number is higher than all known keys: then group 0 lags behind at this gateway.
     pub fn is_behind(&self, key_id: u32) -> bool {
         self.held(|held| held.keys.keys().next_back().is_none_or(|newest| *newest < key_id))
     }
 
-    /// Until it opens what is under this key, or `limit` has passed.
+    /// Waits until this key is known; returns false after `limit`.
     pub async fn wait_for(&self, key_id: u32, limit: Duration) -> bool {
         let mut changed = self.changed.subscribe();
         let waited = async {
@@ -160,7 +162,7 @@ impl SetKey {
         })
     }
 
-    /// The key that things are sealed under now.
+    /// The key that seals now.
     pub fn sealing(&self) -> SealingKey {
         self.held(|held| {
             let Some(key) = held.keys.get(&held.seals) else {
@@ -175,27 +177,28 @@ impl SetKey {
         self.sealing().sealer(object)
     }
 
-    /// The token that opens exports of the snapshot that request `made_by` made.
+    /// The token for exports of the snapshot made by request `made_by`.
     pub fn snapshot_token(&self, made_by: RequestId) -> Token {
         self.sealing().key.snapshot_token(self.set, made_by)
     }
 
-    /// Whether `token` opens exports of that snapshot. A token of any data key that the set still has does: a change of the key ends no reader.
+    /// Whether `token` opens exports of that snapshot. A token of any data key that the set still has is accepted: a
+    /// change of the key disconnects no reader.
     pub fn opens_snapshot(&self, made_by: RequestId, token: Token) -> bool {
         self.held(|held| held.keys.values().any(|key| key.snapshot_token(self.set, made_by) == token))
     }
 
-    /// What this gateway, as the set's leader, found of the keys; `None` where it does not lead, or has not looked.
+    /// This gateway's findings about the keys, as the set's leader; `None` if it does not lead, or has none yet.
     pub fn report(&self) -> Option<KeyReport> {
         self.report.locked().clone()
     }
 
-    /// Tells it.
+    /// Sets the findings.
     pub fn tell(&self, report: Option<KeyReport>) {
         *self.report.locked() = report;
     }
 
-    /// Its numbers.
+    /// The key numbers.
     pub fn ids(&self) -> BTreeSet<u32> {
         self.ring().keys
     }
@@ -233,7 +236,7 @@ mod tests {
         assert!(opens(&shared, &first) && opens(&shared, &second));
         key.replace(keys(&[2]), 2);
         assert_eq!(shared.ids(), [2].into());
-        assert!(opens(&shared, &first), "a read may have it in its hands");
+        assert!(opens(&shared, &first), "a running read may still use it");
         key.replace_at(keys(&[2]), 2, Instant::now() + LINGERS);
         assert!(!opens(&shared, &first) && opens(&shared, &second));
     }

@@ -1,8 +1,8 @@
 //! Snapshots as read-only exports: `SET/VOLUME@SNAPSHOT`, at any gateway that has applied the snapshot.
 //!
-//! It needs no lease: what a kept root shows never changes (R7), so a late answer is as right as an early one. It needs the snapshot's token
-//! ([`SetKey::snapshot_token`](crate::set_key::SetKey::snapshot_token)), unless `snapshot_exports = "open"`. When the snapshot is deleted while it is read,
-//! its objects may be gone: the connection is closed.
+//! Needs no lease: a kept root never changes (R7), so a late answer is as correct as an early one. Needs the snapshot's
+//! token ([`SetKey::snapshot_token`](crate::set_key::SetKey::snapshot_token)), unless `snapshot_exports = "open"`. If
+//! the snapshot is deleted during a read, its objects may be gone: the connection is closed.
 
 use crate::ahead::{Ahead, Of};
 use crate::reader::Part;
@@ -15,7 +15,7 @@ use holdfast_front::device::{Device, DeviceError, Extent, ReadPart};
 use holdfast_types::{Lba, Name, RequestId, SECTOR_BYTES, Sectors, Token, VolumeId};
 use std::sync::Arc;
 
-/// Bytes that are fetched at once at most.
+/// Maximum bytes fetched at once.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// One volume of one snapshot.
@@ -30,7 +30,8 @@ pub struct SnapshotDevice {
 }
 
 impl SnapshotDevice {
-    /// The volume as the snapshot has it; `None` where there is no such snapshot, or no such volume in it, as far as applied here.
+    /// Finds the volume in the snapshot; `None` if the snapshot, or the volume in it, does not exist as far as applied
+    /// here.
     pub fn find(server: &Arc<SetServer>, snapshot: &Name, volume: &Name) -> Option<Self> {
         let (root, made_by, id, size) = server.host.with(|m| {
             let found = m.state().snapshots.get(snapshot)?;
@@ -46,7 +47,7 @@ impl SnapshotDevice {
         self.server.reader.mapping().key.opens_snapshot(self.made_by, token)
     }
 
-    /// Whether it is there still.
+    /// Whether the snapshot still exists.
     fn check(&self) -> Result<(), DeviceError> {
         let root = self.server.host.with(|m| m.state().snapshots.get(&self.snapshot).map(|found| found.root));
         if root == Some(self.root) { Ok(()) } else { Err(DeviceError::Disconnect) }
@@ -90,7 +91,7 @@ impl SnapshotDevice {
     }
 }
 
-/// The front refuses what changes a read-only export before it gets here.
+/// The front already refuses requests that would change a read-only export.
 fn refused() -> BoxFuture<'static, Result<(), DeviceError>> {
     Box::pin(async { Err(DeviceError::Invalid) })
 }
@@ -125,7 +126,7 @@ impl Device for SnapshotDevice {
     }
 
     fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
-        // Nothing is ever handed in.
+        // There are never pending writes.
         Box::pin(async { Ok(()) })
     }
 
@@ -145,7 +146,7 @@ impl Device for SnapshotDevice {
         len: u64,
         _extents_max: usize,
     ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>> {
-        // All of it is said to be allocated: allowed, and costs no I/O.
+        // Everything is reported as allocated: allowed, and costs no I/O.
         Box::pin(async move { Ok(vec![Extent { len, hole: false }]) })
     }
 }

@@ -1,11 +1,12 @@
-//! Garbage of one set, at its leader: looks through dropped roots, retires what nothing keeps, sweeps for orphans, and deletes what was
-//! retired after the readers' grace (ADR 0012). The decisions are `volume::space`'s and the replicated state's.
+//! Garbage collection of one set, at its leader (ADR 0012): examines dropped roots, retires objects that nothing
+//! references, sweeps for orphans, and deletes retired objects after a grace time for readers. `volume::space` and the
+//! replicated state decide.
 //!
 //! ```text
 //!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
-//!   listing ─▶ objects of earlier terms, and those that checkpoints of this one gave up (G4), that no kept root names ─┘
+//!   listing ─▶ objects of earlier terms, and those that checkpoints of this term gave up (G4), that no kept root names ─┘
 //! ```
-//! Nothing waits for this task, and an error of it only costs space: it is tried again at the next turn.
+//! Nothing waits for this task, and a failure only costs space: the next turn tries again.
 
 use crate::host::SetHost;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
@@ -30,39 +31,40 @@ use tokio_util::sync::CancellationToken;
 
 mod keys;
 
-/// Between two looks at the state.
+/// Time between two turns.
 const TURN: Duration = Duration::from_millis(500);
-/// The same after turns in which the store or the group did not do as asked: doubled each time, up to this.
+/// Maximum time after turns in which the store or the group failed; doubled each time.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// Dropped roots that one turn looks through at most.
+/// Maximum number of dropped roots that one turn examines.
 const ROOTS_PER_TURN: usize = 8;
-/// Objects that one turn deletes at most.
+/// Maximum number of objects that one turn deletes.
 const DELETIONS_PER_TURN: usize = 512;
-/// Deletions under way at once at most.
+/// Maximum number of concurrent deletions.
 const DELETIONS_AT_ONCE: usize = 8;
-/// All leaves of a root are read within one turn, or further in the next.
+/// Time limit for reading all leaves of a root in one turn; the next turn continues.
 const LEAVES_LIMIT: Duration = Duration::from_secs(30);
-/// One deletion takes no longer; what became of it is found out by doing it again.
+/// Time limit of one deletion; afterwards it is repeated, because its outcome is unknown.
 const DELETION_LIMIT: Duration = Duration::from_secs(30);
-/// Orphans that one sweep retires at most; the next one goes on.
+/// Maximum number of orphans that one sweep retires; the next sweep continues.
 const ORPHANS_PER_SWEEP: usize = 2 * RETIRE_OBJECTS_MAX;
-/// Retired objects from which on nothing more is retired: they are in the replicated state, some 100 bytes each, until every store has deleted them, and a
-/// store that is away deletes nothing. Until then a dropped root stands for all that it names: one entry for each checkpoint.
-/// So many that a whole entry more is still taken: what apply refuses would be proposed in vain.
+/// With this many retired objects, nothing more is retired. They stay in the replicated state, some 100 bytes each,
+/// until every store has deleted them, and an unavailable store deletes nothing. Meanwhile a dropped root stands for
+/// everything that it names: one entry for each checkpoint. The value leaves room for one more whole entry, because
+/// apply would refuse a larger one.
 pub const RETIRED_FULL: usize = RETIRED_MAX - RETIRE_OBJECTS_MAX;
 
 /// Settings of a set's space.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceSettings {
-    /// How long a read under way may still need an object that no new read finds.
+    /// How long a running read may need an object that new reads no longer find.
     pub grace: Duration,
-    /// Deletions a second at most.
+    /// Maximum number of deletions per second.
     pub deletes_per_second: u32,
-    /// Between two sweeps for orphans.
+    /// Time between two sweeps for orphans.
     pub sweep_interval: Duration,
 }
 
-/// Why a turn came to no end.
+/// Why a turn was not finished.
 #[derive(Debug, thiserror::Error)]
 enum SpaceError {
     #[error(transparent)]
@@ -73,21 +75,21 @@ enum SpaceError {
     Store(#[from] StoreError),
     #[error("not the leader of {0} any more")]
     NotLeading(Term),
-    #[error("so much is retired that more has to wait until some of it is deleted")]
+    #[error("too many objects are retired: more must wait until some are deleted")]
     Full,
 }
 
-/// Not in the store, or there and damaged: no later try will read more.
+/// Missing or damaged in the store: a retry will not help.
 fn is_lost(e: &MapError) -> bool {
     match e {
-        // Too short is damaged as well: of a pack of leaves only parts are asked for.
+        // An object that is too short is damaged too: only parts of a pack of leaves are read.
         MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt),
         MapError::Bad { .. } => true,
         MapError::Stopping => false,
     }
 }
 
-/// Who names a root that is in use, for people.
+/// What names a root that is in use, as text for users.
 fn named_by(state: &SetState, at: RootRef) -> String {
     let current = state.current_root().is_some_and(|root| root.object == at.object);
     let snapshots = state.snapshots.iter().filter(|(_, found)| found.root.object == at.object);
@@ -98,7 +100,7 @@ fn named_by(state: &SetState, at: RootRef) -> String {
     all.join(", ")
 }
 
-/// Keeps one set's store tidy while this gateway leads the set.
+/// Collects the garbage of one set's store while this gateway leads the set.
 pub struct SpaceKeeper {
     server: Arc<SetServer>,
     host: Arc<SetHost>,
@@ -108,13 +110,13 @@ pub struct SpaceKeeper {
     reaper: Reaper,
     looked: Looked,
     roots: Shelf,
-    /// The term of the last sweep, or of the leadership's begin, and when it was.
+    /// The term of the last sweep, or of the beginning of the leadership, and its time.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
-    /// The root of which all leaves were asked for.
+    /// The root whose leaves were all read.
     had: Option<RootRef>,
     keys: keys::KeysOfRoots,
-    /// A deletion of this turn did not work.
+    /// A deletion of this turn failed.
     undeleted: AtomicBool,
 }
 
@@ -122,7 +124,7 @@ impl LeaderTask for SpaceKeeper {
     async fn turn(&mut self, term: Term) -> Result<(), Failed> {
         let done = self.collect(term).await;
         if let Err(e) = &done {
-            tracing::debug!(set = %self.server.name, error = %e, "garbage collection failed; it is tried again later");
+            tracing::debug!(set = %self.server.name, error = %e, "garbage collection failed; will retry later");
         }
         let undeleted = std::mem::take(self.undeleted.get_mut());
         if done.is_err() || undeleted { Err(Failed) } else { Ok(()) }
@@ -130,14 +132,14 @@ impl LeaderTask for SpaceKeeper {
 
     async fn idle(&mut self) {
         self.roots.clear();
-        // What was read may have gone from memory by the next time that this gateway leads.
+        // By the next leadership of this gateway, what was read may no longer be in memory.
         (self.swept, self.had) = (None, None);
         self.mapping.key.tell(None);
     }
 }
 
 impl SpaceKeeper {
-    /// For `server`'s set.
+    /// Creates the collector for `server`'s set.
     pub fn new(
         server: Arc<SetServer>,
         mapping: Arc<Mapping>,
@@ -151,7 +153,7 @@ impl SpaceKeeper {
         Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, had, keys, undeleted }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self) {
         let (server, stop) = (self.server.clone(), self.stop.clone());
         leader_task::run(server, self, Pauses::doubling(TURN, TURN_MAX), stop).await;
@@ -160,12 +162,13 @@ impl SpaceKeeper {
     async fn collect(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
         let keys = self.look_at_keys(term).await;
-        // S12: the checkpoint after it is under way, and apply would refuse. What is retired already no head names.
+        // S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
+        // retired.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             let deleted = self.delete_retired(term).await;
             return shown.and(keys).and(deleted);
         }
-        // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
+        // Every step runs even if another one fails: only the last one frees a full list.
         let looked = waits_if_full(self.look_through_dropped(term).await);
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
@@ -173,15 +176,16 @@ impl SpaceKeeper {
         shown.and(keys).and(looked).and(swept).and(deleted)
     }
 
-    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads goes through all of them before its next checkpoint anyway.
-    /// Within `limit`: what was read by then stays in the cache of pages.
+    /// Reads all leaves of the current root. R8: during a store outage, a leaf that no read has fetched would be
+    /// unavailable, and the leader needs all of them before its next checkpoint. Limited by `limit`; leaves read so far
+    /// stay in the page cache.
     async fn have_leaves(&mut self, limit: Duration) {
         let current = self.host.with(|m| m.state().current_root());
         let Some(current) = current.filter(|current| self.had != Some(*current)) else { return };
         if !self.mapping.has_base(current) {
             match tokio::time::timeout(limit, self.mapping.base(current)).await {
                 Ok(Ok(_)) => {}
-                // The next checkpoint says so as well.
+                // The next checkpoint reports this too.
                 Ok(Err(error)) => {
                     tracing::warn!(set = %self.server.name, %error, "not all leaves of the map's root can be read");
                 }
@@ -192,11 +196,12 @@ impl SpaceKeeper {
     }
 
     fn state(&self) -> SetState {
-        // Persistent maps: a clone is cheap.
+        // Persistent maps: cloning is cheap.
         self.host.with(|m| m.state().clone())
     }
 
-    /// The state of a leader of `term` that has applied an entry of it: no checkpoint of an earlier term can end any more.
+    /// The state of a leader of `term` that has applied an entry of that term: no checkpoint of an earlier term can end
+    /// any more.
     fn state_of(&self, term: Term) -> Result<SetState, SpaceError> {
         if self.server.leading_ready() != Some(term) {
             return Err(SpaceError::NotLeading(term));
@@ -204,14 +209,14 @@ impl SpaceKeeper {
         Ok(self.state())
     }
 
-    /// S7: a dropped root stays on the list until everything that only it named is retired.
+    /// S7: a dropped root stays on the list until everything that only it names is retired.
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
             let state = self.state_of(term)?;
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };
-            // What the head still names, for a clone that is gone or as a snapshot that is, stays so long (S15).
+            // A root stays while the head still names it, for a deleted clone or as a deleted snapshot (S15).
             if !self.server.head.links_settled(&state, term) {
                 return Ok(());
             }
@@ -223,15 +228,15 @@ impl SpaceKeeper {
             }
             let mut garbage = match self.mapping.names_of(RootRef { object, bytes }).await {
                 Ok(names) => Garbage::of(object, &names),
-                // Nothing can be learnt from it, now or later (what was spoilt on the way was read again); what it named is left to the sweep.
+                // It will never be readable (damage in transit was already retried). The sweep collects what it named.
                 Err(e) if is_lost(&e) => {
-                    tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root cannot be read any more");
+                    tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root is missing or damaged");
                     Garbage::of(object, &Root::new(state.checkpoint.map(|c| c.upto).unwrap_or_default()))
                 }
                 Err(e) => return Err(e.into()),
             };
             for root in kept {
-                // One that cannot be read ends this here: what it names is not known.
+                // An unreadable kept root stops this: what it names is unknown.
                 garbage.keep(&*self.kept_root(&state, root).await?);
             }
             for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, self.looked.after(object)) {
@@ -246,7 +251,7 @@ impl SpaceKeeper {
         Ok(())
     }
 
-    /// What a root that is in use names. One that is lost or damaged ends collection until somebody acts, so it is told.
+    /// What a root in use names. A lost or damaged one stops collection until an operator acts, so it is reported.
     async fn kept_root(&mut self, state: &SetState, at: RootRef) -> Result<Arc<Objects>, MapError> {
         let read = self.roots.root(at).await;
         if let Err(e) = &read
@@ -254,7 +259,7 @@ impl SpaceKeeper {
         {
             self.mapping.note_object_trouble(e);
             let of = named_by(state, at);
-            tracing::warn!(set = %self.server.name, root = %at.object, %of, error = %e, "a root in use cannot be read: no garbage is collected before it can, or nothing names it any more");
+            tracing::warn!(set = %self.server.name, root = %at.object, %of, error = %e, "a root in use cannot be read: no garbage is collected until it can be read or nothing names it any more");
         }
         read
     }
@@ -271,8 +276,8 @@ impl SpaceKeeper {
             Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
                 if let SetError::Refused(refusal @ (SetRefusal::StillInUse { .. } | SetRefusal::NotOver { .. })) = &e {
-                    // S8 has held; whatever judged it is wrong.
-                    tracing::error!(%set, %refusal, "an object in use was to be retired");
+                    // S8 has protected it; the caller's decision was wrong.
+                    tracing::error!(%set, %refusal, "refused to retire an object that is in use");
                     metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);
                 }
                 Err(e.into())
@@ -280,7 +285,8 @@ impl SpaceKeeper {
         }
     }
 
-    /// Looks for objects that no root names: of earlier terms, and those of this one that a checkpoint gave up before one that has ended (G4).
+    /// Looks for objects that no root names: of earlier terms, and of this term if a checkpoint gave them up before a
+    /// later one ended (G4).
     async fn sweep(&mut self, term: Term) -> Result<(), SpaceError> {
         let (since, begun) = match self.swept {
             Some((swept, at)) if swept == term => (at, true),
@@ -289,29 +295,30 @@ impl SpaceKeeper {
         if !begun {
             self.swept = Some((term, since));
         }
-        // The head may name what an earlier leader put there and did not live to tell the group (ADR 0013): not ours to sweep.
+        // The head may name a checkpoint of an earlier leader that failed before it reported it to the group (ADR
+        // 0013). Those objects must not be swept.
         if since.elapsed() < self.settings.sweep_interval || !self.server.head.committed_in(term) {
             return Ok(());
         }
-        // Linearizable: the state below is not older than this leadership's confirmation.
+        // Linearizable: the state below is not older than this confirmation.
         self.server.confirm_leadership().await?;
         let state = self.state_of(term)?;
-        // A recovery would keep what the head still pins for a clone that is gone, or lists as a snapshot that is.
+        // A recovery would keep what the head still pins for a deleted clone, or lists as a deleted snapshot.
         let settled = self.server.head.links_settled(&state, term);
         if !state.dropped.is_empty() || !may_retire(state.retired.len()) || !settled {
             return Ok(());
         }
         self.swept = Some((term, Instant::now()));
-        // By this very state: the kept roots below are those that there were when the later checkpoint had ended.
+        // Uses this same state: the kept roots below are those at the end of the later checkpoint.
         let given_up = self.server.given_up().lapsed(term, &state);
-        // A note may come late, of a segment that was given up: apply would refuse, until the next begin or end.
+        // The note of a segment that was given up may arrive late: apply would refuse, until the next begin or end.
         let noted = state.segments.iter().map(|note| note.object);
         let mut orphans = Orphans::new(term, state.retired.keys().copied().chain(noted), given_up);
         for kept in state.kept_roots() {
             let root = self.kept_root(&state, kept).await?;
             orphans.keep(kept.object, &root);
         }
-        // What is retired already has its own way; a `Retire` whose answer was lost is among it.
+        // Retired objects are handled separately; they include a `Retire` whose answer was lost.
         self.server.given_up().forget(orphans.named_after_all().chain(state.retired.keys().copied()));
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
         for (kind, key_kind) in KINDS {
@@ -334,21 +341,21 @@ impl SpaceKeeper {
         let set = self.server.name.to_string();
         metrics::gauge!("holdfast_space_listed_bytes", "set" => set.clone()).set(stored as f64);
         metrics::gauge!("holdfast_space_listed_objects", "set" => set.clone()).set(count as f64);
-        // Terms tell orphans apart within one life of the set only: another life begins at term 1 again. What was listed before the head is found to
-        // be still ours was written before anybody could recover the set (ADR 0013).
+        // Terms identify orphans only within one life of the set: another life starts at term 1 again. Objects listed
+        // before the head was confirmed as ours were written before anybody could recover the set (ADR 0013).
         if !found.is_empty() && !self.server.head.still_ours().await {
-            tracing::warn!(%set, orphans = found.len(), "nothing is swept: the store does not say that the set is still this cluster's");
+            tracing::warn!(%set, orphans = found.len(), "nothing is swept: the store does not confirm that the set is still this cluster's");
             return Ok(());
         }
         if !found.is_empty() {
-            tracing::info!(%set, orphans = found.len(), "objects that no checkpoint came to name are retired");
+            tracing::info!(%set, orphans = found.len(), "retired objects that no checkpoint names");
         }
         for (of, objects) in orphans.entries(&found, RETIRE_OBJECTS_MAX) {
             if !may_retire(self.state_of(term)?.retired.len()) {
                 return Ok(());
             }
             self.retire(term, of, objects.clone()).await?;
-            // What was not shown stays on the list: it may be on its way still, or a listing hides it.
+            // Objects that were not listed stay recorded: they may still be in transit, or the listing is incomplete.
             self.server.given_up().forget(objects.iter().map(|stored| stored.object));
         }
         Ok(())
@@ -358,7 +365,8 @@ impl SpaceKeeper {
         self.mapping.key.set
     }
 
-    /// A quorum answers a heartbeat of this leadership that was sent after this call. A sole voter is its own quorum.
+    /// Waits until a quorum answers a heartbeat of this leadership sent after this call. A single voter is its own
+    /// quorum.
     async fn confirm(&self, term: Term) -> Result<Confirmed, SpaceError> {
         let asked = boot_now();
         self.server.confirm_leadership().await?;
@@ -369,7 +377,7 @@ impl SpaceKeeper {
         Ok(Confirmed { term, sent: acked.map_or(asked, |(_, at)| at) })
     }
 
-    /// G3: deletes what was retired long enough ago.
+    /// G3: deletes objects that were retired long enough ago.
     async fn delete_retired(&mut self, term: Term) -> Result<(), SpaceError> {
         let state = self.state_of(term)?;
         let due = self.reaper.due(term, boot_now(), self.settings.grace, &state, DELETIONS_PER_TURN);
@@ -395,18 +403,18 @@ impl SpaceKeeper {
         let mut under_way = FuturesUnordered::new();
         let mut kind = None;
         'objects: for (at, stored) in due.iter().enumerate() {
-            // What names others is gone before they go.
+            // Objects that name others are deleted before those.
             let room = if kind == Some(stored.kind) { DELETIONS_AT_ONCE - 1 } else { 0 };
             kind = Some(stored.kind);
             while under_way.len() > room {
                 gone.extend(under_way.next().await.flatten());
             }
             pace.tick().await;
-            // A store that refuses some is not asked for the rest at once.
+            // If the store refuses some deletions, the rest is not sent in this turn.
             if self.undeleted.load(Ordering::Relaxed) {
                 break;
             }
-            // The last question, after all waiting. An old confirmation is asked for anew, once.
+            // The last check, after all waits. An outdated confirmation is renewed once.
             for again in [true, false] {
                 match self.may_delete(&confirmed, stored.object) {
                     Ok(()) => break,
@@ -444,28 +452,25 @@ impl SpaceKeeper {
         self.host.with(|m| confirmed.may_delete(boot_now(), valid, leading, m.state(), object))
     }
 
-    /// `None` where it is not known to be gone: it stays retired and is deleted again.
+    /// `None` if the deletion is not confirmed: the object stays retired and is deleted again.
     async fn delete(&self, stored: StoredObject) -> Option<ObjectId> {
         let key = store_keys::object(self.set(), key_kind(stored.kind), stored.object);
         match tokio::time::timeout(DELETION_LIMIT, self.mapping.store.delete(&key)).await {
             Ok(Ok(())) => Some(stored.object),
             Ok(Err(e)) => {
-                tracing::warn!(key, error = %e, "the store did not delete an object; trying again later");
+                tracing::warn!(key, error = %e, "the store did not delete an object; will retry later");
                 self.undeleted.store(true, Ordering::Relaxed);
                 None
             }
             Err(_) => {
-                tracing::warn!(
-                    key,
-                    "the store did not answer a deletion within {DELETION_LIMIT:?}; trying again later"
-                );
+                tracing::warn!(key, "the store did not answer a deletion within {DELETION_LIMIT:?}; will retry later");
                 self.undeleted.store(true, Ordering::Relaxed);
                 None
             }
         }
     }
 
-    /// Gauges of what the current checkpoint's root says, and of what waits.
+    /// Exports gauges of the current root's contents and of pending work.
     async fn show(&mut self) -> Result<(), SpaceError> {
         let (current, retired, dropped, snapshots) = self.host.with(|m| {
             let state = m.state();
@@ -488,12 +493,12 @@ impl SpaceKeeper {
     }
 }
 
-/// Whether an entry more is proposed, with so much retired in the state: [`RETIRED_FULL`].
+/// Whether another entry may be proposed with this many retired objects: [`RETIRED_FULL`].
 fn may_retire(retired: usize) -> bool {
     retired < RETIRED_FULL
 }
 
-/// Nothing went wrong: it goes on once some of it is deleted.
+/// Not an error: it continues once some objects are deleted.
 fn waits_if_full(done: Result<(), SpaceError>) -> Result<(), SpaceError> {
     done.or_else(|e| if matches!(e, SpaceError::Full) { Ok(()) } else { Err(e) })
 }

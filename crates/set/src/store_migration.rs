@@ -1,18 +1,20 @@
-//! Carries a change of the set's stores through, at the set's leader (ADR 0018). Group 0 says what is to be; this sees to what each step needs, and says when
-//! it is there (`PlacingBoard`). Which list of stores counts, their heads say (`store`, L1 to L4).
+//! Carries out a change of the set's stores, at the set's leader (ADR 0018). Group 0 holds the plan. This task prepares
+//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts (`store`, L1
+//! to L4).
 //!
 //! ```text
-//!   A | B    a checkpoint, if there is none ─▶ the stores of B have all that kept roots name ─▶ ready for A => B
-//!   A => B   V1 a checkpoint of this leader's ─▶ V2 no checkpoint from here on ─▶ everything compared once more ─▶ V3 the list ends
-//!            ─▶ checkpoints again ─▶ what was left lets go of the head ─▶ ready for B
+//!   A | B    a checkpoint, if there is none ─▶ the stores of B have everything that kept roots name ─▶ ready for A => B
+//!   A => B   V1 a checkpoint of this leader ─▶ V2 no checkpoint from here on ─▶ everything is compared again ─▶ V3 the list ends
+//!            ─▶ checkpoints again ─▶ the old stores release the head ─▶ ready for B
 //! ```
-//! V1  The head that ends the list is of a checkpoint that this leader began, and ended, after its stores became both lists: another gateway that leads
-//!     meanwhile, and has not heard of them, replaces the head, and V3 fails (it names the head's version).
-//! V2  While the list is ended nothing is uploaded here, and the comparison begins after that: so everything that the head names was looked for in the
-//!     stores of B, also what was put before these were known.
-//! V3  Every store of B has all of it, and answers: B's head begins only where all of them do (Q3).
+//! V1  The head that ends the list belongs to a checkpoint that this leader began and ended after both lists counted:
+//!     another gateway that leads meanwhile, and does not know them, replaces the head, and V3 fails (it names the
+//!     head's version).
+//! V2  While the list ends, nothing is uploaded here, and the comparison begins after that. So everything that the head
+//!     names was looked for in the stores of B, even objects written before these were known.
+//! V3  Every store of B has everything, and answers: B's head begins only if all of them take part (Q3).
 //!
-//! All of it may be done again, by this leader or the next one.
+//! Every step may be repeated, by this leader or the next one.
 
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::Mapping;
@@ -28,25 +30,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between two turns.
+/// Time between two turns.
 const TURN: Duration = Duration::from_millis(300);
-/// The same after one that failed.
+/// Time after a failed turn.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Checkpoints are held up for so long the first time that everything is compared once more, and twice as long each time that this was not enough.
+/// How long checkpoints are held up for the first final comparison; doubled each time that this was too short.
 const HOLD: Duration = Duration::from_secs(60);
-/// … up to this. The journal takes the writes meanwhile; where it fills, the hold ends at once.
+/// … up to this. The journal takes the writes meanwhile; if it fills, the hold ends immediately.
 const HOLD_MAX: Duration = Duration::from_secs(900);
-/// Between two holds that came to nothing.
+/// Time between two holds that failed.
 const HOLD_AGAIN: Duration = Duration::from_secs(20);
 
-/// What the set's leader says of a change of its stores; `None` while there is none, or where this gateway does not lead.
+/// Status of a change of stores, as reported by the set's leader; `None` if there is no change, or if this gateway does
+/// not lead.
 #[derive(Debug, Default)]
 pub struct PlacingBoard {
     said: Mutex<Option<Placing>>,
 }
 
 impl PlacingBoard {
-    /// What is said now.
+    /// The current status.
     pub fn said(&self) -> Option<Placing> {
         self.said.locked().clone()
     }
@@ -60,12 +63,12 @@ impl PlacingBoard {
     }
 }
 
-/// V3: whether the stores that are to be have everything; else what is waited for, for people.
+/// V3: whether the new stores have everything; otherwise what is missing, as text for users.
 fn filled(standings: &[ReplicaStanding]) -> Result<(), String> {
     let full = |one: &ReplicaStanding| one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();
     let say = |one: &ReplicaStanding| match &one.standing.now {
-        Some(trouble) => format!("{} does not answer well: {}", one.place, trouble.error),
-        None if !one.backlog.compared => format!("{} is compared with what is kept", one.place),
+        Some(trouble) => format!("{} has problems: {}", one.place, trouble.error),
+        None if !one.backlog.compared => format!("{} is being compared with the kept objects", one.place),
         None if one.backlog.stuck > 0 => format!(
             "{} lacks {} objects, {} of which no other store has whole: see `holdfast verify --each-store`",
             one.place, one.backlog.named, one.backlog.stuck
@@ -91,17 +94,17 @@ enum EndError {
     NotYet(String),
 }
 
-/// What one leader has done for one placement.
+/// Progress of one leader with one placement.
 struct Work {
     term: Term,
     text: String,
-    /// The current root when no checkpoint was under way here any more: the next one is begun after that (V1).
+    /// The current root at a moment without a running checkpoint here: the next checkpoint begins after that (V1).
     before: Option<Option<RootRef>>,
     hold: Duration,
     again_at: Option<Instant>,
-    /// Since when the next list is known to count.
+    /// When this leader learned that the next list counts.
     ended_at: Option<Instant>,
-    /// It was said that a store that is left keeps what it has.
+    /// Whether the warning about a store that keeps its data was logged.
     warned: bool,
 }
 
@@ -110,9 +113,9 @@ pub struct Mover {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
     switch: Arc<Switch>,
-    /// The stores that are left may take so long to let go of the head.
+    /// Time limit for the old stores to release the head.
     lets_go_within: Duration,
-    /// What this leader has done for the placement that there is now.
+    /// Progress of this leader with the current placement.
     work: Option<Work>,
     stop: CancellationToken,
 }
@@ -129,7 +132,8 @@ impl LeaderTask for Mover {
 }
 
 impl Mover {
-    /// For `server`'s set, whose stores `switch` has; those that are left may take so long to let go of the head.
+    /// Creates the task for `server`'s set, whose stores are in `switch`. The old stores get `lets_go_within` to
+    /// release the head.
     pub fn new(
         server: Arc<SetServer>,
         mapping: Arc<Mapping>,
@@ -140,7 +144,7 @@ impl Mover {
         Self { server, mapping, switch, lets_go_within, work: None, stop }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self) {
         let (server, stop) = (self.server.clone(), self.stop.clone());
         leader_task::run(server, self, Pauses::fixed(TURN, PAUSE), stop).await;
@@ -153,7 +157,7 @@ impl Mover {
             self.idle().await;
             return Ok(());
         };
-        // A change that is seen as it was: the text and what is in place belong together, or the next turn has it.
+        // Text and stores must belong to the same change; if not, the next turn handles it.
         let Some(several) = self.switch.several() else { return Ok(()) };
         let mut mine = self.work.take().filter(|work| work.term == term && work.text == text).unwrap_or_else(|| Work {
             term,
@@ -181,7 +185,7 @@ impl Mover {
             }
             Ok(Err(waits)) | Err(EndError::NotYet(waits)) => self.server.placing.waits(waits),
             Err(EndError::Store(error)) => {
-                tracing::debug!(set = %self.server.name, %error, "a change of stores does not get on; tried again");
+                tracing::debug!(set = %self.server.name, %error, "a change of stores makes no progress; will retry");
                 self.server.placing.waits(error.to_string());
                 return Err(Failed);
             }
@@ -194,37 +198,37 @@ impl Mover {
     }
 
     fn fill(&self, several: &Quorum) -> Result<(), String> {
-        // Nothing to compare with before the first checkpoint.
+        // Nothing to compare before the first checkpoint.
         if self.server.host.with(|m| m.state().current_root()).is_none() {
             self.server.head.want_checkpoint();
-            return Err("the first checkpoint is made".to_owned());
+            return Err("the first checkpoint is being made".to_owned());
         }
         self.filled(several)
     }
 
-    /// Whether the next list counts, and what was left has let go of the head.
+    /// Whether the next list counts and the old stores have released the head.
     async fn end(&self, several: &Arc<Quorum>, work: &mut Work) -> Result<Result<(), String>, EndError> {
         let set = self.mapping.key.set;
         if several.list_ended(set).await? {
-            // L3. A list that does not answer any more keeps what it has; the new one goes on without it.
+            // L3. Old stores that do not answer any more keep their data; the new list continues without them.
             let since = *work.ended_at.get_or_insert_with(Instant::now);
             let let_go = async {
                 several.let_go_of_head(set).await?;
                 several.mend_left_heads(set).await
             };
-            // A store that hangs is waited for by its own patience, and no longer than that.
+            // A hanging store is waited for with this limit only.
             let let_go = tokio::time::timeout(self.lets_go_within, let_go).await;
             let why = match let_go {
                 Ok(Ok(true)) => return Ok(Ok(())),
-                Ok(Ok(false)) => "not all of the stores that are left have let go of the head".to_owned(),
+                Ok(Ok(false)) => "not all old stores have released the head".to_owned(),
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "the stores that are left do not answer".to_owned(),
+                Err(_) => "the old stores do not answer".to_owned(),
             };
             if since.elapsed() < self.lets_go_within {
                 return Ok(Err(why));
             }
             if !std::mem::replace(&mut work.warned, true) {
-                tracing::warn!(set = %self.server.name, why, "a store that is left may keep a head with the set's wrapped keys: empty it, also before a key counts as changed or forgotten");
+                tracing::warn!(set = %self.server.name, why, "an old store may keep a head with the set's wrapped keys: empty it, also before a key counts as changed or forgotten");
             }
             return Ok(Ok(()));
         }
@@ -234,24 +238,24 @@ impl Mover {
             let _none = self.server.head.checkpoint_turn().await;
             work.before = Some(current());
             self.server.head.want_checkpoint();
-            return Ok(Err("a checkpoint that all stores have is made".to_owned()));
+            return Ok(Err("a checkpoint for all stores is being made".to_owned()));
         };
         if current() == before {
             self.server.head.want_checkpoint();
-            return Ok(Err("a checkpoint that all stores have is made".to_owned()));
+            return Ok(Err("a checkpoint for all stores is being made".to_owned()));
         }
         if let Err(waits) = self.filled(several) {
             return Ok(Err(waits));
         }
         if work.again_at.is_some_and(|at| Instant::now() < at) {
-            return Ok(Err("checkpoints go on for a while before everything is compared once more".to_owned()));
+            return Ok(Err("checkpoints continue for a while before everything is compared once more".to_owned()));
         }
         let ended = self.compare_and_end(several, work.hold).await;
         if ended.is_err() {
             (work.before, work.again_at) = (None, Some(Instant::now() + HOLD_AGAIN));
             work.hold = (work.hold * 2).min(HOLD_MAX);
         }
-        ended.map(|()| Err("the stores that are left let go of the head".to_owned()))
+        ended.map(|()| Err("the old stores are releasing the head".to_owned()))
     }
 
     /// V2 and V3.
@@ -262,13 +266,13 @@ impl Mover {
         let set = self.mapping.key.set;
         let head = several.get_object(&keys::head(set)).await?;
         if !self.server.head.names_current(&head.body, self.server.host.with(|m| m.state().current_root())) {
-            return not_yet("the head is of another checkpoint than the last one");
+            return not_yet("the head names another checkpoint than the last one");
         }
         several.compare_anew();
         loop {
             tokio::time::sleep(TURN).await;
             if self.server.leading_ready().is_none() {
-                return not_yet("this gateway leads no more");
+                return not_yet("this gateway no longer leads");
             }
             match self.filled(several) {
                 Ok(()) => break,
@@ -324,11 +328,11 @@ mod tests {
         use Part::{Joins, Leaves, Stays};
         let full = |part| one(part, true, 0, false);
         let all = [one(Leaves, false, 9, true), full(Stays), full(Stays), full(Joins)];
-        assert_eq!(filled(&all), Ok(()), "what leaves may lack what it will");
+        assert_eq!(filled(&all), Ok(()), "a leaving store may lack objects");
         let cases = [
             (one(Joins, false, 0, false), "it was not compared"),
             (one(Joins, true, 1, false), "it lacks one"),
-            (one(Stays, true, 1, false), "it lacks one, and was there before"),
+            (one(Stays, true, 1, false), "it lacks one, though it is an old store"),
             (one(Joins, true, 0, true), "it is away: its head cannot begin"),
         ];
         for (last, why) in cases {

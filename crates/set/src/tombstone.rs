@@ -1,8 +1,9 @@
-//! What becomes of a deleted set in its store (ADR 0029): a tombstone takes the place of its head, then everything beneath it goes.
+//! Deletes a set from its store (ADR 0029): a tombstone replaces its head, then all of its objects are deleted.
 //!
-//! T1  Nothing of a set is deleted in a store but beneath its tombstone, and that is looked at after the listing: what another cluster keeps there stays.
-//!     Of several stores, once each has the tombstone in its part of the head (ADR 0018), and in each by itself: what one shows must be gone from that one.
-//! T2  The tombstone stays, for ever: it is what keeps a gateway of a life that is over from writing a head again, and with it a key.
+//! T1  Objects of a set are deleted only while its tombstone is in place, and this is checked after the listing:
+//!     another cluster's objects stay. With several stores, deletion begins once each has the tombstone in its part of
+//!     the head (ADR 0018). Each store is listed separately, and its objects are deleted from that store.
+//! T2  The tombstone stays for ever: it keeps a gateway of an ended life from writing a head, and a key, again.
 
 use super::head;
 use super::mapping::SetKey;
@@ -13,30 +14,31 @@ use holdfast_types::{Name, ObjectId, SetId};
 use holdfast_volume::head::{HeadError, SetLife, Standing, is_tombstone, seal_tombstone};
 use std::time::Duration;
 
-/// Objects that one look deletes at most.
+/// Maximum number of objects that one call deletes.
 const DELETIONS_PER_LOOK: usize = 512;
-/// Deletions under way at once at most.
+/// Maximum number of concurrent deletions.
 const DELETIONS_AT_ONCE: usize = 8;
-/// One request takes no longer: it is done again.
+/// Time limit of one request; afterwards it is repeated.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-/// Pages of a listing that one look reads at most.
+/// Maximum number of listing pages that one call reads.
 const LIST_PAGES_MAX: usize = 64;
-/// Times that the head is read and swapped anew within one call: each time somebody else was quicker, or it did not open.
+/// Number of read-and-swap attempts in one call: each failed attempt means that another writer was faster, or that the
+/// head did not open.
 const SWAPS_MAX: u32 = 8;
 
-/// It is not done. Tried again.
+/// The deletion is not finished and will be retried.
 #[derive(Debug, thiserror::Error)]
 pub enum BurialError {
-    /// The store.
+    /// The store failed.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// It did not answer.
+    /// The store did not answer.
     #[error("{key}: the store did not answer within {REQUEST_LIMIT:?}")]
     Late {
-        /// Asked about this.
+        /// The requested key.
         key: String,
     },
-    /// What lies there may be another cluster's.
+    /// The object there may be another cluster's.
     #[error(
         "{key} in the store is no head of this set, or a damaged one: {error}; nothing is deleted there. If no other cluster keeps a set under that key, \
          remove that one object, and the deletion goes on"
@@ -44,25 +46,25 @@ pub enum BurialError {
     Foreign {
         /// Its key.
         key: String,
-        /// Why not.
+        /// The reason.
         error: HeadError,
     },
     /// T1.
     #[error(
-        "{key} in the store is not the tombstone any more: another cluster may keep a set there; nothing more is deleted"
+        "{key} in the store is no longer the tombstone: another cluster may keep a set there; nothing more is deleted"
     )]
     NotOurs {
         /// The head's key.
         key: String,
     },
-    /// Of several stores, some do not show it yet.
-    #[error("not every store has the tombstone in its part of {key} yet: all of them have to answer")]
+    /// Some of several stores do not have it yet.
+    #[error("not every store has the tombstone in its part of {key} yet: all of them must answer")]
     Unlike {
         /// The head's key.
         key: String,
     },
-    /// Others were quicker again and again.
-    #[error("the head in the store was replaced by somebody else {SWAPS_MAX} times")]
+    /// Other writers were faster every time.
+    #[error("the head in the store was replaced by another writer {SWAPS_MAX} times")]
     Contended,
 }
 
@@ -77,11 +79,11 @@ fn not_found(error: &BurialError) -> bool {
     matches!(error, BurialError::Store(e) if e.disposition() == Disposition::NotFound)
 }
 
-/// Puts the tombstone in the place of the head of `life`, unless another cluster has taken the set over since, which is answered by `true`.
-/// `id` gives each version of it an id of its own. Safe to repeat.
+/// Replaces the head of `life` with the tombstone; returns `true` if another cluster has taken over the set since. `id`
+/// gives each version its own id. Safe to repeat.
 ///
 /// # Errors
-/// [`BurialError`]; it may stand there all the same (R12).
+/// [`BurialError`]; the tombstone may have been written all the same (R12).
 pub async fn bury(
     store: &dyn ObjectStore,
     key: &SetKey,
@@ -104,7 +106,7 @@ pub async fn bury(
             match head::open(key, &object.body).map(|head| head.standing(life)) {
                 Ok(Standing::Taken) => return Ok(true),
                 Ok(Standing::Ours | Standing::Older) => {}
-                // Bytes may be spoilt on their way.
+                // The bytes may be damaged in transit.
                 Err(error) => {
                     last = BurialError::Foreign { key: at.clone(), error };
                     continue;
@@ -122,11 +124,11 @@ pub async fn bury(
     Err(last)
 }
 
-/// One look at what the store shows of the set, which is deleted, `per_second` at most; `each` is told of each object. `true`: it showed nothing. Of several stores each is
-/// looked at, and `true` says that none showed anything.
+/// Deletes the listed objects of a deleted set, at most `per_second`; calls `each` for each object. Returns `true` if
+/// the listing was empty; with several stores, if all listings were empty.
 ///
 /// # Errors
-/// [`BurialError`]; of several stores also where one does not answer.
+/// [`BurialError`]; with several stores also if one of them does not answer.
 pub async fn sweep(
     store: &dyn ObjectStore,
     set: SetId,
@@ -137,7 +139,7 @@ pub async fn sweep(
         return sweep_one(store, store, set, &[keys::head(set)], per_second, &mut each).await;
     };
     let at = keys::head(set);
-    // In the middle of a change of stores, what the list that was left has of the head goes before (L3).
+    // During a change of stores, the old list's part of the head is deleted first (L3).
     within(&at, several.let_go_of_head(set)).await?;
     if !within(&at, several.mend_heads(set)).await? || !within(&at, several.mend_left_heads(set)).await? {
         return Err(BurialError::Unlike { key: at });
@@ -150,8 +152,8 @@ pub async fn sweep(
     Ok(nothing)
 }
 
-/// In `store`; the tombstone is what `heads` shows. Heads of other lists of stores than `heads_kept` go as well: such a one has the set's wrapped keys, where its
-/// store was away when the list was left.
+/// Sweeps one store, with the tombstone in `heads`. Also deletes the heads of lists of stores other than `heads_kept`:
+/// such a head has the set's wrapped keys, if its store was unavailable when the list was left.
 async fn sweep_one(
     store: &dyn ObjectStore,
     heads: &dyn ObjectStore,
@@ -275,8 +277,8 @@ mod tests {
             assert!(!buried(&store, &key(1)).await.unwrap());
             assert!(!buried(&store, &key(1)).await.unwrap(), "R12");
             let tombstone = store.get("sets/4/head").await.unwrap();
-            assert!(is_tombstone(&tombstone) && !tombstone.windows(8).any(|part| part == [7; 8]), "no key in it");
-            // Who still lives the set finds out, and can tell that it is no forgery.
+            assert!(is_tombstone(&tombstone) && !tombstone.windows(8).any(|part| part == [7; 8]), "contains no key");
+            // A gateway that still has this life can verify the tombstone.
             assert_eq!(head::open(&key(1), &tombstone).unwrap().standing(LIFE), Standing::Taken, "H4");
             let mut deleted = 0;
             while !sweep(&store, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
@@ -307,7 +309,7 @@ mod tests {
         assert_eq!(shown(&store).await.len(), before.len() - 1);
     }
 
-    /// T1: each store by itself, and in none before all have the tombstone.
+    /// T1: each store separately, and none before all have the tombstone.
     #[tokio::test]
     async fn of_several_stores_each_has_its_tombstone_before_anything_goes_in_any() {
         let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
@@ -319,7 +321,7 @@ mod tests {
         all.swap(at, Some(&first), head_of(LIFE, &key)).await.unwrap();
         let objects: Vec<String> = (0..6).map(|n| keys::segment(GroupId(4), id(n))).collect();
         for (n, object) in objects.iter().enumerate() {
-            // Some in one store only: what a checkpoint left that came to nothing.
+            // Some objects are in one store only: rests of a failed checkpoint.
             for store in stores.iter().take(1 + n % 3) {
                 store.put_new(object, Bytes::from_static(b"s")).await.unwrap();
             }
@@ -338,7 +340,7 @@ mod tests {
         for object in &objects {
             assert!(stores[0].get(object).await.is_ok(), "{object} is gone, and the third store has the key still");
         }
-        // One look brings it there, the next one sees it.
+        // The first call writes it there, the next one sees it.
         let mended = sweep(&all, GroupId(4), 1_000_000, || ()).await;
         assert!(matches!(mended, Err(BurialError::Unlike { .. })), "{mended:?}");
         let mut deleted = 0;
@@ -349,7 +351,7 @@ mod tests {
             let left: Vec<String> = page.objects.into_iter().map(|listed| listed.key).collect();
             assert_eq!(left, [at]);
             let slot = store.get(at).await.unwrap();
-            assert!(!slot.windows(8).any(|part| part == [7; 8]), "no wrapped key in it");
+            assert!(!slot.windows(8).any(|part| part == [7; 8]), "contains no wrapped key");
         }
         assert!(is_tombstone(&all.get(at).await.unwrap()));
     }

@@ -1,17 +1,15 @@
-//! The way from the journal to the store, at the set's leader only.
+//! Moves data from the journal to the store. Runs only at the set's leader.
 //!
 //! One checkpoint (design, "Snapshots of the Raft state"):
 //! ```text
 //!   1  CheckpointBegin is applied at X: every replica seals its journal index
-//!   2  the sealed extents are read from the journal, compressed, sealed, packed: segments, several PUTs at once
-//!   3  each segment is noted by an entry once it is durable in the store
-//!   4  the pages that changed are written anew in page packs, then the root that lists them, with its leaves; the set's head in the store names
-//!      it, unless another life of the set has taken over: a recovery starts from here now
-//!   5  CheckpointEnd{X, root} is applied: lookups go to the map, the raft snapshot covers X, the journal is purged
+//!   2  the sealed extents are read from the journal, compressed, sealed and packed into segments; several PUTs run at once
+//!   3  an entry notes each segment once it is durable in the store
+//!   4  changed pages are written to new page packs, then the root with its leaves; then the head names the root (H1)
+//!   5  CheckpointEnd{X, root} is applied: lookups use the map, the Raft snapshot covers X, the journal is purged
 //! ```
-//! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: a root is named once everything
-//! that it names is written, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but
-//! the journal is needed for that (R7). What a leader gives up and begins again itself, its own sweep deletes (G4).
+//! A crash or a new leader at any step leaves orphans, never a map that names missing objects. A new leader starts
+//! again at step 1 with the journal only (R7). A leader's own sweep deletes what it gave up (G4).
 
 use crate::head::{KeepError, content_at};
 use crate::host::SetHost;
@@ -51,48 +49,47 @@ mod tests;
 use leaves::{OldPage, bad_leaf};
 use objects::seal_batch;
 
-/// Raw bytes that are compressed and sealed in one go off the runtime's threads.
+/// Raw bytes that are compressed and sealed in one call outside of the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Batches that are read from the journal while one is being sealed.
+/// Batches that are read from the journal ahead of the one being sealed.
 const BATCHES_AHEAD: usize = 2;
 
-/// Map pages that are read from the store at once.
+/// Map pages that are read from the store concurrently.
 const PAGES_AHEAD: usize = 32;
 
-/// Leaves that are gone through one after the other are read so many at once.
+/// Leaves that are read concurrently when a caller goes through all of them in order.
 const LEAVES_AHEAD: usize = 16;
 
-/// Between two tries after a store or a group that did not answer, at most.
+/// Maximum pause between two attempts after the store or the group did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// … and where the same again is likely to come to the same: each try writes all that waits anew, and what the earlier ones wrote is deleted only after one has
-/// ended (G4).
+/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (G4).
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
-/// How often somebody who waits for a try looks whether it is asked for.
+/// How often a waiting task checks whether an attempt is requested.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// When and how to upload.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
-    /// A checkpoint begins when the journal holds so many bytes of the set.
+    /// A checkpoint begins when the journal holds this many bytes of the set.
     pub bytes: u64,
-    /// … or when the oldest of them is so old.
+    /// … or when the oldest of them reaches this age.
     pub interval: Duration,
-    /// Segments that are being written at once.
+    /// Number of segments written concurrently.
     pub parallel: usize,
     /// How extents are compressed.
     pub codec: Codec,
-    /// Stored bytes for each 100 that are in use at most, before segments are emptied.
+    /// Stored bytes for each 100 bytes in use; above this, segments are emptied.
     pub target_percent: u32,
-    /// What emptying them may take of the store.
+    /// Limits for the store traffic of emptying segments.
     pub moves: MoveLimits,
-    /// What is uploaded goes into the disk cache as well.
+    /// Whether uploaded data also goes into the disk cache.
     pub keep_uploaded: bool,
 }
 
-/// Why a checkpoint did not come to its end. It is begun again.
+/// Why a checkpoint failed. It is started again.
 #[derive(Debug, thiserror::Error)]
 enum UploadError {
     #[error(transparent)]
@@ -116,7 +113,7 @@ enum UploadError {
 }
 
 impl From<tokio::task::JoinError> for UploadError {
-    /// A panic goes on: a checkpoint that breaks an invariant must not be begun again for ever as if the store were slow.
+    /// A panic is passed on: a broken invariant must not be retried for ever as if the store were slow.
     fn from(ended: tokio::task::JoinError) -> Self {
         match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -125,7 +122,7 @@ impl From<tokio::task::JoinError> for UploadError {
     }
 }
 
-/// How a root that is written now is to be divided; `None` where it is written whole, because of a gateway whose build reads no other.
+/// Shape of the leaves of a new root; `None` to write it whole, for gateways whose build reads no leaves.
 pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
 
 /// Uploads one set while this gateway leads it.
@@ -136,29 +133,28 @@ pub struct Uploader {
     mapping: Arc<Mapping>,
     settings: UploadSettings,
     boot: u64,
-    /// The last checkpoint left more garbage than the target allows, be it an earlier leader's.
+    /// The last checkpoint, perhaps an earlier leader's, left more garbage than the target allows.
     collection_due: AtomicBool,
-    /// Segments that emptying did not help.
+    /// Segments that could not be emptied usefully.
     spared: Mutex<Spared>,
-    /// What moving may take of the store, in time since `begun`.
+    /// Budget of the store traffic for moves, in time since `begun`.
     budget: Mutex<MoveBudget>,
     begun: Instant,
-    /// The last checkpoint moved less than it had to because of the budget.
+    /// The budget made the last checkpoint move less than necessary.
     held: AtomicBool,
-    /// The root's key for which collection was woken: what an earlier leader left under older ones.
+    /// The root's key for which collection was started, to move what earlier leaders left under older keys.
     resealing: Mutex<Option<(u32, Instant)>>,
-    /// What the checkpoint under way is sealed under, all of it: its root says so of whatever it does not list (U1).
+    /// The key of everything in the current checkpoint. Its root claims it for objects that it does not list (U1).
     sealing: Mutex<Option<SealingKey>>,
-    /// Where all of the checkpoint under way goes, its head too: the set's stores as they were when it began.
+    /// The target of the current checkpoint, with its head: the set's stores as of its begin.
     place: Mutex<Option<Arc<dyn ObjectStore>>>,
-    /// How roots are divided, where every gateway reads such.
+    /// How roots are divided, if every gateway can read divided ones.
     in_leaves: InLeaves,
-    /// Memory of segments that are in the store, for the next ones of the same checkpoint; as many as are written at once.
+    /// Buffers of uploaded segments, reused in the same checkpoint; as many as are written concurrently.
     bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
 }
 
-/// What the new map must say, by page.
 #[derive(Default)]
 struct Changes {
     extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>>,
@@ -166,7 +162,7 @@ struct Changes {
 }
 
 impl Uploader {
-    /// `boot`: this disk's counter of starts, part of every object's name.
+    /// `boot`: this disk's start counter, part of every object's name.
     pub fn new(
         server: Arc<SetServer>,
         mapping: Arc<Mapping>,
@@ -200,13 +196,13 @@ impl Uploader {
         }
     }
 
-    /// Asked for each root.
+    /// Sets the callback that is asked for the shape of each root.
     #[must_use]
     pub fn in_leaves(self, in_leaves: InLeaves) -> Self {
         Self { in_leaves, ..self }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self) {
         let mut pause = Duration::from_millis(100);
         let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
@@ -229,9 +225,9 @@ impl Uploader {
                 dirty_since.get_or_insert_with(Instant::now);
             }
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
-            // A journal full of what no lookup needs any more is freed by a checkpoint too.
+            // A checkpoint also frees a journal full of data that no lookup needs any more.
             let pressed = self.server.journal_pressed();
-            // Taken whatever else there is: left standing, it would end each pause after a failure at once.
+            // Always cleared: a request that stays would end each pause after a failure immediately.
             let wanted = self.server.head.take_wanted();
             let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
@@ -244,8 +240,7 @@ impl Uploader {
             let mut moves = self.server.switch.changes();
             moves.borrow_and_update();
             *self.place.locked() = Some(self.server.switch.pinned());
-            // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered. And what goes where the set is no more, or waits
-            // for stores that are to be and are not any more, is begun anew.
+            // Stops any wait: for a deleted set's note that is never answered, or for stores no longer in use.
             let done = tokio::select! {
                 done = self.checkpoint(term) => done,
                 Ok(()) = moves.changed() => Err(UploadError::Superseded),
@@ -262,7 +257,7 @@ impl Uploader {
                     if let UploadError::Map(e) | UploadError::Read(ReadError::Map(e)) = &e {
                         self.mapping.note_object_trouble(e);
                     }
-                    tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; it is begun again");
+                    tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; starting again");
                     self.host.note_unfinished(Some(e.to_string()));
                     pause = next_pause(pause, &e);
                     tokio::select! {
@@ -274,7 +269,7 @@ impl Uploader {
         }
     }
 
-    /// Waits for so long, unless a checkpoint is asked for, or this gateway leads no more.
+    /// Waits for `pause`, until a checkpoint is requested, or until this gateway no longer leads.
     async fn rest(&self, term: Term, pause: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < pause {
@@ -302,7 +297,7 @@ impl Uploader {
         }
         self.server.given_up().begin(at);
         let uploaded = async {
-            // Z2: whoever builds on a root seals under no lower key than that is under. Opening it tells.
+            // Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
@@ -312,7 +307,6 @@ impl Uploader {
             Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
         };
         let uploaded = uploaded.await;
-        // Between checkpoints the memory is not ours.
         self.bodies().clear();
         let (segments_took, (root_ref, root, moved)) = uploaded?;
         self.mapping.adopt_base(root_ref, &root);
@@ -327,7 +321,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// Steps 2 and 3. The journal is read ahead of the sealing, and what is sealed goes to the store meanwhile.
+    /// Steps 2 and 3. Reads the journal ahead of the sealing, and uploads sealed segments meanwhile.
     async fn upload_segments(&self, term: Term, generation: &Arc<Memtable>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
@@ -347,7 +341,7 @@ impl Uploader {
                 builder = Some(open);
                 continue;
             }
-            // Several at once, not all at once: each holds a segment in memory.
+            // Limited, because each PUT holds a segment in memory.
             while puts.len() >= self.settings.parallel {
                 puts.next().await.transpose()?;
             }
@@ -385,7 +379,7 @@ impl Uploader {
             Some(root) => self.base(root, shape).await?,
             None => PartialRoot::from(Root::new(upto)),
         };
-        // As of the begin: what is beyond the end of a volume then, or of one that is gone, nobody reads, and a recovery neither.
+        // Sizes as of the begin: data beyond a volume's end, or of a deleted volume, is never read.
         let sizes: BTreeMap<VolumeId, Sectors> = self
             .host
             .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
@@ -401,7 +395,7 @@ impl Uploader {
         for page in collected.moves.keys().chain(&collected.pages) {
             touched.entry(*page).or_default();
         }
-        // A large unmapping visits the pages that there are, not all that there could be.
+        // A large unmapping visits only existing pages, not all possible ones.
         for unmap in unmaps(generation) {
             let here = root.pages_here_in(unmap.volume, unmap.lba, unmap.sectors);
             let mut numbers: Vec<u32> = here.map(|(number, _)| number).collect();
@@ -412,14 +406,14 @@ impl Uploader {
                 tokio::task::consume_budget().await;
                 numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
             }
-            // In a clone it stands before the base as well, from this root on: in the root itself, but for the pages at its ends.
+            // In a clone the unmapping also hides the base: in the root, except for the pages at its two ends.
             let ends = root.hide(unmap.volume, unmap.lba, unmap.sectors);
             for number in numbers.into_iter().chain(ends) {
                 touched.entry((unmap.volume, number)).or_default();
             }
         }
         let mut pack: Option<PackBuilder> = None;
-        // Random writes touch a page each: the old ones are fetched ahead, in order, with the leaves that say where they are.
+        // Random writes touch one page each, so the old pages and their leaves are fetched ahead, in order.
         let base = root.clone();
         let mut leaves = self.begin_leaves(term, &mut root, shape);
         let mut pages = stream::iter(touched)
@@ -428,13 +422,13 @@ impl Uploader {
                 async move { self.old_page(at, volume, number).await.map(|old| (volume, number, extents, old)) }
             })
             .buffered(PAGES_AHEAD);
-        // A leaf that cannot be read is no damaged page: nothing is known then of any page that it lists, and the checkpoint fails for it.
+        // An unreadable leaf is worse than a damaged page: none of its pages can be located, so the checkpoint fails.
         while let Some((volume, number, extents, OldPage { leaf, place, page: old })) = pages.try_next().await? {
-            tokio::task::consume_budget().await; // Where the cache has every page nothing in here waits, and heartbeats would.
+            tokio::task::consume_budget().await; // With all pages in the cache, this loop would never yield and would delay heartbeats.
             let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
             let old = match old.map_err(UploadError::from) {
                 Ok(old) => old,
-                // R9: nothing was written there and nothing need move: it stays as it is and where it is. The checkpoint must not fail for it.
+                // R9: no write or move concerns this page, so it stays. The checkpoint must not fail for it.
                 Err(e)
                     if collect::damaged(&e)
                         && moves.is_empty()
@@ -446,17 +440,16 @@ impl Uploader {
                         .increment(1);
                     continue;
                 }
-                // R9: nothing of what it said is needed any more, all of its range was written over, discarded or deleted since: it is given up. What
-                // it referred to stays counted as in use: it costs space, and is never deleted.
+                // R9: all of its range was replaced: give it up. Its extents stay counted and are never deleted.
                 Err(e)
                     if collect::damaged(&e)
                         && moves.is_empty()
                         && covered(generation, volume, number, sizes.get(&volume).copied()) =>
                 {
-                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a damaged map page that nothing needs any more is given up");
+                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a damaged map page that is no longer needed is given up");
                     metrics::counter!("holdfast_map_pages_given_up_total", "set" => self.server.name.to_string())
                         .increment(1);
-                    // It stood in the way of the segments that it shares with other pages.
+                    // It prevented segments that it shares with other pages from being emptied.
                     self.spared().clear();
                     None
                 }
@@ -468,7 +461,7 @@ impl Uploader {
             let given_up = old.is_none() && place.is_some();
             let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
             if given_up && below.is_some() {
-                // What it hid is not known any more, and nothing of it is needed: nothing of the base may come up in its place.
+                // Its hidden ranges are lost; the base must not become visible there.
                 old.hide(old.lba(), Sectors(old.end().0 - old.lba().0));
             }
             let page = fold_page(old, generation, &extents, moves, below);
@@ -502,24 +495,23 @@ impl Uploader {
             Some(leaves) => self.end_leaves(term, root, leaves).await?,
             None => self.divide(term, root).await?,
         };
-        // They are not in the store yet: who asks for a page of them meanwhile reads by the root before.
+        // They are not in the store yet: until then, page lookups use the previous root.
         self.mapping.adopt_leaves(root.let_go(self.mapping.leaf_bytes()));
         let object = self.new_object(term);
         let sealer = self.sealing().sealer(object);
-        // A root of many TiB that is written whole takes longer than heartbeats may wait.
+        // Sealing a root of many TiB that is written whole takes longer than heartbeats may wait.
         let sealing = holdfast_log::spawn_blocking(move || {
             let body = seal_partial(&root, sealer);
             (Arc::new(root), body)
         });
         let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        // All at once: nobody reads a root that no head names, and none does before all of it is in the store (H2).
+        // Concurrently: no head names this root, so nobody reads it, before all of it is stored (H2).
         tokio::try_join!(self.put_leaves(term, leaves), self.put(term, StoredKind::Root, object, body))?;
         Ok((root_ref, root, moved))
     }
 
-    /// What a recovery starts from is this checkpoint, from now on. Before its end: the journal is purged only up to what a recovery
-    /// finds, and a gateway whose set was recovered elsewhere gets no further.
+    /// Makes a recovery start from this checkpoint. Before its end, because the journal is purged only up to there.
     async fn commit_head(&self, term: Term, at: LogId, at_unix_ms: u64, root: RootRef) -> Result<(), UploadError> {
         let content = self.host.with(|m| content_at(m.begun(), at, root));
         let (epoch, content) = content.ok_or(UploadError::Superseded)?;
@@ -536,7 +528,7 @@ impl Uploader {
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(e) if e.may_pass() && self.server.leading_ready() == Some(term) => {
-                    tracing::warn!(set = %self.server.name, error = %e, "the head was not replaced; trying again");
+                    tracing::warn!(set = %self.server.name, error = %e, "the head was not replaced; retrying");
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = self.stop.cancelled() => return Err(UploadError::Stopping),
@@ -549,12 +541,12 @@ impl Uploader {
     }
 }
 
-/// Doubled each time, so that what was mended after some minutes is tried within as many.
+/// Doubles the pause each time, so that after a repair the next attempt comes within the duration of the outage.
 fn next_pause(pause: Duration, e: &UploadError) -> Duration {
     (pause * 2).min(if lasts(e) { LASTING_PAUSE_MAX } else { RETRY_PAUSE_MAX })
 }
 
-/// Whether the same again is likely to come to the same: what is damaged, or refused, stays so.
+/// Whether a retry is unlikely to help: damage and refusals last.
 fn lasts(e: &UploadError) -> bool {
     match e {
         UploadError::Read(ReadError::Journal(_) | ReadError::Operation { .. }) | UploadError::Live(_) => true,
@@ -563,15 +555,14 @@ fn lasts(e: &UploadError) -> bool {
     }
 }
 
-/// Whether the generation says nothing of the page's range.
+/// Whether the generation changes nothing in the page's range.
 fn untouched(generation: &Memtable, volume: VolumeId, number: u32) -> bool {
     let page = Page::new(volume, number);
     let sectors = Sectors(page.end().0 - page.lba().0);
     generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
 }
 
-/// Whether the generation says everything of the page's range up to the end of the volume, which is `size` long or, `None`, gone: no lookup goes on to the
-/// map.
+/// Whether the generation covers the page's range up to `size`, the volume's end; `None` if it is deleted.
 fn covered(generation: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
     let page = Page::new(volume, number);
     let end = page.end().0.min(size.map_or(0, |size| size.0));
@@ -583,7 +574,7 @@ fn volume_sizes(state: &SetState) -> BTreeMap<VolumeId, Sectors> {
     state.volumes.iter().map(|(id, volume)| (*id, volume.size)).collect()
 }
 
-/// What `work` answers; the PUTs go on meanwhile, and the first that fails ends it.
+/// Awaits `work` while the PUTs continue. The first failed PUT ends it.
 async fn driving<P, W>(puts: &mut FuturesUnordered<P>, work: W) -> Result<W::Output, UploadError>
 where
     P: Future<Output = Result<(), UploadError>>,
@@ -598,7 +589,7 @@ where
     }
 }
 
-/// An extent belongs to every page that it touches; a page takes its own part of it.
+/// An extent is recorded for every page that it touches; each page takes its own part.
 fn note_extent(changes: &mut Changes, volume: VolumeId, extent: MapExtent) {
     for number in page_numbers(extent.lba, extent.sectors) {
         changes.extents.entry((volume, number)).or_default().push(extent);

@@ -1,8 +1,8 @@
-//! Reads a set as its store has it, and names what is damaged: every byte that a read of the set could meet, from the head over root and
-//! pages to the sealed extents, each opened and authenticated (R9). Offline: no gateway is asked.
+//! Reads a set from its store and reports damage. Covers every byte that a read of the set could need: the head, root,
+//! pages and sealed extents, each opened and authenticated (R9). Works offline: no gateway is asked.
 //!
-//! Of the snapshots that the head lists what they show besides is read as well (`snapshots`). What no map names any more (dead extents, objects of older
-//! checkpoints) is not read, and its damage harms nobody.
+//! Also reads data that only the snapshots listed in the head have (`snapshots`). Data that no map names any more (dead
+//! extents, objects of older checkpoints) is not read; its damage is harmless.
 
 use crate::mapping::SetKey;
 use crate::recovery::Found;
@@ -25,33 +25,34 @@ mod snapshots;
 
 pub(crate) use root::LeavesRead;
 
-/// Neighbouring extents are fetched together up to so many bytes.
+/// Neighbouring extents are fetched in one request of up to this many bytes.
 const RUN_BYTES_MAX: u64 = 4 << 20;
 
-/// Pages that are checked at once; each has one request under way.
+/// Number of pages checked concurrently; each has one request in flight.
 const PAGES: usize = 8;
 
-/// Damaged places of a set that are listed where nobody asks for another number; more are counted. A report of as many takes a few MiB.
+/// Default limit of listed damaged places of a set; further ones are only counted. A report of this size takes a few
+/// MiB.
 pub const LISTED: u32 = 10_000;
 
-/// … and that may be listed at all: some hundreds of MiB.
+/// … and the highest allowed limit: some hundreds of MiB.
 pub const LISTED_MAX: u32 = 1_000_000;
 
 /// What to check.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Pages that are checked, in millionths of all.
+    /// Share of the pages to check, in millionths.
     pub millionths: u32,
-    /// Which of them: the same seed takes the same ones.
+    /// Seed of the selection: the same seed selects the same pages.
     pub seed: u64,
 }
 
 impl Sample {
-    /// All of them.
+    /// All pages.
     pub const ALL: Sample = Sample { millionths: 1_000_000, seed: 0 };
 
     fn takes(&self, volume: VolumeId, number: u32) -> bool {
-        // splitmix64: evenly spread over seeds and places.
+        // splitmix64: spreads evenly over seeds and places.
         let mut z = self.seed ^ (u64::from(volume.0) << 32 | u64::from(number));
         z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -59,7 +60,7 @@ impl Sample {
         (z ^ z >> 31) % 1_000_000 < u64::from(self.millionths)
     }
 
-    /// Whether nothing is left out.
+    /// Whether every page is checked.
     pub fn is_all(&self) -> bool {
         self.millionths >= 1_000_000
     }
@@ -68,30 +69,30 @@ impl Sample {
 /// One damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// `root`, `leaf` (of a root: which pages it lists is not known, so it stands for all that it may list), `page`, `extent`, `map`, or `base` where what a clone is
-    /// a clone of is not there.
+    /// `root`, `leaf` (of a root; its pages are unknown, so this stands for all that it may list), `page`, `extent`,
+    /// `map`, or `base` if the origin of a clone is missing.
     pub part: &'static str,
     /// Key of the object.
     pub key: String,
-    /// Bytes of the object that are bad; absent where it is the object as a whole.
+    /// Bad bytes of the object; absent if the whole object is bad.
     pub object_bytes: Option<[u64; 2]>,
-    /// The volume; empty where it is all of them.
+    /// The volume; empty if all volumes are affected.
     pub volume: String,
     /// First sector of 512 bytes that cannot be read.
     pub lba: u64,
-    /// Sectors that cannot be read; 0 where it is the whole set.
+    /// Number of sectors that cannot be read; 0 if the whole set is affected.
     pub sectors: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Whose copy it is, where the copies of several stores are read one by one; others may be whole.
+    /// The store of this copy, if the copies of several stores are read separately; other copies may be good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// The newest snapshot that shows it, where the set as it is does not.
+    /// The newest snapshot that has it, if the set's current state does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
 }
 
-/// What was read and found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The set.
@@ -100,50 +101,51 @@ pub struct Report {
     pub id: u64,
     /// Its generation.
     pub generation: u64,
-    /// Whose copies were read, where those of several stores are read one by one.
+    /// The store whose copies were read, if those of several stores are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// What the store holds; absent before the first checkpoint.
+    /// The state covered by the store; absent before the first checkpoint.
     pub covered: Option<Covered>,
-    /// Objects that the checkpoint names: its root, page packs and segments.
+    /// Number of objects that the checkpoint names: its root, page packs and segments.
     pub objects: u64,
-    /// Its root is in leaves (ADR 0034).
+    /// Whether its root is divided into leaves (ADR 0034).
     pub in_leaves: bool,
-    /// Snapshots that the head lists.
+    /// Number of snapshots that the head lists.
     pub snapshots: u64,
-    /// Pages of the map, those of snapshots included that are read for them alone.
+    /// Number of pages of the map, including those that only snapshots have.
     pub pages: u64,
-    /// Pages that were checked.
+    /// Number of pages that were checked.
     pub pages_checked: u64,
-    /// Sealed extents that were opened.
+    /// Number of sealed extents that were opened.
     pub extents: u64,
     /// Bytes that were read from the store.
     pub bytes: u64,
     /// Seed of the sample; absent when everything was checked.
     pub seed: Option<u64>,
-    /// Damaged places, the first of them: as many as were asked for.
+    /// The first damaged places, up to the requested limit.
     pub damaged: Vec<Damage>,
-    /// How many there are in all.
+    /// Total number of damaged places.
     pub damaged_total: u64,
-    /// Segments of which the root counts more as in use than the pages refer to, as a map page leaves them that was damaged and given up. No damage: space
-    /// that stays taken, for nothing that the root counts is deleted.
+    /// Segments for which the root counts more sectors in use than the pages refer to. This happens after a damaged map
+    /// page was given up. It is no damage, but the space stays in use: nothing that the root counts is deleted.
     pub overcounted_segments: u64,
-    /// Sectors of 512 bytes that are counted too much in them.
+    /// Sectors of 512 bytes that are counted too much in these segments.
     pub overcounted_sectors: u64,
-    /// What the root counts was to be compared with its pages, and was not, for not all of them can be read; absent where it was compared, or was not to be.
+    /// The comparison of the root's counts with its pages was skipped, because not all pages can be read. Absent if it
+    /// was done or not wanted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sums_skipped: bool,
-    /// Damaged places that are listed at most.
+    /// Maximum number of listed damaged places.
     #[serde(skip)]
     listed_max: u32,
-    /// Damaged leaves: key, and bytes of it.
+    /// Damaged leaves: key, and byte range.
     #[serde(skip)]
     leaves: BTreeSet<(String, Option<[u64; 2]>)>,
 }
 
 impl Report {
     fn note(&mut self, damage: Damage) {
-        // Roots share leaves as they do pages: it is told of the first that has it.
+        // Roots share leaves as they share pages: a damaged leaf is reported for the first root only.
         if damage.part == "leaf" && !self.leaves.insert((damage.key.clone(), damage.object_bytes)) {
             return;
         }
@@ -154,7 +156,7 @@ impl Report {
     }
 }
 
-/// What is read: a set, or a snapshot of one.
+/// What is read: a set or one of its snapshots.
 pub(crate) struct Subject {
     /// Its number.
     pub set: SetId,
@@ -162,24 +164,24 @@ pub(crate) struct Subject {
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
-    /// That store's place, where it is one of several and its copies are what is read.
+    /// The store's place, if it is one of several and its copies are read.
     pub copy: Option<String>,
     /// Its volumes.
     pub volumes: Vec<(VolumeId, Name)>,
-    /// Its name, where it is a snapshot and damage is told with it.
+    /// The snapshot's name, if it is one; damage is reported with it.
     pub snapshot: Option<Name>,
-    /// Slows the reading down.
+    /// Limits the reading rate.
     pub throttle: Option<Arc<dyn Throttle>>,
 }
 
-/// Slows reading down: told of what was read, it lets the reader wait.
+/// Limits the reading rate: told the number of bytes read, it makes the reader wait.
 pub(crate) trait Throttle: Send + Sync {
-    /// So many bytes were read.
+    /// Reports that this many bytes were read.
     fn spent(&self, bytes: u64) -> BoxFuture<'_, ()>;
 }
 
 impl Subject {
-    /// A set as it was found; of several stores the copies of the `at`th, where one is named.
+    /// Subject of a set that was found; with `at`, of the copies in that store of several.
     pub fn of(found: &Found, at: Option<usize>) -> Self {
         let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
         let (store, copy) = copy_of(&found.store, at);
@@ -202,7 +204,7 @@ impl Subject {
     }
 }
 
-/// The `at`th of several stores, and its place; else the store as it is.
+/// The store number `at` of several, and its place; otherwise the store itself.
 pub(crate) fn copy_of(store: &Arc<dyn ObjectStore>, at: Option<usize>) -> (Arc<dyn ObjectStore>, Option<String>) {
     match store.several().zip(at).and_then(|(several, at)| several.copy_at(at)) {
         Some(copy) => {
@@ -213,27 +215,29 @@ pub(crate) fn copy_of(store: &Arc<dyn ObjectStore>, at: Option<usize>) -> (Arc<d
     }
 }
 
-/// What checking one page gave.
+/// Result of checking one page.
 #[derive(Default)]
 pub(crate) struct Checked {
     live: Live,
     pub extents: u64,
     pub bytes: u64,
     pub damaged: Vec<Damage>,
-    /// The page itself could be read.
+    /// Whether the page itself could be read.
     whole: bool,
 }
 
-/// Whether an error means that the bytes are bad or gone, rather than that the store did not answer.
+/// Whether an error means bad or missing bytes, as opposed to a store that does not answer.
 fn is_damage(e: &StoreError) -> bool {
     matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
 }
 
-/// Checks one set; of a clone also what it is a clone of, for which `all` are the sets of its store. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `listed_max`: damaged
-/// places that are listed, see [`LISTED`]. `progress` hears of pages done and pages to do.
+/// Checks one set; for a clone also its origins, which are looked up in `all`, the sets of its store. `copy`: the
+/// number of the store whose copies are read, if there are several; otherwise each object is read from the store that
+/// answers first. `listed_max`: limit of listed damaged places, see [`LISTED`]. `progress` is called with the finished
+/// and the total number of pages.
 ///
 /// # Errors
-/// The store did not answer or refused: nothing is known then. Damage is no error but part of the report.
+/// The store did not answer or refused: nothing is known then. Damage is not an error but part of the report.
 pub async fn verify(
     found: &Found,
     all: &[Found],
@@ -255,13 +259,13 @@ pub async fn verify(
     };
     let mut next = found.head.content.root.map(|root| (subject, root));
     let mut current = None;
-    // A clone's root, then its base's, and so on: each with the key of its own set.
+    // A clone's root, then its base's, and so on, each with the key of its own set.
     for _ in 0..=CLONE_DEPTH_MAX {
         let Some((subject, at)) = next.take() else { break };
         let opened = subject.read_root(at).await?;
         report.bytes += opened.bytes;
         opened.damaged.into_iter().for_each(|damage| report.note(damage));
-        // What snapshots show can be read all the same.
+        // Snapshots can still be read.
         let Some(root) = opened.root else { break };
         report.in_leaves |= subject.set == found.set && root.is_in_leaves();
         report.objects += 1 + root.object_count();
@@ -293,7 +297,7 @@ pub async fn verify(
     Ok(report)
 }
 
-/// Checks a root's pages, as far as it opens, but for those that one of `others` has as well: these were read.
+/// Checks a root's pages as far as it opens, except pages shared with one of `others`: these were already read.
 async fn check_pages(
     subject: &Subject,
     root: &Remains,
@@ -309,7 +313,7 @@ async fn check_pages(
     let count = chosen.len() as u64;
     let one = sample.seed.checked_rem(count).and_then(|place| chosen.get(place as usize).copied());
     chosen.retain(|(volume, number, _)| sample.takes(*volume, *number));
-    // A small share of a small set is a page all the same: "clean" is not said of nothing.
+    // Checks at least one page: a report of no damage must not be based on nothing.
     if chosen.is_empty() {
         chosen.extend(one);
     }
@@ -318,7 +322,7 @@ async fn check_pages(
     report.pages += count;
     progress(0, total);
     let mut live = Live::new();
-    // The sums are those of all pages.
+    // The counts cover all pages.
     let compares = sample.is_all() && others.is_empty();
     let mut whole = compares;
     let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(subject, volume, number, place));
@@ -342,7 +346,8 @@ async fn check_pages(
     Ok(())
 }
 
-/// The root says of each segment how much of it the pages refer to. Too little would have something deleted that is needed; too much costs space.
+/// The root counts how much of each segment the pages refer to. Too low a count would delete needed data; too high a
+/// count costs space.
 fn check_sums(subject: &Subject, root: &Root, live: &Live, report: &mut Report) {
     let mut known: BTreeMap<ObjectId, Sectors> =
         root.segments().map(|(object, usage)| (object, usage.live_sectors)).collect();
@@ -418,7 +423,7 @@ pub(crate) async fn check_page(
     Ok(checked)
 }
 
-/// A sealed extent and the sectors of the page that it is needed for.
+/// A sealed extent and the sectors of the page that need it.
 #[derive(Clone, Debug)]
 struct Needed {
     object: ObjectId,
@@ -427,7 +432,7 @@ struct Needed {
     parts: Vec<(Lba, Sectors)>,
 }
 
-/// The sealed extents that a page needs, each once, in runs of neighbours.
+/// The sealed extents that a page needs, each once, grouped into runs of neighbours.
 fn runs(page: &Page) -> Vec<Vec<Needed>> {
     let mut needed: BTreeMap<(ObjectId, u32), Needed> = BTreeMap::new();
     for extent in page.extents() {
@@ -468,7 +473,7 @@ async fn check_run(
             subject.spent(bytes.len() as u64).await;
             Some(bytes)
         }
-        // The object ends early: one by one says which are still whole.
+        // The object ends early: read one by one to find those that are still good.
         Err(e) if is_damage(&e) && run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
         Err(e) if is_damage(&e) => {
             for extent in run {
@@ -497,7 +502,7 @@ async fn check_run(
         if let Err(reason) = opened {
             checked.damaged.extend(damage(subject, volume, extent, &key, &reason));
         }
-        // A run is up to 4 MiB of decryption: others want the thread too.
+        // A run is up to 4 MiB of decryption: let other tasks use the thread.
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -520,7 +525,7 @@ fn damage(subject: &Subject, volume: VolumeId, extent: &Needed, key: &str, reaso
 }
 
 impl Damage {
-    /// The damaged bytes of the volume.
+    /// The damaged byte range of the volume.
     pub fn volume_bytes(&self) -> Range<u64> {
         let start = self.lba.saturating_mul(SECTOR_BYTES);
         start..start.saturating_add(self.sectors.saturating_mul(SECTOR_BYTES))

@@ -1,4 +1,4 @@
-//! The wall clock. People are shown it, and snapshot schedules follow it. No safety depends on it.
+//! The wall clock, for display and for snapshot schedules. Safety never depends on it.
 
 /// Milliseconds since 1970 in UTC; 0 before that.
 pub fn unix_ms() -> u64 {

@@ -1,12 +1,12 @@
-//! Brings what the leader uploads into the disk cache of a gateway that follows, so that reads after a takeover find it there (ADR 0033). What is read, and what of
-//! it is kept, is decided by `volume::warm`; here is the task that reads.
+//! Copies newly uploaded data into the disk cache of a follower, so that reads after a takeover find it there (ADR
+//! 0033). `volume::warm` decides what is read and what is kept; this task reads.
 //!
 //! ```text
-//!   a checkpoint's end is applied here ─▶ the new root ─▶ what it names and the last one did not:
-//!       whole segments and page packs, one GET each, one at a time over all sets, at so many bytes a second ─▶ the cache's disk, still sealed
+//!   a checkpoint's end is applied here ─▶ the new root ─▶ objects that it names and the last one did not:
+//!       whole segments and page packs, one GET each, one at a time over all sets, limited in bytes per second ─▶ the disk cache, still sealed
 //! ```
-//! A hint from end to end: it ends at once where this gateway leads or stops, what fails is left out without a word, and nobody waits for it. Where nothing is
-//! uploaded, nothing is asked of the store.
+//! All of this is a hint: it ends at once if this gateway leads or stops, failures are skipped silently, and nothing
+//! waits for it. Without uploads, it sends no requests to the store.
 
 use crate::mapping::{MapError, Mapping, aside};
 use crate::server::SetServer;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are handed to the cache's disk in one go: what it does not take in time of one is lost, not what comes after.
+/// Bytes passed to the disk cache in one call: what it does not accept in time is lost, but not the next piece.
 const HAND_BYTES: u64 = 2 << 20;
 
-/// Between two looks at a store that is in trouble.
+/// Time between two checks of a store with problems.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Part of the cache's disk that one new root may fill: what comes after it must not push it out at once.
+/// A new root may fill this part (1/n) of the disk cache: the next one must not push it out at once.
 const DISK_SHARE: u64 = 2;
 
-/// What all sets of a gateway share: one reads at a time, so that memory is bounded by one segment.
+/// State shared by all sets of a gateway: one of them reads at a time, so that memory is limited to one segment.
 #[derive(Debug)]
 pub struct Warmth {
     bytes_per_second: u64,
@@ -41,31 +41,31 @@ pub struct Warmth {
 }
 
 impl Warmth {
-    /// So many bytes a second for a cache of `disk_bytes` on disk. 0 of either: nothing is read.
+    /// The limit in bytes per second, for a cache of `disk_bytes` on disk. If either is 0, nothing is read.
     pub fn new(bytes_per_second: u64, disk_bytes: u64) -> Self {
         let bytes_per_second = if disk_bytes > 0 { bytes_per_second } else { 0 };
         Self { bytes_per_second, most: disk_bytes / DISK_SHARE, turn: tokio::sync::Mutex::default() }
     }
 
-    /// Whether anything is to be read at all.
+    /// Whether anything should be read.
     pub fn is_wanted(&self) -> bool {
         self.bytes_per_second > 0
     }
 
-    /// How long so many bytes may take.
+    /// The time that this many bytes should take.
     fn time_for(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.max(1) as f64)
     }
 }
 
-/// What is remembered from one checkpoint to the next.
+/// State from one checkpoint to the next.
 #[derive(Debug, Default)]
 struct Past {
     last: Option<RootRef>,
     begun: Option<Begun>,
 }
 
-/// What one new root leads to.
+/// The work for one new root.
 struct Step {
     old: Arc<Root>,
     last: Option<RootRef>,
@@ -73,7 +73,7 @@ struct Step {
     upto: LogId,
 }
 
-/// What of a step is not brought in yet; counted when the step ends, however it does.
+/// Objects of a step that are not cached yet; counted at any end of the step.
 struct LeftOut {
     set: String,
     bytes: u64,
@@ -94,19 +94,19 @@ pub struct Warmer {
 }
 
 impl Warmer {
-    /// For `server`'s set.
+    /// Creates the warmer for `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, warmth: Arc<Warmth>, stop: CancellationToken) -> Self {
         Self { server, mapping, warmth, stop }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self) {
         let host = self.server.host.clone();
         let mut leadership = self.server.group.leadership();
         let (root, _) = self.roots();
         let mut past = Past { last: root, begun: None };
         loop {
-            // Before the look: what changes after it is not missed.
+            // Registered before the check, so that no later change is missed.
             let changed = host.checkpoint().notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -123,7 +123,7 @@ impl Warmer {
         }
     }
 
-    /// The current root, and the checkpoint that is under way over it, as of one moment.
+    /// The current root and the running checkpoint, as of one moment.
     fn roots(&self) -> (Option<RootRef>, Option<Begun>) {
         self.server.host.with(|m| {
             let root = m.state().checkpoint.as_ref().map(|checkpoint| checkpoint.root);
@@ -132,15 +132,16 @@ impl Warmer {
         })
     }
 
-    /// Does what a new root leads to. Dropped at any point where leadership changes: the next look goes on from the root that was gone through last.
+    /// Does the work for a new root. Dropped at any point when leadership changes: the next call continues from the
+    /// last finished root.
     async fn look(&self, past: &mut Past) {
         loop {
             let (root, under_way) = self.roots();
             let leads = self.server.group.leadership().borrow().mine;
             let Some(at) = root.filter(|at| Some(*at) != past.last && !leads) else {
-                // What is uploaded here is kept here.
+                // The leader's own uploads are already cached here.
                 past.last = root;
-                // Of a leader only its uploader holds on to the index.
+                // At the leader, only the uploader keeps a reference to the index.
                 past.begun = under_way.filter(|_| !leads);
                 return;
             };
@@ -150,15 +151,16 @@ impl Warmer {
                     metrics::counter!("holdfast_warm_checkpoints_total", "set" => self.name()).increment(1);
                 }
                 Ok(Ok(false)) => {}
-                Ok(Err(error)) => tracing::debug!(set = %self.server.name, %error, "a checkpoint is not brought in"),
-                Err(_) => tracing::debug!(set = %self.server.name, "a checkpoint is not brought in: too slow"),
+                Ok(Err(error)) => tracing::debug!(set = %self.server.name, %error, "a checkpoint was not cached"),
+                Err(_) => tracing::debug!(set = %self.server.name, "a checkpoint was not cached: too slow"),
             }
-            // Only now: what was begun and is dropped is gone through again, and most of it is here then.
+            // Only now: work that was dropped is repeated, and most of the data is cached by then.
             *past = Past { last: Some(at), begun: None };
         }
     }
 
-    /// One root may take twice the time of the most that is read for it, and a minute: a store that hangs must not hold up all that comes after.
+    /// One root may take twice the time of its largest allowed amount, plus a minute: a hanging store must not block
+    /// all later roots.
     fn limit(&self) -> Duration {
         self.warmth.time_for(self.warmth.most) * 2 + Duration::from_secs(60)
     }
@@ -167,10 +169,10 @@ impl Warmer {
         self.server.name.to_string()
     }
 
-    /// Whether it was compared with the one before, and gone through.
+    /// Compares the root with the previous one and reads the difference. Returns whether it finished.
     async fn follow(&self, at: RootRef, last: Option<RootRef>, begun: Option<Begun>) -> Result<bool, MapError> {
         self.well().await;
-        // Before its successor is kept in its place.
+        // Read before its successor replaces it in memory.
         let before = match last {
             Some(last) => self.root(last).await.ok(),
             None => None,
@@ -185,7 +187,7 @@ impl Warmer {
         self.mapping.follow_root(last, at, new.clone());
         let Some(old) = old else { return Ok(false) };
         let (earlier, most) = (old.clone(), self.warmth.most);
-        // It goes through all pages of both, and heartbeats do not wait.
+        // Goes through all pages of both, which takes longer than heartbeats may wait.
         let plan = aside(move || Plan::between(&earlier, &new, most)).await?;
         let mut left = LeftOut { set: self.name(), bytes: plan.left_out_bytes };
         left.bytes += plan.objects.iter().map(|wanted| wanted.bytes).sum::<u64>();
@@ -195,26 +197,26 @@ impl Warmer {
                 left.bytes -= wanted.bytes;
                 continue;
             }
-            // Each request would take as long as a store that is away lets it.
+            // With an unavailable store, each request would run into its timeout.
             self.well().await;
             match self.bring(wanted, &step).await {
                 Ok(()) => left.bytes -= wanted.bytes,
                 Err(error) => {
-                    tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not brought in");
+                    tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not cached");
                 }
             }
         }
         Ok(true)
     }
 
-    /// Waits until the store answers; how long, is its caller's business.
+    /// Waits until the store answers; the caller limits the time.
     async fn well(&self) {
         while self.mapping.in_trouble() {
             tokio::time::sleep(TROUBLE_PAUSE).await;
         }
     }
 
-    /// From memory, or paid for.
+    /// From memory, or charged.
     async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         if self.mapping.has_root(at) {
             return self.mapping.root_if_easy(at).await;
@@ -222,7 +224,7 @@ impl Warmer {
         self.paid(at.bytes, self.mapping.root_if_easy(at)).await
     }
 
-    /// In turn with all sets of the gateway, and at their pace.
+    /// Waits for its turn among the gateway's sets, and for the limit of bytes per second.
     async fn paid<T>(&self, bytes: u64, read: impl Future<Output = Result<T, MapError>>) -> Result<T, MapError> {
         let _turn = self.warmth.turn.lock().await;
         metrics::counter!("holdfast_warm_requests_total", "set" => self.name()).increment(1);
@@ -254,7 +256,7 @@ impl Warmer {
     }
 }
 
-/// The table is opened, that is authenticated; the extents are when they are read (C2).
+/// The table is opened, which authenticates it; the extents are authenticated when they are read (C2).
 async fn extents(
     mapping: &Mapping,
     object: ObjectId,
@@ -284,7 +286,7 @@ fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, 
     Ok(table.places())
 }
 
-/// In pieces of [`HAND_BYTES`], or of one part.
+/// Groups parts into pieces of [`HAND_BYTES`], or of one part.
 fn hands(parts: Vec<(u32, Range<u64>)>) -> Vec<Vec<(u32, Range<u64>)>> {
     let mut hands: Vec<Vec<_>> = Vec::new();
     let mut bytes = HAND_BYTES;

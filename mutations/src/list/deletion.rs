@@ -11,7 +11,7 @@ const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["end_group_tests::"])
 const SCENE: Test =
     file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
 
-const BURIAL: Test = lib(Layer::Unit, "holdfast-gateway", &["set::burial::"]);
+const BURIAL: Test = lib(Layer::Unit, "holdfast-set", &["tombstone::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -91,7 +91,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "    if !stands {",
             new: "    if !stands && at.is_empty() {",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::burial::"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["tombstone::"])],
         smoke: false,
     },
     Mutation {
@@ -122,7 +122,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 new: "",
             },
         ],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::tests::neither_a_stale"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["recovery::tests::neither_a_stale"])],
         smoke: false,
     },
 ];

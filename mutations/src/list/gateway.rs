@@ -8,9 +8,9 @@ const HANDSHAKE: &str = "crates/front/src/handshake.rs";
 
 const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
-const DEVICES: Test = lib(Layer::Unit, "holdfast-gateway", &["set::device::"]);
+const DEVICES: Test = lib(Layer::Unit, "holdfast-set", &["device::"]);
 const AGENT: Test = lib(Layer::Property, "holdfast-agent", &["machine::"]);
-const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-gateway", &["front::"]);
+const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-front", &[""]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -58,7 +58,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "let outcome = self.failed.map_or(came, Err);",
             new: "let outcome = came;",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::sequencer::"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["sequencer::"])],
         smoke: false,
     },
     Mutation {
@@ -84,9 +84,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/set/src/uploader/objects.rs",
-            old: "                // Also what lasts until somebody acts",
+            old: "                // Also waits for errors that last until an operator acts",
             new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
-                // Also what lasts until somebody acts",
+                // Also waits for errors that last until an operator acts",
         }],
         tests: &[SIMULATION, Test::Scenario("s3-outage")],
         smoke: false,
@@ -134,7 +134,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "if place.as_ref().is_some_and(SlotPlace::follows) {",
             new: "if place.as_ref().is_some_and(|place| place.follows() && false) {",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["front::tests::slots"])],
+        tests: &[lib(Layer::Unit, "holdfast-front", &["tests::slots"])],
         smoke: false,
     },
     Mutation {
@@ -251,7 +251,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "        within(&self.ours, now, FRESH_FOR) ||",
             new: "        self.ours.load(Ordering::Acquire) != 0 ||",
         }],
-        tests: &[lib(Layer::Property, "holdfast-gateway", &["set::head::looks::"])],
+        tests: &[lib(Layer::Property, "holdfast-set", &["head::freshness::"])],
         smoke: false,
     },
     Mutation {
@@ -291,7 +291,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 }
 ",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["verify::tests::"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["verify::tests::"])],
         smoke: false,
     },
     Mutation {

@@ -86,8 +86,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: SPACE,
-            old: "            for root in kept {\n                // One that cannot",
-            new: "            for root in kept.into_iter().take(1) {\n                // One that cannot",
+            old: "            for root in kept {\n                // An unreadable kept root",
+            new: "            for root in kept.into_iter().take(1) {\n                // An unreadable kept root",
         }],
         tests: &[HISTORIES],
         smoke: false,
@@ -197,7 +197,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "left_out.extend(reason.map(",
             new: "left_out.extend(reason.filter(|_| false).map(",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["recovery::"])],
         smoke: false,
     },
 ];

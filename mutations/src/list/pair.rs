@@ -9,8 +9,8 @@ const SEAT: &str = "crates/etcd/src/seat.rs";
 
 const UNIT: Test = lib(Layer::Property, "holdfast-control", &["pair::"]);
 const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
-const ANSWERS: Test = lib(Layer::Unit, "holdfast-gateway", &["set::head::durable::"]);
-const TAKEOVER: Test = lib(Layer::Unit, "holdfast-gateway", &["pair::takeover::"]);
+const ANSWERS: Test = lib(Layer::Unit, "holdfast-set", &["head::durable::"]);
+const TAKEOVER: Test = lib(Layer::Unit, "holdfast-pair", &["takeover::"]);
 const CONTRACT: Test = file(Layer::Unit, "holdfast-etcd", &["--test", "seat"], &[]);
 const SCENARIO: Test = Test::Scenario("etcd-pair");
 

@@ -229,7 +229,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "let longest = before.max(rtt_ms(own));",
             new: "let longest = rtt_ms(own);",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["promised::"])],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["vote_embargo::"])],
         smoke: false,
     },
     Mutation {

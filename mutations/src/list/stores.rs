@@ -9,7 +9,7 @@ const PLACEMENT: &str = "crates/types/src/placement.rs";
 
 const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tests::"]);
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::placement::"]);
-const FILLED: Test = lib(Layer::Unit, "holdfast-gateway", &["set::mover::"]);
+const FILLED: Test = lib(Layer::Unit, "holdfast-set", &["store_migration::"]);
 const READS: Test = lib(Layer::Unit, "holdfast-store", &["quorum::reads::tests::"]);
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_stores_of_a_set_are_changed"]);
 
@@ -106,7 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()\n",
             new: "    snapshots.collect()\n",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::scrub::tests::"])],
+        tests: &[lib(Layer::Unit, "holdfast-set", &["scrub::tests::"])],
         smoke: false,
     },
     Mutation {

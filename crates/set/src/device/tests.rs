@@ -50,7 +50,7 @@ async fn r3_a_read_is_checked_when_its_data_is_there_and_before_it_is_answered()
     let tell = |what| told.lock().unwrap().push(what);
     let data = async {
         tell("data begun");
-        // A store that takes its time, or a process that stands still.
+        // A slow store, or a paused process.
         tokio::task::yield_now().await;
         tell("data there");
         Ok(7)
@@ -65,7 +65,7 @@ async fn r3_a_read_is_checked_when_its_data_is_there_and_before_it_is_answered()
     assert_eq!(refused, Err(DeviceError::Disconnect));
 }
 
-/// A log that is committed and applied as soon as something is handed in, in place of Raft's.
+/// A log that commits and applies each entry at once, in place of Raft's.
 struct Seat {
     host: Arc<SetHost>,
     leadership: watch::Sender<Leadership>,
@@ -74,12 +74,12 @@ struct Seat {
 
 struct At {
     leads: bool,
-    /// When a quorum was last heard; `None`: at every moment that is asked for.
+    /// When a quorum was last heard; `None`: at the moment of each query.
     heard: Option<MonoTime>,
     applied: LogId,
     /// Payloads by index, from 1 on; the first entry of the term has none.
     entries: Vec<Bytes>,
-    /// Done once, when an entry is read: what a client asked for is there, and its answer has not left.
+    /// Runs once when an entry is read: the client's data is there, and its answer has not left.
     between: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -111,7 +111,7 @@ impl Seat {
         } else {
             Err(ProposeError::NotLeader { leader: Some(OTHER) })
         };
-        // Who asked may have gone.
+        // The caller may be gone.
         let _ = tx.send(outcome);
         rx
     }
@@ -202,7 +202,7 @@ impl Consensus for Seat {
     }
 }
 
-/// What a gateway has of one set, over a [`Seat`].
+/// The parts of one set at a gateway, with a [`Seat`] as its log.
 pub struct World {
     seat: Arc<Seat>,
     pub server: Arc<SetServer>,
@@ -215,7 +215,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// The gateway that leads where this one does not.
+/// The gateway that leads if this one does not.
 fn other() -> Member {
     Member {
         id: OTHER,
@@ -235,7 +235,7 @@ impl World {
         Self::over(leads, None).await
     }
 
-    /// With this root as the one of the last checkpoint; it is in another store than this set's.
+    /// With this root as that of the last checkpoint; it is in another store than the set's.
     pub async fn over(leads: bool, root: Option<RootRef>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume { name: name("vol1"), size: Sectors(2048) };
@@ -260,7 +260,7 @@ impl World {
         let mapping =
             Mapping::new(key, switch.clone(), health.clone(), cache, MEMORY_BYTES_MIN, Sectors(0), stop.clone());
         let reader = Reader::new(group.clone(), host.clone(), Arc::new(mapping.unwrap()));
-        // Nothing is in it: the pace is asked of it.
+        // An empty log; the pace is computed from it.
         let config = LogConfig {
             file_bytes: 1 << 20,
             bound_bytes: 64 << 20,
@@ -278,7 +278,7 @@ impl World {
             head: head.clone(),
             health,
             switch,
-            // Elections of ten seconds and more: nothing here depends on how fast the machine is.
+            // Elections take at least ten seconds: no test depends on the speed of the machine.
             timing: Timing::from_rtt(Duration::from_secs(1)),
             stop: stop.clone(),
         });
@@ -292,13 +292,13 @@ impl World {
         Self { seat, server, exports: Arc::new(exports), stop, _dir: dir }
     }
 
-    /// The volume, under a lease of its own.
+    /// Opens the volume under its own lease.
     async fn open(&self) -> Arc<dyn Device> {
         let export = ExportName::plain(name("demo"), name("vol1"));
         self.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.expect("served here").device
     }
 
-    /// Has `then` done when the next read has its data.
+    /// Runs `then` when the next read has its data.
     fn between(&self, then: impl FnOnce(&SetServer, &Seat) + Send + 'static) {
         let (server, seat) = (self.server.clone(), self.seat.clone());
         self.seat.at().between = Some(Box::new(move || then(&server, &seat)));
@@ -315,21 +315,25 @@ impl Drop for World {
     }
 }
 
-/// A planned move waits for clients as long as it may, lets nobody join meanwhile, and leaves the lease as it is.
+/// A planned move waits for clients up to its limit, refuses new connections meanwhile, and leaves the lease as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_that_is_drained_waits_for_its_clients_and_takes_no_new_ones() {
     let world = World::new(true).await;
     let device = world.open().await;
     assert_eq!(world.server.drain(Duration::from_millis(1)).await, 1, "one is connected");
-    assert_eq!(soon(device.clone().write(0, Bytes::from(vec![7; 512]), false)).await, Ok(()), "what was begun goes on");
+    assert_eq!(
+        soon(device.clone().write(0, Bytes::from(vec![7; 512]), false)).await,
+        Ok(()),
+        "pending requests continue"
+    );
     let export = ExportName::plain(name("demo"), name("vol1"));
     let joined = world.exports.open(&export, ConnInfo { id: 2, peer: Peer::Unix }).await;
-    assert!(joined.is_err(), "nobody joins what is drained");
+    assert!(joined.is_err(), "no new connection during a drain");
     let server = world.server.clone();
     let drained = tokio::spawn(async move { server.drain(Duration::from_secs(60)).await });
     drop(device);
     assert_eq!(soon(drained).await.unwrap(), 0);
-    let lease = world.server.lease().expect("who was let go for a move comes back to its lease");
+    let lease = world.server.lease().expect("a client disconnected by a move returns to its lease");
     assert_eq!(
         world.server.serving().map(|serving| serving.epoch),
         Some(lease.epoch),
@@ -337,15 +341,15 @@ async fn a_set_that_is_drained_waits_for_its_clients_and_takes_no_new_ones() {
     );
 }
 
-/// What is written at the volume's begin, and what a client is told of it.
+/// The data at the volume's begin, and what a client is told about it.
 fn written() -> (Bytes, Vec<ReadPart>, Vec<Extent>) {
     let data = Bytes::from(vec![7; 4096]);
     let extents = vec![Extent { len: 4096, hole: false }, Extent { len: 4096, hole: true }];
     (data.clone(), vec![ReadPart::Data(data)], extents)
 }
 
-/// R3, R8: the data is there, and then the set is given away, or it turns out that another gateway leads. Nothing is handed out, and it is no
-/// error either.
+/// R3, R8: after the data was read, the set is given away, or another gateway turns out to lead. The client gets
+/// neither data nor an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r3_what_was_read_is_not_handed_out_once_the_gate_has_closed() {
     let given_away: fn(&SetServer, &Seat) = |server, _| server.gate().transfer_started();
@@ -362,14 +366,15 @@ async fn r3_what_was_read_is_not_handed_out_once_the_gate_has_closed() {
         assert_eq!(soon(device.clone().block_status(0, 8192, 8)).await, Ok(extents));
         world.between(close);
         assert_eq!(soon(device.clone().read(0, 4096)).await, Err(DeviceError::Disconnect), "R3, {how}");
-        assert!(world.is_done(), "it closed when the data was there");
-        // Nor what costs no look at the journal.
+        assert!(world.is_done(), "it closed after the data was read");
+        // Nor a read that does not use the journal.
         assert_eq!(soon(device.clone().read(8192, 4096)).await, Err(DeviceError::Disconnect), "R3, {how}");
         assert_eq!(soon(device.clone().block_status(0, 8192, 8)).await, Err(DeviceError::Disconnect), "R3, {how}");
     }
 }
 
-/// R3: the process stood still between the data and the answer, for longer than its read lease. The answer waits until a quorum is heard again.
+/// R3: the process was paused between data and answer, for longer than its read lease. The answer waits until a quorum
+/// is heard again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
     let world = World::new(true).await;
@@ -387,11 +392,11 @@ async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
     let polled = poll_fn(|cx| Poll::Ready(status.as_mut().poll(cx))).await;
     assert!(polled.is_pending(), "R3: {polled:?}");
     world.seat.at().heard = None;
-    assert_eq!(soon(read).await, Ok(parts), "nobody else can have led meanwhile");
+    assert_eq!(soon(read).await, Ok(parts), "no other gateway can have led meanwhile");
     assert_eq!(soon(status).await, Ok(extents));
 }
 
-/// Who comes to the wrong gateway is told where to go, by whatever name it asks.
+/// A client of the wrong gateway is told where to connect, whichever name it uses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
     let world = World::new(false).await;
@@ -402,7 +407,7 @@ async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
         go("demo/vol1"),
         go(&session),
         go("demo/vol1@monday"),
-        // It may have been made a moment ago, and a follower not know of it yet.
+        // It may be new, and a follower may not know it yet.
         go("demo/vol9"),
         Aim::Info("demo/vol1".into()),
     ];
@@ -421,7 +426,8 @@ async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
     }
 }
 
-/// A snapshot is all data of a set at one moment: without its token it is read by nobody, and a refusal does not tell which sets and snapshots there are.
+/// A snapshot is all data of a set at one moment: without its token nobody can read it, and a refusal does not reveal
+/// which sets and snapshots exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_exports_answer_alike_whatever_is_there() {
     let world = World::new(true).await;
@@ -439,7 +445,7 @@ async fn closed_exports_answer_alike_whatever_is_there() {
         said
     };
     let token = format!("?token={:032x}", 7);
-    // The set is there and has the volume vol1; all else is not there.
+    // The set exists and has the volume vol1; nothing else exists.
     for all in [["demo/vol1", "demo/vol9", "none/vol1"], ["demo/vol1@monday", "demo/vol9@monday", "none/vol1@monday"]] {
         let said = refused(all[0]).await;
         for other in &all[1..] {

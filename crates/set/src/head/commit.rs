@@ -1,4 +1,4 @@
-//! A checkpoint becomes what a recovery starts from.
+//! Commits a checkpoint: from then on a recovery starts from it.
 
 use super::freshness::Word;
 use super::{HeadKeeper, KeepError};
@@ -9,10 +9,11 @@ use holdfast_types::{Epoch, Term};
 use holdfast_volume::head::Covered;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
+/// Number of read-and-swap attempts before the caller gets an error. Each failed attempt means that another gateway was
+/// faster.
 const SWAPS_MAX: u32 = 8;
 
-/// A commit that is under way, until it ends or nobody waits for it any more. What the head is to say beside the checkpoint it says as well.
+/// A commit in progress, until it ends or is dropped. It also writes everything else that the head should say.
 struct Committing<'a>(&'a AtomicBool);
 
 impl<'a> Committing<'a> {
@@ -29,11 +30,12 @@ impl Drop for Committing<'_> {
 }
 
 impl HeadKeeper {
-    /// Makes `content` what a recovery starts from. Everything that its root names must be in `store`, which is the set's as it was when that was put there: where the
-    /// set's stores were changed meanwhile this comes to nothing (L1), since nobody has compared it with what the others have.
+    /// Makes `content` the start of a recovery. Everything that its root names must be in `store`, which is the set's
+    /// store as of the upload. If the set's stores were changed meanwhile, the commit fails (L1), because these objects
+    /// were not compared with the other stores.
     ///
     /// # Errors
-    /// [`KeepError`]; one that may pass is to be tried again with the same content.
+    /// [`KeepError`]. If it may pass, try again with the same content.
     pub async fn commit(
         &self,
         store: &dyn ObjectStore,
@@ -53,10 +55,10 @@ impl HeadKeeper {
             let found = self.read_in(store).await?;
             if let Some((found, _)) = &found {
                 self.judge(found)?;
-                // As good as a look: it spares one.
+                // This read also counts as a periodic read of the head.
                 self.looks.told(sent, Word::Ours);
                 if found.covered == head.covered && found.content == head.content {
-                    // R12: our own, from an attempt whose answer was lost.
+                    // R12: this is our own head, from an attempt whose answer was lost.
                     self.note_committed(term, covered);
                     return Ok(());
                 }
@@ -64,7 +66,7 @@ impl HeadKeeper {
                     return Err(KeepError::Superseded);
                 }
             }
-            // What it says of clones is not the checkpoint's: what a newer leader has pinned, or let go, stands.
+            // Pins and links do not belong to the checkpoint: what a newer leader pinned or released stays.
             let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links), true);
             let version = found.map(|(_, version)| version);
             let sealing = self.parts.key.sealing().key_id;
@@ -76,13 +78,13 @@ impl HeadKeeper {
             let sent = boot_now();
             match store.swap(&key, version.as_ref(), body.clone()).await {
                 Ok(_) => {
-                    // What it replaced was this life's, or nothing.
+                    // The head it replaced was this life's, or there was none.
                     self.looks.told(sent, Word::Ours);
                     self.note_stored(keyring, head.links);
                     self.note_committed(term, covered);
                     return Ok(());
                 }
-                // Somebody was quicker: what is there now decides.
+                // Another gateway was faster: read again and decide by that.
                 Err(e) if e.disposition() == Disposition::Conflict => {}
                 Err(e) => return Err(e.into()),
             }

@@ -1,8 +1,8 @@
-//! What the store has of what was answered, for a gateway pair (P4 of `holdfast_control::pair`, ADR 0031).
+//! Tracks which answered data the store has, for a gateway pair (P4 of `holdfast_control::pair`, ADR 0031).
 //!
 //! ```text
 //!   flush ─▶ everything applied so far is at or below index i ─▶ a head that covers i was swapped in here ─▶ answered
-//!              many wait for one checkpoint: whoever comes while it is under way, and is covered by it, asks for no other
+//!     several flushes share one checkpoint: a flush that it covers does not request another
 //! ```
 
 use super::HeadKeeper;
@@ -12,27 +12,27 @@ use holdfast_types::LogIndex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Asked for again where none began: the begin may have come to nothing.
+/// Requests again if no checkpoint began: it may have failed at its beginning.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 impl HeadKeeper {
-    /// The tenure under which this gateway serves, in a pair.
+    /// In a pair: the tenure under which this gateway serves.
     pub fn pair(&self) -> Option<&Arc<Authority>> {
         self.parts.pair.as_ref()
     }
 
-    /// P1: whether the tenure allows an answer now. Without a pair it is not asked.
+    /// P1: whether the tenure allows an answer now. Always allowed without a pair.
     pub(super) fn seat_allows(&self) -> Result<(), String> {
         self.parts.pair.as_ref().map_or(Ok(()), |pair| pair.may_answer().map_err(|ended| ended.to_string()))
     }
 
-    /// Waits until somebody asks for a checkpoint; one call for each asking, or for several.
+    /// Waits until a checkpoint is requested. One call may stand for several requests.
     pub async fn asked(&self) {
         self.asked.notified().await;
     }
 
-    /// Waits until the head in the store covers everything that is applied here now. As long as the store takes (R8): whoever waits is let go with its
-    /// connection.
+    /// Waits until the head in the store covers everything applied here so far. Takes as long as the store takes (R8);
+    /// a waiting client is released when its connection closes.
     pub async fn in_store(&self, host: &SetHost) {
         let Some(upto) = unsaved(host) else { return };
         let since = Instant::now();
@@ -53,14 +53,14 @@ impl HeadKeeper {
     }
 }
 
-/// The entry up to which the head must cover everything, if anything applied here is not in the last checkpoint that has ended. A checkpoint ends after the head
-/// names it.
+/// The entry up to which the head must cover everything, if anything applied here is missing in the last finished
+/// checkpoint. A checkpoint finishes after the head names it.
 fn unsaved(host: &SetHost) -> Option<LogIndex> {
     host.with(|m| {
         let (sealed_at, sealed) = m.sealed().map_or((None, 0), |(at, sealed)| (Some(at.index), sealed.extents()));
-        // After a rollback the root is there, and the head does not name it before the next checkpoint.
+        // After a rollback the root exists, but the head does not name it before the next checkpoint.
         let since_begin = m.extents() > sealed || m.state().rolled_back.is_some();
-        // Entries since that change no data are nothing to wait for.
+        // Later entries that change no data need no wait.
         if since_begin { m.applied().map(|applied| applied.index) } else { sealed_at }
     })
 }
@@ -81,7 +81,7 @@ mod tests {
         Arc::new(Authority::begin(id, Durability::Flush, Vec::new(), boot_now(), ttl))
     }
 
-    /// The head was looked at just now and is ours: all that is left to ask is the seat.
+    /// The head was just read and is ours: only the seat is left to check.
     #[tokio::test]
     async fn no_answer_leaves_once_the_tenure_is_over() {
         let store: Arc<dyn ObjectStore> = Arc::new(Memory::default());
@@ -93,6 +93,6 @@ mod tests {
         pair.end(Ended::Lost("its key is gone".into()));
         let why = keeper.before_answer().await.unwrap_err();
         assert!(why.contains("its key is gone"), "P1: {why}");
-        assert_eq!(keeper.fenced(), None, "the store does not know of it");
+        assert_eq!(keeper.fenced(), None, "the store is not affected");
     }
 }

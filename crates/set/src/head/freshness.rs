@@ -1,36 +1,38 @@
-//! When a set's head is looked at, and how long what was seen counts. Told the time; asks nobody (ADR 0013, "What a look is for").
+//! Decides when a set's head is read, and how long the result counts. Gets the time as an argument and does no I/O (ADR
+//! 0013, "What a look is for"). One read of the head is called a look.
 //!
 //! ```text
-//!   a look found the head ours, sent at t ── answers to clients may leave until t + FRESH_FOR
-//!   a look sent at t was not answered ────── the same until t + SILENT_FOR (R8); the next one is sent before
-//!   neither ──────────────────────────────── a look first, then the answer
-//!   nobody is served ─────────────────────── no answers, so nothing to look for but for people: every few minutes
+//!   a look sent at t found the head ours ─── answers to clients may leave until t + FRESH_FOR
+//!   a look sent at t got no answer ───────── the same until t + SILENT_FOR (R8); the next one is sent before
+//!   neither ──────────────────────────────── first a look, then the answer
+//!   no client is served ──────────────────── no answers to protect: one look every few minutes, for operators
 //! ```
 
 use holdfast_types::MonoTime;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Between the sending of two looks while somebody is served, or the store is silent; up to [`LOOK_JITTER`] more, drawn each time.
+/// Time between two looks while a client is served or the store is silent, plus up to [`LOOK_JITTER`] at random.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// See [`LOOK_EVERY`].
 const LOOK_JITTER: Duration = Duration::from_secs(2);
-/// One look at most.
+/// Time limit of one look.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(3);
-/// The same while nobody is served, for each store that a look asks: 20 to 30 requests an hour, however many stores the set has. Nobody is answered
-/// without a look of the last seconds, so what comes later is only what people are told (ADR 0013).
+/// Time between two looks while no client is served, multiplied by the number of stores: 20 to 30 requests an hour,
+/// however many stores the set has. No client is answered without a recent look, so a late look only delays what
+/// operators see (ADR 0013).
 const IDLE_EVERY: Duration = Duration::from_secs(120);
 /// See [`IDLE_EVERY`].
 const IDLE_JITTER: Duration = Duration::from_secs(60);
-/// Somebody is served who was answered so short a time ago.
+/// A client counts as served if one was answered within this time.
 const USED_FOR: Duration = Duration::from_secs(10);
-/// An answer may leave so long after the sending of a look that found the head ours. Longer than the looks are apart, so that nobody waits for one
-/// as long as the store answers within two seconds.
+/// An answer may leave for this long after sending a look that found the head ours. Longer than the time between looks,
+/// so that no client waits for one while the store answers within two seconds.
 const FRESH_FOR: Duration = Duration::from_secs(7);
-/// A store that said nothing is not asked again before an answer leaves for so long: the next look was sent, and given up, before (R8).
+/// After a look without an answer, answers may leave for this long: the next look is sent and times out before (R8).
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
-/// A gateway of an older life that still runs, and reaches the store, answers nobody any more after so long.
+/// A running gateway of an older life that reaches the store stops answering clients within this time.
 pub const NOTICED_AFTER: Duration = Duration::from_secs(8);
 
 const _: () = {
@@ -41,18 +43,19 @@ const _: () = {
     assert!(3600 / IDLE_EVERY.as_secs() <= 30);
 };
 
-/// What a look came to.
+/// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// The head is this life's.
     Ours,
-    /// No answer, or one that proves nothing: no head, a stale or a spoilt one.
+    /// No answer, or one that proves nothing: no head, a stale one or a damaged one.
     None,
-    /// The head went to stores that are not known here: whoever took the set over since has done it where this gateway does not look. It says more than silence before.
+    /// The head moved to stores that are not known here. A new owner may have taken over the set there, so earlier
+    /// silence no longer counts.
     Elsewhere,
 }
 
-/// See the module. Zero stands for never.
+/// See the module. Zero means never.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     ours: AtomicU64,
@@ -62,24 +65,24 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Whether an answer may leave at `now`; counts as being used.
+    /// Whether an answer may leave at `now`. The call counts as use.
     pub fn may_answer(&self, now: MonoTime) -> bool {
         self.used.fetch_max(now.0, Ordering::Relaxed);
         within(&self.ours, now, FRESH_FOR) || within(&self.silent, now, SILENT_FOR)
     }
 
-    /// A look is about to be sent.
+    /// Records the sending of a look.
     pub fn send(&self, now: MonoTime) {
         self.sent.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// A look, or a conditional PUT, that was sent at `sent` came to `word`.
+    /// Records the result `word` of a look, or of a conditional PUT, that was sent at `sent`.
     pub fn told(&self, sent: MonoTime, word: Word) {
         self.sent.fetch_max(sent.0, Ordering::Relaxed);
         match word {
             Word::Ours => {
                 self.ours.fetch_max(sent.0, Ordering::AcqRel);
-                // What was silent before has spoken since.
+                // An earlier silence no longer counts.
                 let _ = self
                     .silent
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |silent| (silent <= sent.0).then_some(0));
@@ -95,7 +98,7 @@ impl Looks {
         }
     }
 
-    /// Whether the next look is due at `now`, at a head in so many stores; `chance` from 0 to 1 was drawn for it.
+    /// Whether the next look is due at `now`, with this many stores; `chance` is a random number from 0 to 1.
     pub fn due(&self, now: MonoTime, chance: f64, stores: u32) -> bool {
         let sent = self.sent.load(Ordering::Relaxed);
         let quick = within(&self.used, now, USED_FOR) || self.silent.load(Ordering::Acquire) != 0;
@@ -128,7 +131,7 @@ mod tests {
         looks.told(at(1_200), Word::Elsewhere);
         assert!(!looks.may_answer(at(1_201)));
         looks.told(at(1_300), Word::Ours);
-        assert!(looks.may_answer(at(1_301)), "heard of it");
+        assert!(looks.may_answer(at(1_301)), "a look found it ours");
     }
 
     #[test]
@@ -144,7 +147,7 @@ mod tests {
         looks.told(at(18_000), Word::Ours);
         assert!(looks.may_answer(at(18_000)));
         looks.told(at(17_500), Word::None);
-        assert!(!looks.may_answer(at(28_001)), "an old silence adds nothing");
+        assert!(!looks.may_answer(at(28_001)), "an old silence does not extend the time");
     }
 
     #[test]
@@ -161,14 +164,14 @@ mod tests {
         assert!(!looks.due(at(539_999), 1.0, 3) && looks.due(at(540_000), 1.0, 3));
         looks.may_answer(at(5_000));
         assert!(looks.due(at(5_000), 1.0, 3) && !looks.due(at(4_999), 1.0, 3));
-        assert!(!looks.due(at(15_001), 0.0, 1), "used no more");
+        assert!(!looks.due(at(15_001), 0.0, 1), "no longer in use");
         looks.told(at(20_000), Word::None);
         assert!(looks.due(at(25_000), 1.0, 3), "silent");
     }
 
     proptest! {
-        /// A recovery raises the head at some moment. Whatever happens then, of looks that the store answers in their order: from NOTICED_AFTER on
-        /// no answer leaves. (A look that is answered after the raise fences, so none is told as ours.)
+        /// A recovery raises the head at some moment. For any sequence of looks that the store answers in order: from
+        /// NOTICED_AFTER on, no answer leaves. (A look answered after the raise fences, so none is recorded as ours.)
         #[test]
         fn nothing_is_answered_long_after_a_raise(
             raised in 1_000_u64..50_000,

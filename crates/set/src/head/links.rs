@@ -1,5 +1,5 @@
-//! What a head says beside the checkpoint: the keyring, how the set hangs together with others (ADR 0028), and its snapshots (ADR 0035). It is replaced as
-//! soon as it differs from what this gateway knows, without a checkpoint.
+//! The head's content beside the checkpoint: the keyring, the links to other sets (ADR 0028), and the snapshots (ADR
+//! 0035). The head is replaced as soon as these differ from what this gateway knows, without a checkpoint.
 
 use super::freshness::{LOOK_LIMIT, Word};
 use super::{HeadKeeper, KeepError};
@@ -14,30 +14,31 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl HeadKeeper {
-    /// How many stores a look asks.
+    /// Number of stores that a read of the head asks.
     pub(super) fn stores(&self) -> u32 {
         self.parts.store.several().map_or(1, |several| u32::try_from(several.copies()).unwrap_or(u32::MAX))
     }
 
-    /// What is applied at this gateway, of the set's pins and snapshots. `led`: the term that it led in before.
+    /// Notes the set's pins and snapshots as applied here. `led`: the term in which this gateway led before.
     pub fn note_here(&self, server: &SetServer, led: Option<Term>) {
         let (state, applied) = server.host.with(|m| (m.state().clone(), m.applied()));
-        // Leading still, it led when it read that: a term has one leader.
+        // Still leading means that it led when it read the state: a term has one leader.
         self.note(&state, applied, led.filter(|_| server.leading_ready() == led));
     }
 
-    /// The set's pins and snapshots as they are here: in a state that was applied up to `applied`, at the leader of term `led`, if this was one after it had read that.
-    /// Heads are written with them from now on, whatever checkpoint they name.
+    /// Records the set's pins and snapshots as of `state`, applied up to `applied`. `led` is the term if this gateway
+    /// still led after reading the state. Heads are written with them from now on, whichever checkpoint they name.
     pub fn note(&self, state: &SetState, applied: Option<LogId>, led: Option<Term>) {
         self.note_pins(state);
         let applied = applied.map_or(LogIndex(0), |applied| applied.index);
         let more = self.listing().note(state, applied, led);
         if let Some(more) = more {
-            tracing::warn!(set = %self.parts.name, snapshots = more, "so many snapshots, the oldest, do not fit the set's head: a recovery would not find them");
+            tracing::warn!(set = %self.parts.name, snapshots = more, "the oldest snapshots do not fit the set's head: a recovery would not find them");
         }
     }
 
-    /// The head is about to name this root, of the checkpoint that began at `begin`: it lists what waits for just that.
+    /// The head is about to name this root, of the checkpoint that began at `begin`: snapshots that wait for this root
+    /// are listed with it.
     pub fn note_root(&self, begin: LogId, root: RootRef) {
         self.listing().note_root(begin, root);
     }
@@ -46,7 +47,7 @@ impl HeadKeeper {
         self.listing.locked()
     }
 
-    /// A recovery must find every pin that a clone may rest on (ADR 0028).
+    /// A recovery must find every pin that a clone may depend on (ADR 0028).
     fn note_pins(&self, state: &SetState) {
         let mut known = self.known.locked();
         if known.as_ref().is_none_or(|known| known.pins_at.index < state.pins_at.index) {
@@ -55,7 +56,8 @@ impl HeadKeeper {
         }
     }
 
-    /// What the head is to say where it says `stored` now, and whether it is written for a checkpoint. Before anything is known here, that.
+    /// The links to write into a head that now has `stored`; `commits` says whether a checkpoint is written. Returns
+    /// `stored` until anything is known here.
     pub(super) fn links(&self, stored: &Links, commits: bool) -> Links {
         let known = self.known.locked();
         let links = match &*known {
@@ -65,16 +67,17 @@ impl HeadKeeper {
         Links { snapshots: self.listing().for_head(&stored.snapshots, commits), ..links }
     }
 
-    /// Whether the head in the store names none of the pins and snapshots that this set had let go of by `state`, and never will again: it was seen with those
-    /// of `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin or snapshot kept stays: a recovery would keep that root,
-    /// and must find it. Asked by the leader of `term`.
+    /// Whether the head in the store no longer names any pin or snapshot that the set had released by `state`, and
+    /// never will again: it was seen with those of `state` or newer ones, and only newer heads replace it. Until then,
+    /// objects that only such a pin or snapshot references stay: a recovery would keep that root and needs them. Called
+    /// by the leader of `term`.
     pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
         self.stored().is_some_and(|(_, stored)| {
             stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
         })
     }
 
-    /// Asks the store itself whether the head names this pin: a recovery would find it from now on.
+    /// Reads from the store whether the head names this pin, so that a recovery would find it.
     ///
     /// # Errors
     /// [`KeepError`].
@@ -84,24 +87,24 @@ impl HeadKeeper {
         Ok(head.links.pins.get(&request).is_some_and(|found| found.clone == pin.clone && found.root == pin.root))
     }
 
-    /// Somebody waits for the head to say what is known here.
+    /// Wakes the watcher: a caller waits until the head has the links known here.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Whether the head in the store is known to have another keyring, or other links, than it should.
+    /// Whether the head in the store is known to have an outdated keyring or outdated links.
     pub(super) fn behind(&self) -> bool {
         self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links, false) != links)
     }
 
-    /// Whether it is to be replaced for that alone. Not while a checkpoint is being committed here: its head says all of it, and of two that replace the same head one
-    /// is refused.
+    /// Whether the head should be replaced only for that. Not while a checkpoint is being committed here: its head
+    /// contains all of it, and of two swaps of the same head one is refused.
     pub(super) fn to_replace(&self) -> bool {
         !self.committing.load(Ordering::Acquire) && self.behind()
     }
 
-    /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
-    /// is looked at again.
+    /// Replaces the head in the store with its own content, group 0's keyring and the set's links. If another gateway
+    /// wrote it meanwhile, its version stays and is read again.
     pub(super) async fn replace_around(&self, term: Term) {
         if !self.to_replace() {
             return;
@@ -110,7 +113,7 @@ impl HeadKeeper {
             let sent = boot_now();
             let Some((head, version)) = self.read().await? else { return Ok(false) };
             self.judge(&head)?;
-            // As good as a look, as in a commit; what it replaces is this life's.
+            // Counts as a read, as in a commit; the replaced head is this life's.
             self.looks.told(sent, Word::Ours);
             if !self.to_replace() {
                 return Ok(false);
@@ -126,16 +129,16 @@ impl HeadKeeper {
         };
         match tokio::time::timeout(LOOK_LIMIT, replace).await {
             Ok(Ok(true)) => {
-                tracing::info!(set = %self.parts.name, "the head in the store has the keys, the pins and the snapshots that the cluster has")
+                tracing::info!(set = %self.parts.name, "the head in the store now has the cluster's keys, pins and snapshots")
             }
             Ok(Ok(false)) => {}
-            // Somebody was quicker, a checkpoint for instance: the next look says what is there.
+            // Another writer was faster, for instance a checkpoint: the next read shows the result.
             Ok(Err(KeepError::Store(error))) if error.disposition() == Disposition::Conflict => {
-                tracing::debug!(set = %self.parts.name, %error, "the head was replaced by another one meanwhile")
+                tracing::debug!(set = %self.parts.name, %error, "another gateway replaced the head meanwhile")
             }
-            // R12: the next look says what is there.
+            // R12: the next read shows the result.
             Ok(Err(error)) => {
-                tracing::warn!(set = %self.parts.name, %error, "keys, pins or snapshots in the head are not replaced yet; tried again")
+                tracing::warn!(set = %self.parts.name, %error, "keys, pins or snapshots in the head are not replaced yet; will retry")
             }
             Err(_) => {}
         }

@@ -46,7 +46,7 @@ pub fn keeper_of(
     })
 }
 
-/// As a gateway opens a head whose data key it has not got.
+/// As a gateway opens a head whose data key it does not have.
 fn by_own_keyring() -> super::ByOwnKeyring {
     Arc::new(|body| {
         let (header, keyring) = read_keyring(body).ok()?;
@@ -81,7 +81,7 @@ fn pin(random: u128, at: LogId) -> Pin {
     Pin { clone: GroupId(9), root, upto: LogId::new(1, 4), snapshot, at }
 }
 
-/// What a state with these pins says, which entry `index` made them.
+/// The links of a state with these pins, each made by the given log entry.
 fn know(keeper: &HeadKeeper, pins: &[(u128, LogId)], index: u64) -> SetState {
     let mut state = SetState::new(Epoch(0));
     state.pins_at = LogId::new(u64::from(index > 0), index);
@@ -94,8 +94,8 @@ async fn pinned(store: &Arc<dyn ObjectStore>) -> Vec<u128> {
     found(store).await.head.links.pins.keys().map(|request| request.0).collect()
 }
 
-/// A recovery must find every pin that a clone may rest on: the head names it before the clone is made, whatever checkpoint it names, and whoever
-/// writes it next.
+/// A recovery must find every pin that a clone may depend on: the head names it before the clone is made, whichever
+/// checkpoint it names, and whoever writes it next.
 #[tokio::test]
 async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,31 +106,31 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     assert!(!old.behind() && old.links_settled(&state, Term(2)));
     let first = (5, LogId::new(2, 12));
     let state = know(&old, &[first], 12);
-    assert!(old.behind() && !old.links_settled(&state, Term(2)), "known here, and not in the store");
+    assert!(old.behind() && !old.links_settled(&state, Term(2)), "known here, but not in the store");
     assert!(!old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
     old.replace_around(Term(2)).await;
     assert!(!old.behind() && old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
     assert_eq!(found(&store).await.head.covered, Some(covered(10)), "the checkpoint is what it was");
-    // Another leader pins more; the old one, which knows nothing of it, ends its checkpoint.
+    // Another leader adds a pin; the old one does not know of it and ends its checkpoint.
     let second = (6, LogId::new(3, 20));
     new.read().await.unwrap();
     know(&new, &[first, second], 20);
     new.replace_around(Term(3)).await;
     commit(&old, 15).await.unwrap();
-    assert_eq!(pinned(&store).await, [5, 6], "R12, H1: what it cannot know of stays");
-    // The new one lets go of the first.
+    assert_eq!(pinned(&store).await, [5, 6], "R12, H1: pins that it cannot know stay");
+    // The new leader releases the first pin.
     let state = know(&new, &[second], 25);
     know(&new, &[first, second], 20);
     assert!(!new.links_settled(&state, Term(2)));
     commit(&new, 25).await.unwrap();
     assert!(new.links_settled(&state, Term(2)));
-    assert_eq!(pinned(&store).await, [6], "applied, and let go");
-    // The old one brings nothing back, neither with a checkpoint nor without: it finds the head to be newer.
+    assert_eq!(pinned(&store).await, [6], "applied, and released");
+    // The old one restores nothing, neither with a checkpoint nor without: it finds that the head is newer.
     know(&old, &[first, second], 20);
     commit(&old, 26).await.unwrap();
     old.replace_around(Term(2)).await;
-    assert_eq!((pinned(&store).await, old.behind()), (vec![6], false), "R7: what it kept may be gone");
-    // Also where none is left.
+    assert_eq!((pinned(&store).await, old.behind()), (vec![6], false), "R7: its objects may be deleted");
+    // Also if no pin is left.
     know(&new, &[], 28);
     new.replace_around(Term(3)).await;
     know(&old, &[second], 25);
@@ -158,16 +158,16 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert_eq!((before.head.covered, before.head.content.clone()), (Some(covered(10)), content(10)));
     let raised = recovery::raise(&before, 8, 99).await.unwrap();
     assert_eq!(raised.head.life, SetLife { cluster: 8, generation: 2 });
-    // The old leader knows nothing of it and has its next checkpoint ready.
+    // The old leader does not know of it, and its next checkpoint is ready.
     let error = commit(&old, 20).await.unwrap_err().to_string();
     assert!(error.contains("found generation 2") && error.contains("expected generation 1"), "{error}");
     assert_eq!(found(&store).await.head, raised.head, "H1: the raised head stands");
     assert!(old.fenced().is_some());
     assert!(old.before_answer().await.is_err(), "no answer leaves any more");
-    // For good, also where the store does not answer at the next start.
+    // For good, even if the store does not answer at the next start.
     let again = keeper(Arc::new(Memory::new()), FIRST, dir.path());
     assert_eq!(again.fenced(), old.fenced());
-    // The new life goes on from what it found.
+    // The new life continues from what it found.
     let new = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
     let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
     new.commit(new.store(), Term(1), next, Epoch(5), content(30)).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert!(new.fenced().is_none());
 }
 
-/// H4: a gateway that lived a deleted set finds the tombstone, whatever it was about to do, and a recovery finds nothing.
+/// H4: a gateway that served a deleted set finds the tombstone, whatever it was doing, and a recovery finds nothing.
 #[tokio::test]
 async fn a_tombstone_ends_every_life_and_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,8 @@ async fn a_tombstone_ends_every_life_and_stays() {
     }
 }
 
-/// The old leader has read the head, the recovery raises it, then the old leader's PUT arrives: only a conditional one is refused.
+/// The old leader reads the head, the recovery raises it, then the old leader's PUT arrives: only a conditional PUT is
+/// refused.
 #[tokio::test]
 async fn a_put_that_was_on_its_way_does_not_undo_a_recovery() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,14 +228,15 @@ async fn of_two_recoveries_one_wins_and_the_other_is_fenced() {
     assert_eq!(found(&store).await.head, won.head);
 }
 
-/// Nobody waits for a look that a commit has spared, nor while the store gives no word (R8); and what was raised is found by the next look.
+/// No answer waits for a read that a commit has replaced, or while the store is silent (R8); and the next read finds a
+/// raised head.
 #[tokio::test]
 async fn an_answer_leaves_after_a_commit_and_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
     let faulty = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
     let store: Arc<dyn ObjectStore> = faulty.clone();
     let keeper = keeper(store.clone(), FIRST, dir.path());
-    assert!(!keeper.looks.may_answer(boot_now()), "nobody has looked yet");
+    assert!(!keeper.looks.may_answer(boot_now()), "the head was not read yet");
     commit(&keeper, 10).await.unwrap();
     keeper.before_answer().await.unwrap();
     faulty.set(Faults { down: true, ..Faults::default() });
@@ -246,19 +248,19 @@ async fn an_answer_leaves_after_a_commit_and_without_a_word() {
     assert!(keeper.before_answer().await.unwrap_err().contains("fenced in its store"));
 }
 
-/// A process that was stopped finds every wait over when it goes on: that is no reason to answer.
+/// For a process that was paused, every wait is over when it resumes: that is no reason to answer.
 #[tokio::test]
 async fn without_the_end_of_a_look_nothing_is_answered_however_long_it_was_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(Arc::new(Memory::new()), FIRST, dir.path());
-    // Nobody looks: as after a stop, when the wait's timer is the first thing that runs.
+    // Nobody reads the head: as after a pause, when the timer of the wait fires first.
     let waited = keeper.before_answer_within(Duration::from_millis(5)).await;
-    assert!(waited.unwrap_err().contains("no look"));
+    assert!(waited.unwrap_err().contains("no read of the"));
     commit(&keeper, 10).await.unwrap();
     keeper.before_answer().await.unwrap();
 }
 
-/// A sweep of another life's objects would take them for orphans: nothing but a plain yes of the store lets it go on.
+/// A sweep would take another life's objects for orphans: only a clear yes of the store allows it.
 #[tokio::test]
 async fn only_the_stores_plain_yes_lets_a_sweep_go_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -272,7 +274,7 @@ async fn only_the_stores_plain_yes_lets_a_sweep_go_on() {
     let key = keys::head(SET);
     let good = store.get_object(&key).await.unwrap();
     store.swap(&key, Some(&good.version), Bytes::from_static(b"a head of a later release")).await.unwrap();
-    assert!(!old.still_ours().await, "one that cannot be read may be another life's");
+    assert!(!old.still_ours().await, "an unreadable head may be another life's");
     assert!(old.fenced().is_none());
     let odd = store.get_object(&key).await.unwrap();
     store.swap(&key, Some(&odd.version), good.body).await.unwrap();
@@ -293,8 +295,8 @@ async fn what_is_covered_never_goes_back() {
     assert_eq!(found(&store).await.head.covered, Some(covered(20)));
 }
 
-/// R12: each PUT is done and its answer lost, or done and answered as another's, or not done, by chance, and reads lie now and then; what is there in
-/// the end is the last commit, once.
+/// R12: at random, a PUT is done and its answer lost, or done and answered as another writer's, or not done, and some
+/// reads are wrong. The final head is the last commit, once.
 #[tokio::test]
 async fn lost_answers_are_found_out_about() {
     for seed in 0..30 {
@@ -343,7 +345,8 @@ async fn another_clusters_set_is_left_alone() {
     assert_eq!((survey.sets.len(), survey.bad.len()), (0, 1));
 }
 
-/// A change of the cluster key reaches the head without a checkpoint, and a commit takes it along: the new key alone opens it from then on.
+/// A change of the cluster key reaches the head without a checkpoint, and a commit keeps it: from then on only the new
+/// key opens it.
 #[tokio::test]
 async fn the_head_follows_a_change_of_the_cluster_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,12 +371,12 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     assert_eq!(opened(&new).await, (vec![before], vec![]), "nothing else of it changed");
     let (sets, bad) = opened(&old).await;
     assert!(sets.is_empty() && bad[0].1.contains("another passphrase or key file"), "{bad:?}");
-    // The change comes between two checkpoints: the next one has it.
+    // The change happens between two checkpoints: the next one includes it.
     keeper.set_keyring(by(&old, 10));
     commit(&keeper, 20).await.unwrap();
     assert!(!keeper.behind());
     assert_eq!(opened(&old).await.0.len(), 1);
-    // Another gateway's checkpoint with the keys from before is seen, and put right.
+    // Another gateway's checkpoint with the previous keys is noticed and corrected.
     keeper.set_keyring(by(&new, 11));
     keeper.look().await;
     assert!(keeper.behind());
@@ -381,8 +384,8 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
-/// Z1, Z2: whoever is behind in group 0 neither replaces a head under a key that it has not heard of, nor takes it for damaged; whoever has the key seals the next
-/// one under it, also where group 0 has not told it to.
+/// Z1, Z2: a gateway that lags behind in group 0 neither replaces a head under a key that it does not know, nor counts
+/// it as damaged. A gateway with the key seals the next head under it, even if group 0 has not told it to.
 #[tokio::test]
 async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -416,8 +419,8 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     late.replace_around(Term(2)).await;
     assert!(late.trouble().is_none() && late.fenced().is_none());
     assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
-    late.before_answer().await.expect("it is this life's: whoever is behind serves on (R8)");
-    // Another life of the set, that has changed the key since, is another life all the same (H1).
+    late.before_answer().await.expect("it is this life's: a gateway that lags behind keeps serving (R8)");
+    // Another life of the set that has changed the key since is still another life (H1).
     let found_now = found(&store).await;
     let gone = with(&[1], 1);
     let raised = recovery::raise(&found_now, 99, 7).await.unwrap();
@@ -428,15 +431,15 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     std::fs::remove_file(dir.path().join("other")).unwrap();
     let version = store.get_object(&keys::head(SET)).await.unwrap().version;
     store.swap(&keys::head(SET), Some(&version), before).await.unwrap();
-    // It has the key, and has not heard that it is in use.
+    // It has the key, and does not know that it is in use.
     commit(&with(&[1, 2], 1), 30).await.unwrap();
     assert_eq!(under().await, 2);
     // The cluster key alone opens it, with all keys of the ring.
     assert_eq!(found(&store).await.key.ids(), [1, 2].into());
 }
 
-/// L1: what a checkpoint put before the set's stores were changed nobody has compared with the new ones. It comes to nothing, though its gateway has heard of the
-/// change by the time that it is to be committed.
+/// L1: nobody compared objects that a checkpoint wrote before a change of the set's stores with the new stores. The
+/// checkpoint fails, even if its gateway knows of the change by the time of the commit.
 #[tokio::test]
 async fn a_checkpoint_stays_in_the_stores_where_it_began() {
     let dir = tempfile::tempdir().unwrap();
@@ -449,18 +452,18 @@ async fn a_checkpoint_stays_in_the_stores_where_it_began() {
     let keeper = keeper(switch.clone(), FIRST, dir.path());
     commit(&keeper, 10).await.unwrap();
     let began_at = switch.pinned();
-    // Another gateway ends the list meanwhile, and this one hears of it.
+    // Another gateway ends the list meanwhile, and this one learns of it.
     let both = over("file:///a => c=2 file:///b");
     let head = both.get_object(&keys::head(SET)).await.unwrap();
     both.several().unwrap().end_list(SET, &head.version).await.unwrap();
     switch.set("file:///a => c=2 file:///b", both.clone());
     let error = keeper.commit(&*began_at, Term(2), covered(20), Epoch(4), content(20)).await.unwrap_err();
     assert!(matches!(error, KeepError::Moved { .. }) && !error.may_pass(), "all of it is done anew: {error}");
-    assert_eq!(both.get(&keys::head(SET)).await.unwrap(), head.body, "what was decided before");
-    commit(&keeper, 20).await.expect("one that begins where the set is");
+    assert_eq!(both.get(&keys::head(SET)).await.unwrap(), head.body, "the earlier decision stands");
+    commit(&keeper, 20).await.expect("a checkpoint that begins with the current stores");
 }
 
-/// R4: whatever else lies in the store, a recovery takes what the head names and nothing that came later.
+/// R4: whatever else is in the store, a recovery takes what the head names and nothing newer.
 #[tokio::test]
 async fn segments_that_no_head_names_are_not_taken() {
     let dir = tempfile::tempdir().unwrap();
@@ -492,7 +495,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
     }
 }
 
-/// A store in front of another: once armed, a recovery comes in between the read and the next swap.
+/// A wrapper of a store: once armed, a recovery happens between the read and the next swap.
 #[derive(Debug)]
 struct Gated {
     within: Arc<dyn ObjectStore>,

@@ -34,7 +34,7 @@ fn both_keys_open_and_the_current_one_wraps() {
     assert_eq!(both.current().fingerprint(), new.current().fingerprint());
 }
 
-/// Between the new settings and the change of the key, a gateway that has the old key alone must open a new set as well.
+/// Between the new settings and the change of the key, a gateway with only the old key must be able to open a new set.
 #[test]
 fn a_new_set_is_wrapped_as_the_newest_one_is() {
     let (old, both) = (ClusterKeys::of_bytes(1, None), ClusterKeys::of_bytes(2, Some(1)));
@@ -56,7 +56,7 @@ fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() -> Resul
     let kdf = new_passphrase_kdf();
     let salted = KeySource { passphrase_kdf: Some(kdf.to_string()), ..plain.clone() };
     let none = KeySource::default();
-    // As every cluster had it before there was a salt of its own.
+    // The key of every cluster before clusters had their own salts.
     let before = ClusterKeys::load(&plain, &none)?;
     let fixed = ClusterKey::from_passphrase("correct horse battery staple", PASSPHRASE_SALT)?;
     assert_eq!(before.current().fingerprint(), fixed.fingerprint());
@@ -66,7 +66,7 @@ fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() -> Resul
     let heads = [before.keyring_of(&entry(before.current())), after.keyring_of(&entry(after.current()))];
     assert_eq!(heads[1].passphrase, kdf);
     assert_eq!(after.keyring_of(&entry(before.current())), heads[0], "each with its own");
-    // Who reads a store knows the passphrase only.
+    // A reader of a store knows only the passphrase.
     let reader = ClusterKeys::of_store(&plain)?;
     for head in &heads {
         assert!(reader.open_keyring(head, SET, 1).is_ok(), "{head:?}");
@@ -76,7 +76,7 @@ fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() -> Resul
     Ok(())
 }
 
-/// Whatever a setting names by mistake is not read to its end.
+/// A file named by mistake is not read to its end.
 #[test]
 fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
@@ -90,7 +90,7 @@ fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<d
         let expected = "image: found at least 65537 bytes, expected at most 65536: it is no key and no passphrase";
         assert!(told.ends_with(expected), "{told}");
     }
-    // Of one that is not there it is said what belongs into it: a key file's bytes are no passphrase.
+    // For a missing file the error says what belongs into it: a key file and a passphrase file differ.
     std::fs::remove_file(&path)?;
     for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
         let told = ClusterKeys::load(config, &none).unwrap_err().to_string();

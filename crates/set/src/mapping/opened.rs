@@ -1,4 +1,4 @@
-//! Roots, opened: for readers the top and single leaves, as they need them; for checkpoints, collection and their like all of it.
+//! Opened roots: readers need the top and single leaves; checkpoints, collection and similar tasks need all of a root.
 
 use super::{MapError, Mapping, Node, Pay};
 use crate::roots::Known;
@@ -17,27 +17,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// So long a data key is waited for that this gateway has not heard of; then the root counts as what it cannot open.
+/// How long to wait for a data key that this gateway does not know yet; after that the root counts as unreadable.
 const KEY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Requests for leaves that are under way at once, where all of a root is wanted.
+/// Concurrent requests for leaves when all of a root is needed.
 pub(super) const RUNS_AT_ONCE: usize = 16;
 
-/// Leaves of one pack are fetched together up to so many bytes …
+/// Leaves of one pack are fetched in one request of up to this many bytes …
 const RUN_BYTES_MAX: u64 = 1 << 20;
 
-/// … with what lies between them, where that is no more than this.
+/// … including the gaps between them, if these are no larger than this.
 const GAP_BYTES_MAX: u64 = 32 << 10;
 
 impl Mapping {
-    /// The root, from memory or the store.
+    /// Reads the root, from memory or the store.
     ///
     /// # Errors
     /// [`MapError`].
     pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let root = self.root_once(at).await?;
-        // Of one that is kept in part not all may stay: the current one would for as long as it is that. Of two that are compared all does, or each part would read
-        // it anew.
+        // A root that is held in part must not stay in memory as a whole: the current one would stay for as long as it
+        // is current. Roots that are being compared do stay, or each step would read them again.
         if self.partials.get(at).is_none() || self.roots.is_compared(at) {
             self.adopt_root(at, root.clone());
         }
@@ -50,7 +50,7 @@ impl Mapping {
         self.tops.forget(at);
     }
 
-    /// The root as [`Mapping::root`] gives it, without a place among those that are kept: for one who goes through many.
+    /// As [`Mapping::root`], but does not keep the root: for callers that go through many roots.
     ///
     /// # Errors
     /// [`MapError`].
@@ -65,12 +65,13 @@ impl Mapping {
         self.roots.get_or_load(at, load).await
     }
 
-    /// The root as readers need it, without a place among those that are kept.
+    /// The root as readers need it; does not keep it.
     pub(crate) async fn known_once(&self, at: RootRef) -> Result<Known, MapError> {
         self.known(&self.key, at).await
     }
 
-    /// The root as its object says, from memory or the store; of one in leaves the top, unless more of it is here. Not kept by this: for who goes from leaf to leaf.
+    /// The root as stored, from memory or the store: only the top of one with leaves, unless more is in memory. Does
+    /// not keep it: for callers that read one leaf after another.
     ///
     /// # Errors
     /// [`MapError`].
@@ -92,17 +93,17 @@ impl Mapping {
         let known = self.known(of, at).await?;
         match &known {
             Known::All(root) => self.adopt_root(at, root.clone()),
-            // It is in memory, or it would not have been found.
+            // Already in memory, or it would not have been found.
             Known::Part(_) => {}
             Known::Top(top) => self.tops.keep(at, top.clone()),
         }
         Ok(known)
     }
 
-    /// The root as [`Mapping::root_once`] gives it, asked for once and without patience: for who can do without it.
+    /// As [`Mapping::root_once`], but without retries: for callers that can do without it.
     ///
     /// # Errors
-    /// [`MapError`], also where the store only fails to answer.
+    /// [`MapError`], also if the store only fails to answer.
     pub(crate) async fn root_if_easy(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let load = || async {
             let bytes = self.store.get(&keys::root(self.key.set, at.object)).await?;
@@ -115,7 +116,7 @@ impl Mapping {
         self.roots.get_or_load(at, load).await
     }
 
-    /// Keeps this root, and no longer the one that it replaced: while another gateway leads, nobody reads by that one here.
+    /// Keeps this root, and drops the one that it replaced: while another gateway leads, nobody here reads the old one.
     pub(crate) fn follow_root(&self, before: Option<RootRef>, at: RootRef, root: Arc<Root>) {
         if let Some(before) = before {
             self.roots.forget(before);
@@ -126,7 +127,7 @@ impl Mapping {
         self.adopt_root(at, root);
     }
 
-    /// Where a page is, as a root has it: of the set itself, or of an origin, whose key this is.
+    /// The place of a page according to a root of `of`: the set itself or an origin.
     pub(crate) async fn place_of(
         &self,
         of: Option<&SetKey>,
@@ -141,12 +142,12 @@ impl Mapping {
         }
     }
 
-    /// One leaf, from memory, disk or the store.
+    /// Reads one leaf from memory, disk or the store.
     pub(super) async fn leaf(&self, of: &SetKey, leaf: &LeafRef) -> Result<Leaf, MapError> {
         self.leaf_for(of, leaf, &|_| ()).await
     }
 
-    /// The same, where somebody pays for it.
+    /// The same, charged to `pay`.
     pub(super) async fn leaf_for(&self, of: &SetKey, leaf: &LeafRef, pay: Pay<'_>) -> Result<Leaf, MapError> {
         let at = leaf.at;
         let key = BlockKey { object: at.object, number: at.number };
@@ -168,7 +169,7 @@ impl Mapping {
         }
     }
 
-    /// What is in memory of the root, or else what its object says.
+    /// The root as far as it is in memory, or as its object says.
     pub(super) async fn known(&self, of: &SetKey, at: RootRef) -> Result<Known, MapError> {
         let partly = || self.partials.get(at).map(Known::Part).or_else(|| self.tops.get(at).map(Known::Top));
         let in_memory = || self.roots.get(at).map(Known::All).or_else(partly);
@@ -177,7 +178,7 @@ impl Mapping {
         }
         let flight = self.opening.join(BlockKey { object: at.object, number: 0 });
         let known = flight.cell().get_or_try_init(|| async {
-            // A load that ended between our look and our joining.
+            // Another load may have ended between the check and the join.
             match in_memory() {
                 Some(known) => Ok(known),
                 None => self.fetch(of, at).await,
@@ -195,7 +196,8 @@ impl Mapping {
                 let key_id = ObjectHeader::decode(bytes).ok().map(|header| header.key_id);
                 key_id.filter(|key_id| of.is_behind(*key_id))
             };
-            // Nothing vouches for the number: one copy may be spoilt, or one reading of it. An origin's keys nobody replaces here.
+            // The key number is not authenticated: one copy, or one read of it, may be damaged. An origin's keys are
+            // never replaced here.
             let seen = behind(&bytes).filter(|_| of.set == self.key.set && !waited.load(Ordering::Relaxed));
             if seen.is_some() {
                 if let Some(several) = self.store.several() {
@@ -203,12 +205,13 @@ impl Mapping {
                 }
                 bytes = self.patient(|| self.store.get(&key)).await?;
             }
-            // All that a root names is under keys that were there before its own. Where group 0 is behind on this gateway, that is waited for: it is no damage.
+            // All objects that a root names use keys that existed before its own. If group 0 lags behind on this
+            // gateway, wait for it: this is no damage.
             if let Ok(header) = ObjectHeader::decode(&bytes)
                 && seen == Some(header.key_id)
                 && !waited.swap(true, Ordering::Relaxed)
             {
-                tracing::warn!(set = %of.set, root = %at.object, key = header.key_id, "the root is under a data key that this gateway has not heard of; waiting for it");
+                tracing::warn!(set = %of.set, root = %at.object, key = header.key_id, "the root is under a data key that this gateway does not know yet; waiting for it");
                 tokio::select! {
                     _ = of.wait_for(header.key_id, KEY_LIMIT) => {}
                     () = self.stop.cancelled() => return Err(MapError::Stopping),
@@ -219,8 +222,9 @@ impl Mapping {
         self.unspoilt(load).await
     }
 
-    /// Opens what a root's object says, off the runtime's threads: one of many TiB that is written whole takes longer than heartbeats may wait. Where nobody
-    /// waits for that one any more in the end, it is kept for the next who asks: a reader whose connection closes must not have the next one begin again.
+    /// Opens a root's object outside of the runtime's threads: a root of many TiB that is written whole takes longer
+    /// than heartbeats may wait. If the caller is gone at the end, the result is kept for the next one: a closed
+    /// connection must not make the next reader start again.
     async fn open(&self, of: &SetKey, at: RootRef, bytes: Bytes) -> Result<Known, MapError> {
         let (opener, of, roots) = (of.opener(at.object), of.clone(), self.roots.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
@@ -239,12 +243,12 @@ impl Mapping {
                 roots.keep(at, root);
             }
         });
-        // `told` goes with us where we are dropped.
+        // `told` is dropped if this future is dropped.
         opening.await?;
         told.await.map_err(|_| MapError::Stopping)?
     }
 
-    /// All of a root, of which the top is known. What another root in memory has alike is not read again.
+    /// Loads all of a root whose top is known. Parts that it shares with another root in memory are not read again.
     async fn complete(
         &self,
         of: &SetKey,
@@ -252,7 +256,7 @@ impl Mapping {
         top: Arc<Top>,
         patient: bool,
     ) -> Result<Arc<Root>, MapError> {
-        // Off the runtime's threads, as all that is done with each leaf of a large root.
+        // Outside of the runtime's threads, like all work on each leaf of a large root.
         let (roots, partials) = (self.roots.all(), self.partials.all());
         let (pages, names) = (self.pages.clone(), top.clone());
         let (mut known, runs) = aside(move || {
@@ -290,7 +294,7 @@ impl Mapping {
             .buffer_unordered(RUNS_AT_ONCE);
         while let Some(leaves) = fetched.try_next().await? {
             for (key, leaf) in leaves {
-                // Who gives up before the end, and begins again, goes on from here.
+                // If the caller gives up and starts again, it continues from here.
                 self.pages.insert(BlockKey { object: key.0, number: key.1 }, Node::Leaf(leaf.clone()));
                 known.insert(key, leaf);
             }
@@ -301,7 +305,7 @@ impl Mapping {
         whole.map(Arc::new).map_err(bad)
     }
 
-    /// Leaves of one pack, in one request.
+    /// Reads leaves of one pack in one request.
     pub(super) async fn leaves(
         &self,
         of: &SetKey,
@@ -333,18 +337,18 @@ impl Mapping {
     }
 }
 
-/// The bytes of a pack from its first leaf to its last.
+/// The byte range of a pack from its first to its last leaf.
 pub(crate) fn span(run: &[LeafRef]) -> Range<u64> {
     let begin = run.iter().map(|leaf| leaf.at.range().start).min().unwrap_or(0);
     begin..run.iter().map(|leaf| leaf.at.range().end).max().unwrap_or(begin)
 }
 
-/// Leaves that are fetched in one request each: neighbours of one pack.
+/// Groups leaves into requests: neighbours in one pack.
 pub(crate) fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
     leaves.sort_unstable_by_key(|leaf| (leaf.at.object, leaf.at.offset));
     let mut runs: Vec<Vec<LeafRef>> = Vec::new();
     for leaf in leaves {
-        // In order, so the last one ends it; leaves of one pack do not overlap.
+        // In order, so the last one has the end of the range; leaves of one pack do not overlap.
         let joins = |run: &Vec<LeafRef>| {
             let next = leaf.at.range();
             let Some((first, last)) = run.first().zip(run.last()) else { return false };
@@ -360,7 +364,7 @@ pub(crate) fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
     runs
 }
 
-/// Work off the runtime's threads.
+/// Runs work outside of the runtime's threads.
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MapError> {
     match holdfast_log::spawn_blocking(work).await {
         Ok(done) => Ok(done),

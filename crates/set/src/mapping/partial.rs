@@ -1,5 +1,5 @@
-//! The root that a checkpoint is made of, and what it comes to: where all of its leaves would take more than there is for them, some are away (L4 to L6 in
-//! `holdfast_volume::map::PartialRoot`).
+//! The root on which a checkpoint is based, and the root that it makes. If all leaves would take more than their memory
+//! limit, some are "away": in the store only (L4 to L6 in `holdfast_volume::map::PartialRoot`).
 
 use super::opened::{RUNS_AT_ONCE, aside, together};
 use super::{MapError, Mapping, Node, Pay};
@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Mapping {
-    /// The root as checkpoints need it, from memory or the store; it is kept. All of it is here where that takes no more than there is for leaves.
+    /// The root as checkpoints need it, from memory or the store; it is kept. All of it is in memory if it fits the
+    /// limit for leaves.
     ///
     /// # Errors
     /// [`MapError`].
     pub async fn base(&self, at: RootRef) -> Result<PartialRoot, MapError> {
-        // Before all of it, which is here as well while it is compared.
+        // Checked first: a root being compared is also in memory as a whole.
         if let Some(root) = self.partials.get(at) {
             return Ok(PartialRoot::clone(&root));
         }
@@ -39,23 +40,23 @@ impl Mapping {
         self.roots.get(at).is_some() || self.partials.get(at).is_some()
     }
 
-    /// A root of which leaves may be away, if it is in memory.
+    /// A root with possibly missing leaves, if it is in memory.
     pub fn in_part(&self, at: RootRef) -> Option<Arc<PartialRoot>> {
         self.partials.get(at)
     }
 
-    /// What a root names of which leaves may be away, if it is in memory.
+    /// The objects named by a root with possibly missing leaves, if it is in memory.
     pub(crate) fn objects_here(&self, at: RootRef) -> Option<Arc<Objects>> {
         self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))
     }
 
-    /// What a root names, where it is in memory as checkpoints need it.
+    /// The objects that a root names, if it is in memory as checkpoints need it.
     pub(crate) fn names_here(&self, at: RootRef) -> Option<Objects> {
         let whole = || self.roots.get(at).map(|root| root.objects().clone());
         self.partials.get(at).map(|root| Objects::clone(&root)).or_else(whole)
     }
 
-    /// What a root names, without its leaves of pages where it is in memory in part. Not kept by this.
+    /// The objects that a root names; without its leaves of pages if it is in memory in part. Does not keep the root.
     ///
     /// # Errors
     /// [`MapError`].
@@ -67,7 +68,7 @@ impl Mapping {
         Ok(Arc::new(root.objects().clone()))
     }
 
-    /// Keeps a root that a checkpoint made. All of it where nothing is away: whoever wants all of a root finds it then.
+    /// Keeps a root that a checkpoint made; if no leaf is away, also as a whole root for callers that need one.
     pub(crate) fn adopt_base(&self, at: RootRef, root: &Arc<PartialRoot>) {
         if let Some(whole) = root.whole() {
             self.adopt_root(at, Arc::new(whole.clone()));
@@ -79,17 +80,17 @@ impl Mapping {
         }
     }
 
-    /// What leaves of pages of one root may take.
+    /// Memory limit for one root's leaves of pages.
     pub(crate) fn leaf_bytes(&self) -> u64 {
         self.leaf_bytes
     }
 
-    /// A leaf of the set's own, from memory, disk or the store.
+    /// Reads one of the set's own leaves from memory, disk or the store.
     pub(crate) async fn own_leaf(&self, leaf: &LeafRef) -> Result<Leaf, MapError> {
         self.leaf(&self.key, leaf).await
     }
 
-    /// A page of the set's own, as `root` has it.
+    /// Reads one of the set's own pages according to `root`.
     pub(crate) async fn page_in(
         &self,
         root: &PartialRoot,
@@ -108,14 +109,15 @@ impl Mapping {
         }
     }
 
-    /// Keeps leaves that went out of a root, as long as there is room: who asks for their pages needs them again.
+    /// Keeps leaves that left a root, while there is room: lookups of their pages need them again.
     pub(crate) fn adopt_leaves(&self, leaves: impl IntoIterator<Item = (LeafRef, Leaf)>) {
         for (leaf, found) in leaves {
             self.pages.insert(BlockKey { object: leaf.at.object, number: leaf.at.number }, Node::Leaf(found));
         }
     }
 
-    /// Goes through all leaves of a root (L6), and keeps as many as there is room for. Each is asked for alone, so that it is on disk here when it is away (R8).
+    /// Reads all leaves of a root (L6), and keeps as many as fit. Each is requested separately, so that those that are
+    /// away are on local disk (R8).
     async fn compare(&self, object: ObjectId, top: Arc<Top>) -> Result<PartialRoot, MapError> {
         let bad =
             move |e: holdfast_volume::map::MapError| MapError::Bad { what: "root", object, reason: e.to_string() };
@@ -145,7 +147,7 @@ impl Mapping {
         Ok(root)
     }
 
-    /// All of a root, of which leaves are away.
+    /// Loads all of a root that has leaves away.
     pub(super) async fn whole(&self, object: ObjectId, root: &PartialRoot) -> Result<Arc<Root>, MapError> {
         let bad = |reason: String| MapError::Bad { what: "root", object, reason };
         let mut root = root.clone();

@@ -1,4 +1,4 @@
-//! Reads of what is only in the store: how often it is asked.
+//! Reads of data that is only in the store: counts the requests.
 
 use super::*;
 use crate::ahead::{Ahead, Of};
@@ -10,7 +10,7 @@ use holdfast_store::{Faults, Faulty, Memory};
 use holdfast_types::SECTOR_BYTES;
 
 const V: VolumeId = VolumeId(1);
-/// Of each extent of that world; the first one begins the volume.
+/// Sectors of each extent; the first one begins the volume.
 const SECTORS: u64 = 16;
 
 struct World {
@@ -20,7 +20,7 @@ struct World {
 }
 
 impl World {
-    /// Over the disk, where there is one.
+    /// With a disk cache, if given.
     async fn new(disk: Option<(std::path::PathBuf, u64)>) -> Self {
         let stored = Stored::made(None).await;
         let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
@@ -30,7 +30,7 @@ impl World {
             Mapping::new(found.key, store.clone(), health, cache, MEMORY_BYTES_MIN, Sectors(0), stop).unwrap();
         let root = found.head.content.root.unwrap();
         mapping.note_current(root);
-        // No fault: each request from now on is counted, and lets all other readers go first.
+        // Not a fault: each request from now on is counted, and lets all other readers run first.
         store.set(Faults { slow: 1000, gives_way: true, ..Faults::default() });
         Self { store, mapping: Arc::new(mapping), root }
     }
@@ -50,11 +50,11 @@ impl World {
     }
 }
 
-/// Whichever parts of it they ask for.
+/// One request, whichever parts of the extent are read.
 #[tokio::test]
 async fn readers_of_one_extent_at_once_share_one_request() {
     let world = World::new(None).await;
-    // Root and page are here, and another extent.
+    // Root and page are in memory, and another extent.
     world.read(SECTORS, SECTORS, Demand::Point).await;
     let before = world.asked();
     let readers =
@@ -66,7 +66,7 @@ async fn readers_of_one_extent_at_once_share_one_request() {
     for (part, expected) in read.iter().step_by(2).zip(whole.chunks(SECTOR_BYTES as usize)) {
         assert_eq!(part, expected);
     }
-    // Of two extents, two.
+    // Two requests for two extents.
     let before = world.asked();
     join_all((0..8).map(|_| world.read(2 * SECTORS, 2 * SECTORS, Demand::Point))).await;
     assert_eq!(world.asked() - before, 2);
@@ -77,7 +77,7 @@ async fn readers_of_one_extent_at_once_share_one_request() {
 async fn what_a_scan_fetches_is_left_out_of_the_disk_cache() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let world = World::new(Some((dir.path().to_owned(), 64 << 20))).await;
-    // Nothing is read ahead; that it is a scan is seen all the same.
+    // Nothing is prefetched, but the scan is still detected.
     let (ahead, of) = (Ahead::new(Sectors(0)), Of::Root(world.root));
     let reads = |n: u64| ahead.reads(&world.mapping, &of, V, Lba(n * 256), Sectors(256));
     let demands: Vec<Demand> = (0..100).map(reads).collect();
@@ -89,7 +89,7 @@ async fn what_a_scan_fetches_is_left_out_of_the_disk_cache() {
     world.read(SECTORS, SECTORS, Demand::Point).await;
     let admitted = stats().admitted_bytes;
     assert!(admitted > 0);
-    // Brought in ahead of a scan, which is the same.
+    // Prefetched for a scan, which has the same effect.
     let left_out = stats().left_out_bytes;
     world.mapping.warm(world.root, V, Lba(2 * SECTORS), Sectors(SECTORS), Demand::Scan).await.unwrap();
     assert!(stats().left_out_bytes > left_out);

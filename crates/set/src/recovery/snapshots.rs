@@ -1,7 +1,8 @@
-//! Which of the snapshots that a set's head lists come back: those of which everything is in the store (ADR 0035).
+//! Decides which snapshots in a set's head are restored: those whose objects are all in the store (ADR 0035).
 //!
-//! Whoever deletes keeps what a head lists (S15). But a store may have lost something, somebody may have deleted it by hand, and a head may have been read that is an
-//! old one: a snapshot of which something is gone would come back as one that cannot be read, and that garbage collection waits for.
+//! Gateways never delete what a head lists (S15). But a store may lose objects, a person may delete them, and an
+//! outdated head may have been read. A restored snapshot with missing objects would be unreadable, and garbage
+//! collection would wait for it.
 
 use super::{Found, Leaves, READS, RecoveryError, SPOILT_COPIES_MAX, look_at_root};
 use crate::references::{KINDS, LIST_PAGES_MAX, Piece, named};
@@ -13,32 +14,33 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How often an object that is not there is asked for again, and after what pause.
+/// Number of requests for a missing object, and the pause between them.
 const MISSING_TRIES: u32 = 3;
 const MISSING_PAUSE: Duration = Duration::from_millis(200);
 
-/// A snapshot that does not come back.
+/// A snapshot that is not restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Its name.
     pub name: Name,
-    /// What is missing of it.
+    /// What is missing.
     pub reason: String,
 }
 
-/// Objects of one kind that the store's listing shows, and their lengths. A hint (R7): of what it does not show the store is asked by key.
+/// Objects of one kind in the store's listing, with their lengths. A hint (R7): objects that are not listed are
+/// requested by key.
 type Shown = BTreeMap<ObjectId, u64>;
 
-/// What earlier looks at a set found missing of each root, if anything: one that is listed still has what it had (S15).
+/// Results of earlier checks of a set's roots: a root that is still listed has what it had then (S15).
 #[derive(Debug, Default)]
 pub struct Looked(BTreeMap<ObjectId, Option<String>>);
 
-/// Takes those snapshots out of what was found, before it is raised, of which something is not there; and says which and what. Roots are read with all of their leaves;
-/// of what they name it is looked only whether it is there, and as long as it should be; a root that is in `looked` is not looked at again. In memory are one root at
-/// a time, and what the listing shows.
+/// Removes the snapshots with missing objects from `found`, before the set is raised; returns them with the reasons.
+/// Roots are read with all of their leaves. The objects that they name are only checked for existence and length. Roots
+/// in `looked` are not checked again. Memory holds one root at a time, and the listing.
 ///
 /// # Errors
-/// [`RecoveryError`] where the store does not say what it has: then nothing is known of what is missing.
+/// [`RecoveryError`] if the store does not answer: then it is unknown what is missing.
 pub async fn leave_out(found: &mut Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
     let left_out = lacking(found, looked).await?;
     let names: BTreeSet<Name> = left_out.iter().map(|one| one.name.clone()).collect();
@@ -49,7 +51,7 @@ pub async fn leave_out(found: &mut Found, looked: &mut Looked) -> Result<Vec<Lef
 async fn lacking(found: &Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
     let (mut shown, mut left_out) = (Vec::new(), Vec::new());
     for (name, snapshot) in found.head.links.snapshots.snapshots.iter() {
-        // Several may be of one checkpoint.
+        // Several snapshots may be of one checkpoint.
         let reason = match looked.0.get(&snapshot.root.object) {
             Some(reason) => reason.clone(),
             None => {
@@ -81,7 +83,7 @@ async fn list(found: &Found, kind: keys::Kind) -> Result<Shown, StoreError> {
     Ok(shown)
 }
 
-/// What of a root, or of what it names, is not there; `None` where all of it is.
+/// The missing part of a root or of the objects that it names; `None` if all is there.
 async fn missing(found: &Found, at: RootRef, shown: &[Shown]) -> Result<Option<String>, RecoveryError> {
     let root = match look_at_root(found, at, Leaves::Read).await? {
         Ok(Some(root)) => root,
@@ -109,10 +111,10 @@ async fn missing(found: &Found, at: RootRef, shown: &[Shown]) -> Result<Option<S
     Ok(None)
 }
 
-/// What is wrong with an object of this length (0: not known), by its own key.
+/// Checks an object by its own key, with its expected length (0: not known).
 ///
-/// That it is not there decides that a snapshot does not come back, and then what only that one has is swept: so it is asked more than once, and by a GET in the
-/// end, since a HEAD's answer has no words and anybody between may have made it.
+/// A missing object means that the snapshot is not restored and that its own objects are swept. So it is requested more
+/// than once, the last time by a GET: the answer to a HEAD has no body, and a proxy may have produced it.
 async fn ask(found: &Found, kind: keys::Kind, object: ObjectId, bytes: u64) -> Result<Option<String>, StoreError> {
     let (key, several) = (keys::object(found.set, kind, object), found.store.several());
     let (mut tries, mut missed) = (0, 0);
@@ -120,7 +122,7 @@ async fn ask(found: &Found, kind: keys::Kind, object: ObjectId, bytes: u64) -> R
         let wrong = match found.store.head(&key).await {
             Ok(head) if bytes == 0 || head.bytes == bytes => return Ok(None),
             Ok(head) => format!("{key}: found {} bytes, expected {bytes}", head.bytes),
-            // Each of several stores was asked for that.
+            // Each of several stores was asked for that answer.
             Err(e) if e.disposition() == Disposition::NotFound && missed < MISSING_TRIES => {
                 missed += 1;
                 tokio::time::sleep(MISSING_PAUSE).await;
@@ -138,7 +140,7 @@ async fn ask(found: &Found, kind: keys::Kind, object: ObjectId, bytes: u64) -> R
         };
         tries += 1;
         match &several {
-            // One copy may be spoilt: another one is asked first from now on.
+            // One copy may be damaged: another store is asked first from now on.
             Some(several) if tries < SPOILT_COPIES_MAX => several.doubt(object),
             _ => return Ok(Some(wrong)),
         }

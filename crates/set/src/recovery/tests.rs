@@ -12,7 +12,7 @@ async fn found(world: &World) -> Found {
     survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0)
 }
 
-/// What is in the way where the leaves are read, and where only their packs are asked for.
+/// The obstacles, with a full read of the leaves and with a check of their packs only.
 async fn in_the_way(found: &Found) -> [Option<String>; 2] {
     let mut words = [None, None];
     for (leaves, words) in [Leaves::Read, Leaves::There].into_iter().zip(&mut words) {
@@ -25,7 +25,7 @@ async fn in_the_way(found: &Found) -> [Option<String>; 2] {
     words
 }
 
-/// A life is raised only where it can go on: its first checkpoint needs all of the root.
+/// A life is raised only if it can continue: its first checkpoint needs all of the root.
 #[tokio::test]
 async fn a_set_is_not_raised_over_leaves_that_are_gone_or_damaged() {
     let world = World::made(IN_LEAVES).await;
@@ -63,7 +63,7 @@ async fn a_set_is_not_raised_over_a_root_that_is_damaged() {
     }
 }
 
-/// A store that does not answer says nothing of what it has: it is asked again.
+/// A store that does not answer proves nothing about its content: it is asked again.
 #[tokio::test]
 async fn a_store_that_is_away_is_no_obstacle() {
     let world = World::made(IN_LEAVES).await;
@@ -75,7 +75,7 @@ async fn a_store_that_is_away_is_no_obstacle() {
     }
 }
 
-/// The same set in three stores, each of which has all of it.
+/// The same set in three stores, each with all of its objects.
 async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     let stores: [Arc<Memory>; 3] = std::array::from_fn(|_| Arc::new(Memory::new()));
     let all = Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
@@ -93,10 +93,10 @@ async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     (read.unwrap(), stores)
 }
 
-/// What is done to the bytes of an object.
+/// A change of an object's bytes.
 type Change = fn(&mut Vec<u8>);
 
-/// Spoils the copies of an object in all stores but one.
+/// Damages the copies of an object in all stores but one.
 async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change: Change) {
     for (_, store) in stores.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
         let mut bytes = store.get(key).await.unwrap().to_vec();
@@ -106,14 +106,14 @@ async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change:
     }
 }
 
-/// R9: a spoilt copy is none, whichever store is asked first. Those of the root and of its leaves are met one by one, and are more than a single store is asked
-/// anew for.
+/// R9: a damaged copy does not count, whichever store is asked first. Those of the root and its leaves are found one by
+/// one, and are more than the retries of a single store.
 #[tokio::test]
 async fn a_set_is_raised_where_one_of_its_stores_has_each_object_whole() {
     let (world, pack) = (World::made(IN_LEAVES).await, World::leaves());
     let flip: Change = |bytes| bytes[110] ^= 1;
     let cut: Change = |bytes| bytes.truncate(120);
-    // Where leaves are not read, only that their pack is too short is seen.
+    // Without reading the leaves, only a pack that is too short is found.
     for (leaves, change) in [(Leaves::Read, flip), (Leaves::There, cut)] {
         for whole in 0..3 {
             let (set, stores) = in_three(&world).await;
@@ -132,7 +132,7 @@ async fn a_set_is_raised_where_one_of_its_stores_has_each_object_whole() {
     }
 }
 
-/// Bytes of a single store may be spoilt on their way.
+/// Bytes of a single store may be damaged in transit.
 #[tokio::test]
 async fn one_reading_that_was_spoilt_is_no_obstacle() {
     for shape in [None, IN_LEAVES] {
@@ -151,7 +151,7 @@ async fn one_reading_that_was_spoilt_is_no_obstacle() {
     }
 }
 
-/// A set whose head lists three snapshots: two of its last checkpoint, and one whose root is gone.
+/// A set whose head lists three snapshots: two of its last checkpoint, and one whose root is missing.
 async fn with_snapshots(world: &World) -> Found {
     let mut set = found(world).await;
     let root = set.head.content.root.unwrap();
@@ -168,7 +168,7 @@ fn listed(set: &Found) -> Vec<&str> {
     set.head.links.snapshots.snapshots.keys().map(Name::as_str).collect()
 }
 
-/// The reasons for those that are left out, by name. Each is left out or listed.
+/// The reasons for the omitted snapshots, by name. Each snapshot is either omitted or listed.
 async fn left_out(world: &World) -> Vec<(String, String)> {
     let mut set = with_snapshots(world).await;
     let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
@@ -178,7 +178,8 @@ async fn left_out(world: &World) -> Vec<(String, String)> {
     left_out.iter().map(|one| (one.name.to_string(), one.reason.clone())).collect()
 }
 
-/// One that lacks something keeps neither the set nor the others from coming back; what is not there is named.
+/// A snapshot with a missing object prevents neither the set nor the others from being restored; the missing object is
+/// named.
 #[tokio::test]
 async fn a_snapshot_of_which_something_is_gone_is_left_out() {
     for shape in [None, IN_LEAVES] {
@@ -213,33 +214,33 @@ async fn a_snapshot_of_which_something_is_gone_is_left_out() {
             }
         }
         only_gone(&left_out(&world).await);
-        // The next life lists what came back, and nothing else.
+        // The next life lists the restored snapshots only.
         snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
         raise(&set, 8, 99).await.unwrap();
         let raised = found(&world).await;
         assert_eq!(listed(&raised), ["monday", "twin"]);
         let mut back = raised.head.links.snapshots.snapshots.values();
-        assert!(back.all(|snapshot| snapshot.upto == LogId::default()), "a place in a log that is no more");
+        assert!(back.all(|snapshot| snapshot.upto == LogId::default()), "a position in a log that no longer exists");
     }
 }
 
-/// R7: what a listing does not show may be there all the same. And a store that does not answer has lost nothing yet.
+/// R7: an object missing in a listing may exist. And a store that does not answer has lost nothing yet.
 #[tokio::test]
 async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
     let world = World::made(IN_LEAVES).await;
     let mut set = with_snapshots(&world).await;
-    // Nor one answer to a HEAD, which a proxy may have made.
+    // Nor does one answer to a HEAD, which a proxy may have made.
     world.store.set(Faults { stale_list: 1000, head_missing_once: 1000, ..Faults::default() });
     let root = set.head.content.root.unwrap().object;
     let segment = keys::segment(set.set, ObjectId { random: 10, ..root });
     let whole = world.store.get(&segment).await.unwrap();
-    // Until the listing is one of before it was written.
+    // Until the listing is older than the object.
     let mut tries = 0;
     while world.store.list(&segment, None).await.unwrap().objects.iter().any(|object| object.key == segment) {
         world.store.delete(&segment).await.unwrap();
         world.store.put_new(&segment, whole.clone()).await.unwrap();
         tries += 1;
-        assert!(tries < 1000, "listed however often it was written");
+        assert!(tries < 1000, "listed after every write");
     }
     let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
     assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
@@ -250,7 +251,8 @@ async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
     assert_eq!(listed(&set), ["monday", "twin"]);
 }
 
-/// Where the head was replaced while it was looked, it is looked at anew: what it listed before costs no time again, and what it lists since is asked for.
+/// If the head was replaced during the check, the check is repeated: roots listed before are not checked again, and new
+/// ones are.
 #[tokio::test]
 async fn what_was_looked_at_is_not_looked_at_again() {
     let world = World::made(IN_LEAVES).await;

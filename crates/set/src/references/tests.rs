@@ -11,7 +11,7 @@ fn id(random: u128) -> ObjectId {
     ObjectId { term: Term(2), member: MemberId(1), boot: 1, random }
 }
 
-/// Pieces of any size say the same: what is not listed, or with another length, once each.
+/// Pieces of any size give the same result: each object that is missing or has another length, once.
 #[tokio::test]
 async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_length() {
     let store = Memory::new();
@@ -31,7 +31,7 @@ async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_len
             expected.push((*object, *bytes, true));
         }
     }
-    // Objects that nobody names are nobody's business.
+    // Objects that nobody names must not appear in the result.
     for n in 0..500 {
         store.put_new(&keys::segment(SET, id(n * 15 + 1)), Bytes::from_static(b"other")).await.unwrap();
     }
@@ -51,7 +51,7 @@ async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_len
     }
 }
 
-/// R9: every bit of every kind of object counts.
+/// R9: a change of any bit of any kind of object is found.
 #[test]
 fn a_copy_with_any_bit_flipped_or_cut_short_is_found() {
     let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
@@ -93,7 +93,7 @@ fn a_copy_with_any_bit_flipped_or_cut_short_is_found() {
     assert!(check_object(&key, "sets/4/seg/x", &objects[2].1).is_err());
 }
 
-/// Who asks for one object hears what who goes through all of them does.
+/// Looking up one object gives the same result as going through all of them.
 #[test]
 fn one_object_is_as_long_as_in_the_list_of_all() {
     let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
@@ -105,7 +105,7 @@ fn one_object_is_as_long_as_in_the_list_of_all() {
         root.replace_page(VolumeId(1), n as u32, Some(place(500 + n / 4, n as u32)), &Live::new(), &live).unwrap();
         root.add_pack(id(500 + n / 8 * 2), 70 + n as u64);
     }
-    // Of this pack no page is named any more.
+    // No page in this pack is named any more.
     for number in 40..44_u32 {
         let live = [(id(u128::from(number)), Sectors(1))].into();
         root.replace_page(VolumeId(1), number, None, &live, &Live::new()).unwrap();

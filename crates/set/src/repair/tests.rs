@@ -6,7 +6,7 @@ use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_store::{Health, Memory, ObjectStore};
 use holdfast_types::Sectors;
 
-/// A set in three stores, of which only the first has anything.
+/// A set in three stores; only the first has its objects.
 struct World {
     stores: [Arc<Memory>; 3],
     several: Arc<Quorum>,
@@ -20,7 +20,7 @@ impl World {
         let stored = Stored::made(None).await;
         let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
         let stores: [Arc<Memory>; 3] = std::array::from_fn(|_| Arc::new(Memory::new()));
-        // Of several stores the head is a matter of its own.
+        // With several stores the head is handled separately.
         for (key, body) in stored.objects().await.into_iter().filter(|(key, _)| *key != keys::head(found.set)) {
             stores[0].put_new(&key, body).await.unwrap();
         }
@@ -38,7 +38,7 @@ impl World {
         repairer.within(bytes_per_second)
     }
 
-    /// How many objects each of the two others has, once each has had a turn.
+    /// Number of objects in each of the two other stores, after one turn for each.
     async fn turn(&self, repairer: &Repairer) -> [usize; 2] {
         for at in [1, 2] {
             repairer.fill(&self.several, at, &[self.root]).await.unwrap();
@@ -47,13 +47,13 @@ impl World {
     }
 }
 
-/// At a byte a second, one object is minutes of it.
+/// At one byte per second, one object uses up minutes of the budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_be_copied_a_second_the_stores_share() {
     let world = World::new().await;
     let slow = world.repairer(1);
-    assert_eq!(world.turn(&slow).await, [1, 0], "what the first store took is not paid for");
-    assert_eq!(world.turn(&slow).await, [1, 0], "nor is it by the next turn");
+    assert_eq!(world.turn(&slow).await, [1, 0], "the first copy is not paid for yet");
+    assert_eq!(world.turn(&slow).await, [1, 0], "nor at the next turn");
     let all = world.stores[0].len();
     assert_eq!(world.turn(&world.repairer(0)).await, [all, all], "without a limit");
 }

@@ -1,35 +1,37 @@
-//! Where the background reading of a set is, what it found, and when it is due. Plain data: kept on disk, told the time, asks nobody.
+//! Position, findings and schedule of a set's scrub. Plain data: kept on disk; gets the time as an argument and does no
+//! I/O.
 //!
-//! B1  A place that is in the set from the begin of a round to its end is read in that round, whatever comes and goes beside it; or it is told as damaged, with the
-//!     leaf or the root that it cannot be found without.
-//! B2  Damage that the last complete round found stays known until the next one is complete; what a round finds is known at once.
+//! B1  A place that is in the set during a whole round is read in that round, whatever else changes; or it is reported
+//!     as damaged, with the leaf or root without which it cannot be found.
+//! B2  Damage that the last complete round found stays known until the next round is complete; damage that a running
+//!     round finds is known at once.
 
 use holdfast_types::{Name, SetId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Damaged places that are kept; more are counted.
+/// Maximum number of damaged places that are kept; further ones are only counted.
 pub const DAMAGED_KEPT: usize = 100;
 
-/// Where a target begins.
+/// The first position of a target.
 pub const BEGIN: (VolumeId, u32) = (VolumeId(0), 0);
 
-/// A round that was begun so long ago is begun anew: what it read first says little of today.
+/// After this many intervals a running round starts again: its first results are outdated.
 const STALE_INTERVALS: u32 = 2;
 
 /// What is read, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Target {
-    /// The set as it is.
+    /// The set's current state.
     Now,
-    /// What only this snapshot shows.
+    /// Data that only this snapshot has.
     Snapshot(Name),
-    /// What only this clone shows of the set: the snapshot that it was made of is gone.
+    /// Data of the set that only this clone has: its snapshot is deleted.
     Clone(SetId),
 }
 
 impl Target {
-    /// What comes next, where all of these are there.
+    /// The next target, if all of these exist.
     pub fn next(&self, there: impl IntoIterator<Item = Target>) -> Option<Target> {
         there.into_iter().filter(|target| target > self).min()
     }
@@ -42,28 +44,28 @@ pub struct Place {
     pub part: String,
     /// Key of the object.
     pub key: String,
-    /// The snapshot that shows it; `None`: the set as it is.
+    /// The snapshot that has it; `None` for the set's current state.
     pub snapshot: Option<Name>,
-    /// The clone that shows it, of a snapshot of that name which is gone.
+    /// The clone that has it, from a deleted snapshot of that name.
     #[serde(default)]
     pub clone: Option<SetId>,
-    /// The volume; empty where it is all of them.
+    /// The volume; empty if all volumes are affected.
     pub volume: String,
     /// First sector that cannot be read.
     pub lba: u64,
-    /// Sectors that cannot be read; 0 where it is all.
+    /// Number of sectors that cannot be read; 0 if all are affected.
     pub sectors: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Which of several stores has this copy; the others may be whole.
+    /// With several stores, the store of this copy; the other copies may be good.
     #[serde(default)]
     pub store: Option<String>,
 }
 
-/// What was found, bounded.
+/// Findings, limited in number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finds {
-    /// In all.
+    /// Total number.
     pub total: u64,
     /// The first of them.
     pub places: Vec<Place>,
@@ -78,49 +80,49 @@ impl Finds {
     }
 }
 
-/// One reading of everything.
+/// One round: a reading of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// When it began, in Unix milliseconds.
     pub begun_unix_ms: u64,
-    /// What is being read.
+    /// The current target.
     pub target: Target,
-    /// Whose copies, of several stores: this, modulo their number.
+    /// With several stores, the one whose copies are read: this number modulo their count.
     #[serde(default)]
     pub copy: usize,
-    /// It has read the copies of several: of none of them all.
+    /// The round has read copies of several stores, so none of them completely.
     #[serde(default)]
     pub mixed: bool,
-    /// The first page of it that is not done yet.
+    /// The first page of it that is not finished.
     pub next: (VolumeId, u32),
-    /// Pages that are done.
+    /// Number of finished pages.
     pub pages: u64,
-    /// Extents that were opened.
+    /// Number of opened extents.
     pub extents: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// What it found.
+    /// Its findings.
     pub found: Finds,
 }
 
-/// Everything that is known of a set's rounds at this gateway.
+/// Everything known of a set's rounds at this gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Book {
-    /// Since when this gateway keeps it, in Unix milliseconds: the first round is due an interval later.
+    /// When this gateway began to keep it, in Unix milliseconds: the first round is due one interval later.
     pub since_unix_ms: u64,
-    /// When the last round came to its end; 0: none did.
+    /// End of the last complete round; 0 if there was none.
     pub complete_unix_ms: u64,
-    /// What that one found.
+    /// Findings of that round.
     pub found: Finds,
-    /// The one under way.
+    /// The current round.
     pub round: Option<Round>,
-    /// Whose copies the next one reads: the stores take turns.
+    /// The store whose copies the next round reads: the stores take turns.
     #[serde(default)]
     pub next_copy: usize,
 }
 
 impl Book {
-    /// Begins a round where none is under way.
+    /// Begins a round if none is running.
     pub fn begin(&mut self, now_unix_ms: u64) {
         self.round.get_or_insert_with(|| Round {
             begun_unix_ms: now_unix_ms,
@@ -135,7 +137,7 @@ impl Book {
         });
     }
 
-    /// Begins what is due at `now`, and lets go what is too old to be gone on with.
+    /// Begins a round if one is due at `now`, and drops one that is too old to continue.
     pub fn keep_time(&mut self, now_unix_ms: u64, interval: Duration) {
         if self.since_unix_ms == 0 {
             self.since_unix_ms = now_unix_ms;
@@ -149,32 +151,32 @@ impl Book {
         }
     }
 
-    /// A page is done, read or not needed.
+    /// Finishes a page, whether it was read or not needed.
     pub fn page_done(&mut self, at: (VolumeId, u32), extents: u64, bytes: u64, damaged: Vec<Place>) {
         let Some(round) = &mut self.round else { return };
         round.pages += 1;
         round.extents += extents;
         round.bytes += bytes;
         damaged.into_iter().for_each(|place| round.found.note(place));
-        // A page number has room above it: a page covers 32 MiB, and volumes end at 64 TiB.
+        // Page numbers have room above: a page covers 32 MiB, and volumes end at 64 TiB.
         round.next = (at.0, at.1.saturating_add(1));
     }
 
-    /// A leaf of the root does not open, so it is not known which pages it has: what lies `behind` them is next.
+    /// Skips a leaf that does not open, so that its pages are unknown; `behind` is the next position.
     pub fn leaf_passed(&mut self, behind: (VolumeId, u32), damaged: Vec<Place>) {
         let Some(round) = &mut self.round else { return };
         damaged.into_iter().for_each(|place| round.found.note(place));
         round.next = behind;
     }
 
-    /// A root that does not open: nothing below it can be read. Or what of it no page is found by.
+    /// Records a root that does not open, so that nothing below it can be read; or a part of it that locates no pages.
     pub fn note(&mut self, place: Place) {
         if let Some(round) = &mut self.round {
             round.found.note(place);
         }
     }
 
-    /// The copies of another store are read from here on: the one whose turn it was does not answer.
+    /// Switches to the copies of another store: the one in turn does not answer.
     pub fn read_copy(&mut self, copy: usize) {
         if let Some(round) = &mut self.round {
             round.mixed |= round.copy != copy && (round.pages > 0 || round.next != BEGIN);
@@ -182,7 +184,7 @@ impl Book {
         }
     }
 
-    /// All pages of a target are done; the round ends after the last. `store`: whose copies it has read, of several.
+    /// Finishes a target; the round ends after the last. `store`: with several, the one whose copies were read.
     pub fn target_done(&mut self, next: Option<Target>, store: Option<&str>, now_unix_ms: u64) {
         let Some(mut round) = self.round.take() else { return };
         match next {
@@ -194,7 +196,8 @@ impl Book {
             None => {
                 self.complete_unix_ms = now_unix_ms;
                 self.next_copy = round.copy.wrapping_add(1);
-                // Of other stores' copies this round says nothing, and where it changed over, of this one's not all.
+                // This round says nothing about other stores' copies; if it switched stores, it covers this store's
+                // copies only in part.
                 let others = |place: &&Place| place.store.is_some() && (round.mixed || place.store.as_deref() != store);
                 let kept: Vec<Place> = self.found.places.iter().filter(others).cloned().collect();
                 self.found = round.found;
@@ -207,7 +210,7 @@ impl Book {
         }
     }
 
-    /// Damage that is known now (B2).
+    /// Damage known now (B2).
     pub fn known(&self) -> Finds {
         let Some(round) = self.round.as_ref().filter(|round| round.found.total > 0) else { return self.found.clone() };
         let mut all = round.found.clone();

@@ -1,6 +1,8 @@
-//! The scrub's way through a root (ADR 0034): its object, then leaf after leaf. What does not open is told, and what lies behind it is read all the same.
+//! How the scrub reads a root (ADR 0034): its object, then leaf after leaf. Objects that do not open are reported, and
+//! the reading continues after them.
 //!
-//! No more of a root in leaves is in memory than its top and one of them: a checkpoint that comes meanwhile costs its top anew, and no leaf but that one.
+//! Of a root with leaves, only the top and one leaf are in memory: a checkpoint meanwhile costs another read of the top
+//! and of that leaf at most.
 
 use super::book::{BEGIN, Place, Target};
 use super::{DAMAGED_TRIES, PAGES_PER_TURN, Reading, Scrubber};
@@ -12,39 +14,39 @@ use holdfast_types::VolumeId;
 use holdfast_volume::map::{Leaf, LeafOf, LeafRef, Opened, PageLeaf, PageRef, Top};
 use std::sync::Arc;
 
-/// What a look at a target's root came to.
+/// Result of reading a target's root.
 pub(super) enum Look {
-    /// A root: the one that was asked for, or the one that took its place meanwhile.
+    /// A root: the requested one, or the one that replaced it meanwhile.
     Opens(RootRef, Arc<Opened>),
-    /// There is nothing to read: the target is gone, or its root does not open, which is told.
+    /// Nothing to read: the target is deleted, or its root does not open, which is reported.
     Nothing,
-    /// Another root took its place, and that is not to be had either.
+    /// Another root replaced it, and that cannot be read either.
     Moved,
 }
 
-/// What comes next in a root.
+/// The next step in a root.
 pub(super) enum Next {
     /// These pages.
     Pages(Vec<(VolumeId, u32, PageRef)>),
-    /// A leaf was passed, or replaced by another: it is to be asked again.
+    /// A leaf was skipped or replaced: ask again.
     Again,
-    /// Nothing any more.
+    /// The end.
     End,
 }
 
-/// What is read, and by what.
+/// What is read, and through which root.
 #[derive(Clone, Copy)]
 pub(super) struct Reads<'a> {
     pub subject: &'a Subject,
     pub target: &'a Target,
-    /// The root that is gone through.
+    /// The root being read.
     pub at: RootRef,
-    /// That of the set as it is, where the target is another one: what it shows was read with it.
+    /// The root of the set's current state, if the target is another one: shared data was read with it.
     pub now: Option<&'a Known>,
 }
 
 impl Scrubber {
-    /// The target's root as its store has it, each once; that of one in leaves is its top.
+    /// Reads the target's root from its store, each time once; only the top of one with leaves.
     ///
     /// # Errors
     /// The store did not answer.
@@ -68,7 +70,8 @@ impl Scrubber {
                 Err(damage) => damage,
             };
             let Some((now, _)) = self.place_of(target) else { return Ok(Look::Nothing) };
-            // Replaced meanwhile, and perhaps deleted; or, beyond the first of a round, not in this store yet. That in memory is as good.
+            // It was replaced and perhaps deleted meanwhile; or, after the first of a round, not yet in this store. The
+            // copy in memory is equivalent.
             if (!first || now != at)
                 && let Ok(root) = self.mapping.opened_once(now).await
             {
@@ -94,7 +97,8 @@ impl Scrubber {
         root
     }
 
-    /// What comes next in a root: some pages, of one in leaves those of one leaf. At the end of such a one its other leaves are read as well.
+    /// The next step in a root: some pages, from one leaf if the root has leaves. At the end the root's other leaves
+    /// are read as well.
     ///
     /// # Errors
     /// The store did not answer.
@@ -110,7 +114,7 @@ impl Scrubber {
         let mut from = next;
         while let Some(leaf) = top.leaf_from(from.0, from.1) {
             let LeafOf::Pages { volume, first, width } = leaf.of else { break };
-            // A page number has room above it, as in `Book::page_done`.
+            // Page numbers have room above, as in `Book::page_done`.
             let behind = (volume, first.saturating_add(width));
             let Some(found) = self.leaf(reads, top, leaf, behind).await? else { return Ok(Next::Again) };
             let pages = found.iter().map(|(number, place)| (volume, number, place));
@@ -124,8 +128,8 @@ impl Scrubber {
         Ok(Next::End)
     }
 
-    /// A leaf of pages. `None`: there is no going by it. Either it does not open, then that is told, and what lies `behind` it is next; or the target has another
-    /// one in its place by now.
+    /// Reads a leaf of pages. `None` if it cannot be used: it does not open, which is reported, and the reading
+    /// continues at `behind`; or the target has replaced it.
     async fn leaf(
         &mut self,
         reads: Reads<'_>,
@@ -156,7 +160,8 @@ impl Scrubber {
         Ok(None)
     }
 
-    /// The leaves of a root that list no pages: nothing that is read depends on them, but no checkpoint can be made over one that does not open.
+    /// Reads the leaves of a root that list no pages. No data depends on them, but no checkpoint can be made on top of
+    /// one that does not open.
     async fn other_leaves(&mut self, reads: Reads<'_>, top: &Top) -> Result<(), StoreError> {
         let read = self.lasting(reads.subject, top, top.object_leaves().collect()).await?;
         let mut damaged: Vec<Damage> = Vec::new();
@@ -165,7 +170,7 @@ impl Scrubber {
                 damaged.push(damage);
             }
         }
-        // All at once, with the end of the target: who is stopped before tells none of them twice.
+        // Recorded together at the end of the target, so that a stop before it reports none of them twice.
         for damage in damaged {
             let place = self.told(reads.target, reads.at, damage);
             self.book.note(place);
@@ -173,7 +178,7 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Reads leaves. As damaged counts what looks so each time: bytes may be spoilt on their way.
+    /// Reads leaves. Damage counts only if it lasts: bytes may be damaged in transit.
     async fn lasting(&self, subject: &Subject, top: &Top, leaves: Vec<LeafRef>) -> Result<LeavesRead, StoreError> {
         let mut all = subject.check_leaves(top, leaves).await?;
         for _ in 1..DAMAGED_TRIES {
@@ -189,21 +194,21 @@ impl Scrubber {
         Ok(all)
     }
 
-    /// Whether the target still names that very leaf. What was replaced meanwhile may be deleted: nobody needs it any more.
+    /// Whether the target still names this same leaf. A replaced one may be deleted: nobody needs it any more.
     async fn names(&self, reads: Reads<'_>, leaf: &LeafRef) -> bool {
         match self.place_of(reads.target) {
             None => false,
             Some((at, _)) if at == reads.at => true,
             Some((at, _)) => match self.mapping.known_once(at).await {
                 Ok(root) => root.has_leaf(leaf),
-                // Its root is lost as well: what was read stands.
+                // Its root is lost too: the damage stands.
                 Err(_) => true,
             },
         }
     }
 }
 
-/// Whether the set as it is has that very leaf: then it was read with that, and told.
+/// Whether the set's current state has this same leaf: then it was read and reported with that.
 fn shown(reads: Reads<'_>, leaf: &LeafRef) -> bool {
     reads.now.is_some_and(|now| now.has_leaf(leaf))
 }

@@ -15,7 +15,7 @@ fn at(root: u128) -> RootRef {
     RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: root }, bytes: 9 }
 }
 
-/// What only a clone keeps is read like what only a snapshot does, each root once.
+/// Data that only a clone has is read like data that only a snapshot has, each root once.
 #[test]
 fn what_a_clone_alone_shows_is_read_after_the_snapshots() {
     let (upto, name) = (LogId::new(1, 5), |text| Name::new(text).unwrap());
@@ -29,7 +29,7 @@ fn what_a_clone_alone_shows_is_read_after_the_snapshots() {
         Snapshot { upto, root: at(root), volumes: Default::default(), request, at_unix_ms: 0, scheduled: false }
     };
     state.snapshots.insert(name("monday"), there(10));
-    // One that was made anew under the name shows something else.
+    // A new snapshot of the same name has other data.
     state.snapshots.insert(name("sunday"), there(12));
     let all = targets(&state);
     let expected = [Target::Snapshot(name("monday")), Target::Snapshot(name("sunday")), Target::Clone(GroupId(8))];
@@ -38,7 +38,7 @@ fn what_a_clone_alone_shows_is_read_after_the_snapshots() {
     assert_eq!(expected[1].next(all.clone()), Some(expected[2].clone()));
     assert_eq!(expected[2].next(all), None);
     state.snapshots.remove(&name("monday"));
-    assert_eq!(targets(&state).len(), 3, "it is gone, and its clone shows it");
+    assert_eq!(targets(&state).len(), 3, "it is deleted, but its clone has it");
 }
 
 #[test]
@@ -46,11 +46,12 @@ fn copies_take_turns_and_one_in_trouble_is_passed_over() {
     let all = |_| true;
     assert_eq!([0, 1, 2, 3, 7].map(|turn| pick_copy(turn, 3, all)), [0, 1, 2, 0, 1]);
     assert_eq!([0, 1, 2, 3].map(|turn| pick_copy(turn, 3, |at| at != 1)), [0, 2, 2, 0]);
-    assert_eq!(pick_copy(4, 3, |_| false), 1, "none is well: it waits where it is");
+    assert_eq!(pick_copy(4, 3, |_| false), 1, "none is healthy: it waits for the same one");
     assert_eq!(pick_copy(5, 0, all), 0);
 }
 
-/// Who reads a set whose last checkpoint is in `stored`, with its note in `file`; and the rest of what serves that set.
+/// The scrubber of a set whose last checkpoint is in `stored`, with its position in `file`; and the other parts that
+/// serve the set.
 async fn scrubber(stored: &Stored, file: &Path) -> (Scrubber, Served) {
     let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
     let served = Served::over(true, found.head.content.root).await;
@@ -58,7 +59,7 @@ async fn scrubber(stored: &Stored, file: &Path) -> (Scrubber, Served) {
     let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();
     let (store, page_bytes) = (stored.store.clone(), MEMORY_BYTES_MIN);
     let mapping = Mapping::new(found.key, store, health, cache, page_bytes, Sectors(0), stop.clone()).unwrap();
-    // Nothing is in it: the pace is asked of it.
+    // An empty log; the scrub asks it for the pace.
     let (file_bytes, bound_bytes, reserve_bytes) = (1 << 20, 64 << 20, 2 << 20);
     let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new("simulated") };
     let (log, _) = NodeLog::open_on(SimDisk::new(), config, Identity::default()).unwrap();
@@ -69,7 +70,7 @@ async fn scrubber(stored: &Stored, file: &Path) -> (Scrubber, Served) {
     (scrubber, served)
 }
 
-/// Turns until the round is over; how many there were.
+/// Runs turns until the end of the round; returns their number.
 async fn to_the_end(scrubber: &mut Scrubber) -> usize {
     for turn in 0..100 {
         if scrubber.book.round.is_none() {
@@ -80,14 +81,14 @@ async fn to_the_end(scrubber: &mut Scrubber) -> usize {
     panic!("no end: {:?}", scrubber.book.round)
 }
 
-/// Part, volume, first sector and sectors of what is known.
+/// Part, volume, first sector and sectors of the known damage.
 fn known(scrubber: &Scrubber) -> Vec<(String, String, u64, u64)> {
     let known = scrubber.book.known();
     assert_eq!(known.total, known.places.len() as u64, "there is room for all");
     known.places.into_iter().map(|place| (place.part, place.volume, place.lba, place.sectors)).collect()
 }
 
-/// What [`Stored::damage_two_leaves_and_an_extent`] comes to: each once, and in order.
+/// The result of [`Stored::damage_two_leaves_and_an_extent`]: each once, and in order.
 fn damage() -> Vec<(String, String, u64, u64)> {
     let place = |part: &str, volume: &str, lba, sectors| (part.to_string(), volume.to_string(), lba, sectors);
     let mut places = vec![
@@ -99,7 +100,8 @@ fn damage() -> Vec<(String, String, u64, u64)> {
     places
 }
 
-/// R9: each bad leaf is told with all that it may list, what lies behind it is read, and the round ends; the next one finds the same.
+/// R9: each bad leaf is reported with everything that it may list, the parts after it are read, and the round ends; the
+/// next round finds the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_leaf_is_told_and_the_round_goes_on_behind_it() {
     let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());
@@ -112,12 +114,12 @@ async fn a_damaged_leaf_is_told_and_the_round_goes_on_behind_it() {
         scrubber.book.begin(round);
         let turns = to_the_end(&mut scrubber).await;
         assert_eq!(known(&scrubber), damage(), "round {round}");
-        // Two leaves that are passed, one whose page is read, and the end.
+        // Two skipped leaves, one whose page is read, and the end.
         assert_eq!(turns, 4, "round {round}");
     }
 }
 
-/// B1, B2: a start in the middle of a round tells nothing twice, and goes on where the earlier one was.
+/// B1, B2: a restart in the middle of a round reports nothing twice, and continues from the earlier position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_leaf_is_told_once_though_the_gateway_is_started_anew() {
     let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());
@@ -133,7 +135,7 @@ async fn a_damaged_leaf_is_told_once_though_the_gateway_is_started_anew() {
     assert_eq!(known(&second), damage());
 }
 
-/// A store that is away has lost nothing: the scrub waits for it where it is.
+/// An unavailable store has lost nothing: the scrub waits for it at its position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaf_that_is_not_answered_is_not_passed() {
     let (stored, dir) = (Stored::in_two_packs().await, tempfile::tempdir().unwrap());

@@ -1,11 +1,11 @@
-//! What a client holds of an epoch while it is connected, and what becomes of a plain lease when the last one goes.
+//! A client's share of an epoch while it is connected, and the end of a plain lease with its last connection.
 
 use super::{Serving, SetServer};
 use crate::sequencer::WriteFailure;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A client's connection to the epoch that it was opened under.
+/// A client's connection to the epoch under which it was opened.
 pub struct Connection {
     /// The set.
     pub server: Arc<SetServer>,
@@ -19,7 +19,8 @@ impl Drop for Connection {
         if last {
             self.serving.emptied.notify_waiters();
         }
-        // Who was let go because the set moves comes back, and finds its plain lease where the set has gone.
+        // A client that was disconnected because the set moves will reconnect, and finds its plain lease at the new
+        // gateway.
         if !last || !self.serving.plain || self.serving.draining.is_cancelled() {
             return;
         }
@@ -27,14 +28,14 @@ impl Drop for Connection {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let _one = server.granting.lock().await;
-            // A connection that came meanwhile keeps the lease.
+            // A connection that arrived meanwhile keeps the lease.
             let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
             if held
                 && serving.begin_ending()
                 && let Err(e) = server.release(serving.epoch, None).await
             {
                 tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released yet");
-                // Nobody can join it any more: it is ended here, and released as an orphan.
+                // No connection can join any more: serving ends here, and the lease is released as an orphan.
                 serving.end(WriteFailure::Gone);
             }
         });

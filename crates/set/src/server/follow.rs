@@ -1,4 +1,4 @@
-//! What a set's server does after every event: the same few steps, each safe to repeat.
+//! Steps of a set's server after every event. Each step is safe to repeat.
 
 use super::{Serving, SetServer};
 use crate::gate::GatedPace;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 impl SetServer {
-    /// Follows leadership, applied entries and time until told to stop.
+    /// Follows leadership, applied entries and time until stopped.
     pub async fn run(self: Arc<Self>) {
         let mut leadership = self.group.leadership();
         let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
@@ -44,8 +44,9 @@ impl SetServer {
         self.end_serving(WriteFailure::Gone);
     }
 
-    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless; telling it an old one after a newer one
-    /// is not: "no leader" ends a term for good, and of one that began meanwhile nothing would be served. So nobody looks while another one does.
+    /// Runs the same steps after every event. Reporting a fact to the gate twice is harmless, but reporting an old fact
+    /// after a newer one is not: an outdated "no leader" would end the new term for good, and nothing would be served
+    /// in it. So only one call runs at a time.
     pub fn look(&self) {
         let _alone = self.looking.locked();
         let leading = self.group.leading_term();
@@ -53,7 +54,7 @@ impl SetServer {
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
         self.watch_expiry(leading, lease.as_ref(), boot_now());
-        // A set that was recovered elsewhere is served here never again, whoever leads what is left of its group.
+        // A set that was recovered elsewhere is never served here again, whichever gateway leads the rest of its group.
         let Some(term) = leading.filter(|t| applied.term == *t && self.head.fenced().is_none()) else {
             self.end_serving(WriteFailure::Gone);
             return;
@@ -61,7 +62,7 @@ impl SetServer {
         self.follow_lease(term, lease, grant);
     }
 
-    /// Lets the raft snapshot follow the checkpoints, at every replica: only then is the journal freed here too.
+    /// Makes the Raft snapshot follow the checkpoints on every replica. Only then is the journal freed here too.
     async fn follow_checkpoint(&self) {
         let upto = self.host.with(|m| m.snapshot_upto());
         if upto > self.group.snapshot_last()
@@ -84,13 +85,13 @@ impl SetServer {
         judge.observe(now, lease);
     }
 
-    /// The clock is not to be believed: `lost` of the time was not seen.
+    /// The clock is not reliable: `lost` of the time was not observed.
     pub fn clock_suspected(&self, lost: Duration) {
         self.gate.clock_suspected();
         self.judge.locked().clock_suspected(boot_now(), lost);
     }
 
-    /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
+    /// Serves the lease if it is ours and was granted in this term; otherwise ends the current serving.
     fn follow_lease(&self, term: Term, lease: Option<Lease>, grant: Option<GrantSeen>) {
         let mut serving = self.serving.locked();
         let current = serving.as_ref().map(|s| (s.epoch, s.term));
@@ -98,7 +99,7 @@ impl SetServer {
             Some(lease) if current == Some((lease.epoch, term)) => {}
             Some(lease) => {
                 if let Some(old) = serving.take() {
-                    // R8: an error only where another owner holds the set.
+                    // R8: an error only if another owner holds the set.
                     old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
                 }
                 if self.granted_here(term, &lease, grant) && self.never_served(&lease) {
@@ -113,15 +114,15 @@ impl SetServer {
         }
     }
 
-    /// Whether the lease was granted to this gateway by an entry of its own term (R6): a grant of an older term is
-    /// another leadership's, also where that was ours.
+    /// Whether the lease was granted to this gateway by an entry of its own term (R6). A grant of an older term belongs
+    /// to an earlier leadership, even if that was ours.
     fn granted_here(&self, term: Term, lease: &Lease, grant: Option<GrantSeen>) -> bool {
         let of_this_term = grant.is_some_and(|g| g.epoch == lease.epoch && g.id.term == term);
         lease.gateway == self.me() && of_this_term
     }
 
-    /// R2: an epoch has one sequencer, ever. Where its serving ended, its owner goes on only under a new epoch; a second
-    /// sequencer would begin at number 1 again, and its writes would pass for applied.
+    /// R2: an epoch has only one sequencer, ever. After serving ends, the owner continues only under a new epoch: a
+    /// second sequencer would begin at number 1 again, and its writes would be taken for already applied ones.
     fn never_served(&self, lease: &Lease) -> bool {
         lease.epoch > *self.served.locked() && self.host.with(|m| m.state().last_seq.0 == 0)
     }
@@ -156,7 +157,7 @@ impl SetServer {
         }
     }
 
-    /// A plain lease ends with its connections, and these ended with what served them.
+    /// A plain lease ends with its connections, and those ended with the serving.
     fn end_orphaned_plain_lease(self: &Arc<Self>) {
         let Ok(_one) = self.granting.try_lock() else { return };
         if self.leading_ready().is_none() {
@@ -174,7 +175,7 @@ impl SetServer {
         });
     }
 
-    /// Epoch of a plain lease that nothing serves here: it can never be served again.
+    /// Epoch of a plain lease that is not served here; it can never be served again.
     fn orphan(&self) -> Option<Epoch> {
         let lease = self.lease().filter(|l| l.plain)?;
         let serving = self.serving.locked();
@@ -182,7 +183,8 @@ impl SetServer {
         (!alive).then_some(lease.epoch)
     }
 
-    /// Cut off: clients are let go so that they try the others instead of hanging on a minority.
+    /// After a loss of the quorum, disconnects clients so that they try other gateways instead of hanging on a
+    /// minority.
     fn close_when_cut_off(&self) {
         if self.serving().is_some() && self.gate.cut_off() {
             tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
@@ -190,19 +192,20 @@ impl SetServer {
         }
     }
 
-    /// A planned move begins: nobody joins any more, and clients are let go as what they asked is answered. Waits for that, so long at most; whoever
-    /// moves the set goes on in any case. Returns how many clients were left.
+    /// Begins a planned move: refuses new connections, and closes the open ones once their pending requests are
+    /// answered. Waits at most `limit`; the caller continues the move in any case. Returns the number of clients that
+    /// are left.
     pub async fn drain(&self, limit: Duration) -> usize {
         let Some(serving) = self.serving() else { return 0 };
         serving.draining.cancel();
-        // What takes longer is closed unanswered, as by any other move (R8).
+        // Connections that need longer are closed unanswered, as in any other move (R8).
         let _ = tokio::time::timeout(limit, serving.empty()).await;
         serving.connected()
     }
 
-    /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
+    /// Called before a transfer of leadership: nothing more is served in this term, even if the transfer fails.
     pub fn stop_serving_for_transfer(&self) {
-        // The gate must know the term that the transfer ends, or a later word of that term would open it again.
+        // The gate must know the term that the transfer ends. Otherwise a later event of that term would open it again.
         self.look();
         self.gate.transfer_started();
         self.end_serving(WriteFailure::Gone);

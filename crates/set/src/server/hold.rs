@@ -1,11 +1,11 @@
-//! No grants here for a while: what needs a free set is under way.
+//! Blocks grants for a while, for an operation that needs a free set.
 
 use super::SetServer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// While it lives, this gateway grants the set to nobody: clients are told to try again. Another gateway that comes to lead knows nothing of
-/// it; what was to be done then meets a held set, and is refused.
+/// While this guard lives, this gateway grants the set to nobody, and clients are told to try again. A new leader does
+/// not know of the guard; the operation then meets a held set and is refused.
 pub struct HeldOff {
     server: Arc<SetServer>,
 }
@@ -17,12 +17,12 @@ impl Drop for HeldOff {
 }
 
 impl SetServer {
-    /// Grants nothing until the guard is dropped. A grant that is being asked for is waited for.
+    /// Grants nothing until the guard is dropped. Waits for a grant that is in progress.
     pub async fn hold_off(self: &Arc<Self>) -> HeldOff {
         self.held_off.fetch_add(1, Ordering::AcqRel);
         let held = HeldOff { server: self.clone() };
         drop(self.granting.lock().await);
-        // The gate knows of a lease that ended a moment ago: nothing is answered under it any more.
+        // Reports a lease that just ended to the gate: nothing is answered under it any more.
         self.look();
         held
     }

@@ -1,7 +1,8 @@
 //! Which volumes have connections here, and which are being changed.
 //!
-//! U1  A change that connections must not see is decided while there is none, and none is made until its outcome is known. So nobody stays
-//!     connected by a name that the volume has lost: a reconnect by the new one would not find, and not end, the old connection (slots, S1).
+//! U1  A change that connections must not see is decided while there is no connection, and none is accepted until its
+//!     outcome is known. So no client stays connected by a name that the volume has lost: a reconnect by the new name
+//!     would not find and end the old connection (slots, S1).
 
 use super::{SetError, SetServer};
 use holdfast_control::set::SetRefusal;
@@ -16,7 +17,7 @@ pub(super) struct Uses {
     changing: BTreeSet<VolumeId>,
 }
 
-/// A connection to a volume, until it is dropped.
+/// A connection to a volume; ends when dropped.
 pub struct VolumeUse {
     server: Arc<SetServer>,
     volume: VolumeId,
@@ -34,7 +35,7 @@ impl Drop for VolumeUse {
     }
 }
 
-/// While it lives, no connection to the volume is made here.
+/// While this guard lives, no connection to the volume is accepted here.
 pub struct VolumeHeld {
     server: Arc<SetServer>,
     volume: VolumeId,
@@ -46,31 +47,31 @@ impl Drop for VolumeHeld {
     }
 }
 
-/// Why a volume is not to be changed now.
+/// Reason why a volume cannot be changed now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InUse {
-    /// So many clients.
+    /// This many clients are connected.
     #[error("{0} clients are connected to it")]
     Connected(u32),
-    /// Whoever has the lease may come back at any moment, and knows the volume as it is.
-    #[error("the set is held by {0}, who is not connected at the moment and may come back")]
+    /// The holder of the lease may return at any moment, and it knows the volume as it is.
+    #[error("the set is held by {0}, which is not connected at the moment and may come back")]
     Held(String),
-    /// By another call.
+    /// Another call is changing it.
     #[error("it is being changed by another call")]
     Changing,
 }
 
 impl SetServer {
-    /// Notes a connection to the volume of that name.
+    /// Registers a connection to the volume of that name.
     ///
     /// # Errors
-    /// It is being changed, or has lost that name meanwhile.
+    /// The volume is being changed, or has lost that name meanwhile.
     pub fn use_volume(self: &Arc<Self>, volume: VolumeId, name: &Name) -> Result<VolumeUse, SetError> {
         let mut uses = self.uses.locked();
         if uses.changing.contains(&volume) {
             return Err(SetError::NotReady(format!("volume {name} is being changed")));
         }
-        // Under the lock: whoever changes it after this look finds the connection.
+        // Checked under the lock: a change that begins after this check finds the connection.
         let found = self.host.with(|m| m.state().volume_named(name).map(|(id, _)| id));
         if found != Some(volume) {
             return Err(SetError::Refused(SetRefusal::NoSuchVolume { volume }));
@@ -79,15 +80,15 @@ impl SetServer {
         Ok(VolumeUse { server: self.clone(), volume })
     }
 
-    /// Clients that are connected to the volume here.
+    /// Number of clients connected to the volume here.
     pub fn volume_users(&self, volume: VolumeId) -> u32 {
         self.uses.locked().open.get(&volume).copied().unwrap_or(0)
     }
 
-    /// U1. With `anyway`, connections that there are stay.
+    /// U1. With `anyway`, existing connections stay.
     ///
     /// # Errors
-    /// Who uses it.
+    /// The user of the volume.
     pub fn hold_volume(self: &Arc<Self>, volume: VolumeId, anyway: bool) -> Result<VolumeHeld, InUse> {
         let mut uses = self.uses.locked();
         let open = uses.open.get(&volume).copied().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! What needs which data key of the set, as its leader finds it, while there is more than one (ADR 0023). Group 0's leader acts on it (Z3).
+//! Finds out, at the set's leader, which objects need which data key while there is more than one (ADR 0023). Group 0's
+//! leader acts on it (Z3).
 
 use super::{SpaceError, SpaceKeeper, is_lost};
 use crate::set_key::KeyReport;
@@ -10,33 +11,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A checkpoint that was asked for and did not come is asked for again after so long.
+/// Time before a requested checkpoint that did not happen is requested again.
 const ASK_AGAIN: Duration = Duration::from_secs(120);
 
-/// What was learnt of roots.
+/// Facts learned about roots.
 #[derive(Debug, Default)]
 pub(super) struct KeysOfRoots {
-    /// The keys that each needs, by its object: a root never changes.
+    /// Keys that each root needs, by its object: a root never changes.
     known: BTreeMap<ObjectId, BTreeSet<u32>>,
     /// How much of the current root is under which key.
     uses: Option<(ObjectId, BTreeMap<u32, KeyUse>)>,
-    /// The term in which a checkpoint was asked for, so that the head names one of this leader, and when.
+    /// Term and time of the request for a checkpoint that makes the head name one of this leader.
     asked: Option<(Term, Instant)>,
 }
 
-/// Every root that can still be read, and what it is there for; nothing for the current one.
+/// Every root that can still be read, and its purpose; an empty text for the current one.
 fn holders(state: &SetState) -> Vec<(String, RootRef)> {
     let current = state.current_root().map(|root| (String::new(), root));
     let snapshots = state.snapshots.iter().map(|(name, snapshot)| (format!("snapshot {name}"), snapshot.root));
     let pins = state.pins().map(|(_, pin)| (format!("its clone, set {}", pin.clone), pin.root));
     let dropped = state.dropped.iter().map(|(object, bytes)| {
-        ("a checkpoint that is not looked through yet".to_string(), RootRef { object: *object, bytes: *bytes })
+        ("a checkpoint that is not examined yet".to_string(), RootRef { object: *object, bytes: *bytes })
     });
     current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()
 }
 
 impl SpaceKeeper {
-    /// Looks through the roots for what they need, and tells it.
+    /// Examines the roots for the keys they need, and reports the result.
     pub(super) async fn look_at_keys(&mut self, term: Term) -> Result<(), SpaceError> {
         let key = self.mapping.key.clone();
         let ring = key.ring();
@@ -56,9 +57,9 @@ impl SpaceKeeper {
                 Some(keys) => keys.clone(),
                 None => match self.mapping.known_once(at).await {
                     Ok(root) => root.keys_needed(),
-                    // A dropped one that is lost: what it named is the sweep's, by a listing.
+                    // A dropped root that is lost: the sweep finds its objects by a listing.
                     Err(e) if is_lost(&e) && state.dropped.contains_key(&at.object) => BTreeSet::new(),
-                    // What needs which key is not known then, and no key goes.
+                    // The needed keys are unknown then, and no key is removed.
                     Err(e) => return Err(e.into()),
                 },
             };
@@ -77,7 +78,7 @@ impl SpaceKeeper {
         let named = found.iter().filter(|holder| !holder.what.is_empty());
         let held = named.flat_map(|holder| old(holder).into_iter().map(|key| (key, holder.what.clone()))).collect();
         let needs = Needs::of(root_key, &found, settled);
-        // Everything else is done: the head is made to name a checkpoint of this very leader.
+        // Everything else is done: request a checkpoint, so that the head names one of this leader.
         let last = !Needs { settled: true, ..needs.clone() }.may_go(&ring).is_empty();
         let asked = self.keys.asked.filter(|(in_term, at)| *in_term == term && at.elapsed() < ASK_AGAIN);
         if last && !head.committed_in(term) && asked.is_none() {

@@ -30,8 +30,8 @@ fn who_names_a_root_in_use_is_told_by_name() -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-/// Of a dropped root that is lost the rest is left to the sweep; of one that is only not read, nothing may be. A pack of leaves is read in parts, so what ends
-/// too early is found by the store.
+/// The objects of a lost dropped root are left to the sweep; a root that only could not be read must not be given up. A
+/// pack of leaves is read in parts, so the store finds one that ends too early.
 #[tokio::test]
 async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_later_is_not() {
     let store = Faulty::new(Memory::new(), 1, Faults::default());
@@ -39,16 +39,16 @@ async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_la
     let lost = async || is_lost(&MapError::from(store.get_range(&key, 2..8).await.unwrap_err()));
     assert!(lost().await, "there is no such object");
     store.put_new(&key, Bytes::from_static(b"short")).await.unwrap();
-    assert!(lost().await, "it ends before what is asked for does");
+    assert!(lost().await, "it ends before the requested range");
     store.set(Faults { down: true, ..Faults::default() });
     assert!(!lost().await, "the store is away");
     store.set(Faults { deny: 1000, ..Faults::default() });
-    assert!(!lost().await, "the store refuses until somebody acts");
+    assert!(!lost().await, "the store refuses until an operator acts");
     assert!(is_lost(&MapError::Bad { what: "leaf", object: id(1), reason: "found another tag".into() }));
     assert!(!is_lost(&MapError::Stopping));
 }
 
-/// Who keeps the space of a set whose last checkpoint is in `stored`, and the rest of what serves that set.
+/// The collector of a set whose last checkpoint is in `stored`, and the other parts that serve the set.
 async fn keeper(stored: &Stored) -> (SpaceKeeper, RootRef, Served) {
     let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
     let root = found.head.content.root.unwrap();
@@ -62,7 +62,7 @@ async fn keeper(stored: &Stored) -> (SpaceKeeper, RootRef, Served) {
     (SpaceKeeper::new(served.server.clone(), Arc::new(mapping), settings, stop), root, served)
 }
 
-/// R8: what no read has asked for is here all the same when the store goes away.
+/// R8: leaves that no read has requested are here when the store becomes unavailable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_has_all_leaves_before_anybody_reads_by_them() {
     let stored = Stored::made(IN_LEAVES).await;
@@ -70,7 +70,7 @@ async fn a_leader_has_all_leaves_before_anybody_reads_by_them() {
     let away = |down| stored.store.set(Faults { down, ..Faults::default() });
     away(true);
     keeper.have_leaves(Duration::from_millis(1)).await;
-    assert_eq!(keeper.had, None, "what was not had in time is asked for again by the next turn");
+    assert_eq!(keeper.had, None, "leaves that were not read in time are requested again at the next turn");
     away(false);
     keeper.have_leaves(LEAVES_LIMIT).await;
     assert_eq!(keeper.had, Some(root));
@@ -84,17 +84,17 @@ async fn leaves_that_cannot_be_read_are_asked_for_once() {
     let stored = Stored::made(IN_LEAVES).await;
     stored.replace(&Stored::leaves(), |bytes| bytes[110] ^= 1).await;
     let (mut keeper, root, _served) = keeper(&stored).await;
-    // No fault, but each request counts.
+    // Not a fault: each request is counted.
     stored.store.set(Faults { slow: 1000, ..Faults::default() });
     keeper.have_leaves(LEAVES_LIMIT).await;
     assert!(!keeper.mapping.has_root(root));
     let asked = stored.store.counts().slowed;
-    assert!(asked > 0, "what is tested is not there");
+    assert!(asked > 0, "nothing is tested");
     keeper.have_leaves(LEAVES_LIMIT).await;
     assert_eq!(stored.store.counts().slowed, asked, "no later turn will read more");
 }
 
-/// The bound is for what takes memory: what is in memory all the same leaves its room to others.
+/// The limit is for memory: a root that is in memory anyway leaves its room to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered() {
     let stored = Stored::made(IN_LEAVES).await;

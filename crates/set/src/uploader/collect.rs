@@ -1,8 +1,8 @@
-//! Collection inside a checkpoint: the segments with the least in use are emptied into new ones (ADR 0012).
+//! Collection within a checkpoint: copies the segments with the least data in use into new ones (ADR 0012).
 //!
-//! What is copied is what the pages of the last checkpoint name of a victim and the sealed generation does not replace; the
-//! new pages take a move only where they still name what was copied (`volume::space`, G2). Writes that came after the begin
-//! are in the journal index, above any map. So nothing here can go over a newer write.
+//! Copied are the parts of a victim that the pages of the last checkpoint name and the sealed generation does not
+//! replace. The new pages accept a move only if they still name the copied place (`volume::space`, G2). Writes after
+//! the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
 use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
 use crate::mapping::{MapError, Pay};
@@ -24,52 +24,55 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
+/// Bytes, before compression, that a checkpoint may copy even if little was written: an idle set also loses its
+/// garbage.
 const BUDGET_FLOOR: u64 = 64 << 20;
 
-/// Where something is under an older data key, and nothing was to be gained last time, it is looked at again after so long: no store may have answered then.
+/// Time before another attempt to move data under an older key after one that found nothing to move: perhaps no store
+/// answered then.
 const RESEAL_AGAIN: Duration = Duration::from_secs(300);
-/// Bytes that may be copied for each byte written: enough to hold any target of 1.5 and above under uniform overwriting, and most
-/// of the time a lower one.
+/// Bytes that may be copied for each byte written. Enough to hold any target of 1.5 and above under uniform
+/// overwriting, and usually a lower one.
 const BUDGET_SHARE: u64 = 2;
-/// Page packs may hold twice what their pages need: pages are small, and rewritten by most checkpoints anyway.
+/// Page packs may hold twice the bytes of their live pages: pages are small, and most checkpoints rewrite them anyway.
 const PACKS_PERCENT: u32 = 200;
 
-/// Pages that one checkpoint writes anew at most because their packs are under an older data key.
+/// Maximum number of pages that one checkpoint rewrites because their packs are under an older data key.
 const RESEALED_PAGES_MAX: u64 = 1024;
 
-/// How long one answer of the store is waited for without which nothing can be moved: a segment that is to be, the next page that may name it, or a leaf that is to
-/// be moved, or may list what is.
+/// Time limit of one store answer that a move needs: a segment to move, the next page that may name it, or a leaf that
+/// is to move or lists what moves.
 pub(super) const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
 
-/// All pages that may name a segment take no longer than that, and so long for each of them: 16 MiB that were written in pieces of 8 KiB, each elsewhere, are in
-/// 2,000 pages. As [`PAGES_AHEAD`] are read at once, each of them may take 0.6 s.
+/// Time limit of all pages that may name a segment: the limit above, plus this for each page. 16 MiB written in
+/// scattered pieces of 8 KiB are in 2,000 pages. As [`PAGES_AHEAD`] are read concurrently, each page may take 0.6 s.
 const PAGE_LIMIT: Duration = Duration::from_millis(20);
 
-/// So many that were waited for in vain end the moving of one checkpoint.
+/// After this many timeouts one checkpoint moves nothing more.
 pub(super) const UNREAD_MAX: u32 = 3;
 
-/// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
+/// Maximum number of moves in one checkpoint, exceeded at most by one segment's moves. Limits their memory until the
+/// pages are written.
 const MOVES_MAX: usize = 1 << 17;
 
-/// What a checkpoint moves.
+/// The moves of a checkpoint.
 #[derive(Default)]
 pub(super) struct Collected {
     pub moves: BTreeMap<(VolumeId, u32), Vec<Move>>,
     pub segments: Vec<(ObjectId, u64, Sectors)>,
-    /// Pages that are written anew to empty their packs.
+    /// Pages that are rewritten to empty their packs.
     pub pages: BTreeSet<(VolumeId, u32)>,
 }
 
-/// The segment under way, and the runs that go into it next.
+/// The open segment, and the runs that go into it next.
 #[derive(Default)]
 struct Filling {
     builder: Option<SegmentBuilder>,
-    /// Places of those of its extents that go into the disk cache.
+    /// Places of its extents that go into the disk cache.
     keep: Vec<(u32, Range<u64>)>,
 }
 
-/// What came of filling a segment: it is full, or nothing is left, or something was bad.
+/// Result of filling a segment: it is full, the input ended, or part of the input was bad.
 struct Filled {
     open: SegmentBuilder,
     copied: Vec<(Run, Lba, ExtentPlace)>,
@@ -77,7 +80,7 @@ struct Filled {
     bad: Option<SegmentError>,
 }
 
-/// Copies until the segment is full.
+/// Copies until the segment is full or the input ends.
 fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut left: std::vec::IntoIter<Run>) -> Filled {
     let (mut copied, mut bad) = (Vec::new(), None);
     while !open.is_full()
@@ -96,7 +99,8 @@ fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut lef
 }
 
 impl Uploader {
-    /// Copies what is still in use of the segments that `base` says are the emptiest. `coming`: the segments that this checkpoint has written already.
+    /// Copies the live data of the segments that are emptiest according to `base`. `coming`: the segments that this
+    /// checkpoint has already written.
     pub(super) async fn collect(
         &self,
         term: Term,
@@ -105,16 +109,17 @@ impl Uploader {
         coming: &[(ObjectId, u64, Sectors)],
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
-        // After a rollback nothing is retired before a checkpoint has ended: it comes first, and needs no room beyond its own.
+        // After a rollback nothing is retired before a checkpoint has ended. That checkpoint comes first and needs no
+        // extra space.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             return Ok(collected);
         }
         let written = generation.data_bytes();
-        // Writers that wait for the journal wait for this: then only as much as they write.
+        // While writers wait for the journal, they also wait for this: copy only as much as they write.
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
         let key_id = self.sealing().key_id;
-        // Cloning a root is cheap, going through its pages is not.
+        // Cloning a root is cheap; going through its pages is not.
         let pages_of = base.clone();
         let (packs, mut left, resealed) = holdfast_log::spawn_blocking(move || {
             let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
@@ -124,7 +129,8 @@ impl Uploader {
             (packs, left, resealed)
         })
         .await?;
-        // Each pack has a page (M3), here or away. Leaves that are away are not gone through for what may not be moved yet.
+        // Each pack has a page (M3), in a leaf in memory or in the store. Leaves in the store are not read for moves
+        // that are not allowed yet.
         if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
         } else {
@@ -132,7 +138,7 @@ impl Uploader {
             for (volume, number, place) in left {
                 collected.pages.insert((volume, number));
                 if resealed.contains(&place.object) {
-                    // Read, and written again: paid for as segments are.
+                    // Charged for read and write, as for segments.
                     self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
                 }
             }
@@ -143,7 +149,7 @@ impl Uploader {
             let coming_bytes = coming.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
             let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
             let mut victims = segments_to_collect(base, percent, budget, &spared);
-            // What garbage does not empty, an older data key does (ADR 0023).
+            // Adds segments under an older data key, even without garbage (ADR 0023).
             victims.extend(segments_to_reseal(base, key_id, budget, &victims, &spared));
             victims
         };
@@ -155,20 +161,20 @@ impl Uploader {
             if !self.may_move() {
                 self.held.store(true, Ordering::Relaxed);
                 metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
-                tracing::debug!(set = %self.server.name, "the rest is moved later: space.move_bytes_per_second, space.move_requests_per_second");
+                tracing::debug!(set = %self.server.name, "the rest is moved later; limited by space.move_bytes_per_second and space.move_requests_per_second");
                 break;
             }
-            // Where pages have to be fetched it may have taken long: who waits for the journal by now waits for this, as above.
+            // Fetching pages may have taken long: writers that wait for the journal by now wait for this, as above.
             if moves > 0 && copied_bytes >= written && self.server.journal_pressed() {
                 self.held.store(true, Ordering::Relaxed);
                 break;
             }
-            // Reads wait for a store that refuses until somebody acts (R8); moving must not, or one object that cannot be read (archived,
-            // denied) would hold up this checkpoint and every later one.
+            // Reads wait for a store that refuses until an operator acts (R8). Moves must not: one object that cannot
+            // be read (archived, denied) would block this and every later checkpoint.
             let found = match self.survivors(*victim, base, generation, SURVIVORS_LIMIT).await {
                 Ok(found) => found,
                 Err(e) if damaged(&e) => {
-                    // R9: it stays as it is and where it is; a checkpoint must not fail for it, or the journal would fill up.
+                    // R9: it stays where it is. A checkpoint must not fail for it, or the journal would fill up.
                     tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
                     metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
                         .increment(1);
@@ -176,7 +182,7 @@ impl Uploader {
                     continue;
                 }
                 Err(UploadError::Late) => {
-                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "the store does not give a segment that is to be moved, or the pages that may name it; left where it is");
+                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "cannot read a segment that should be moved, or the pages that may name it, from the store; it stays where it is");
                     unread += 1;
                     if unread == UNREAD_MAX {
                         break;
@@ -186,14 +192,15 @@ impl Uploader {
                 Err(e) => return Err(e),
             };
             let Some((segment, found)) = found else {
-                // No page names what the root counts: of a page that was given up. (Or all of it is written over in this checkpoint: then it is gone with it.)
+                // No page names what the root counts: it belonged to a page that was given up. (Or this checkpoint
+                // replaces all of it: then the segment disappears with it.)
                 self.spared().note(base, *victim);
                 continue;
             };
             moves += found.len();
             copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
             if !self.copy(term, *victim, segment, found, &mut filling, &mut collected).await? {
-                // Where some of it moved its count is another one by the next checkpoint.
+                // If some of it moved, its count differs at the next checkpoint.
                 self.spared().note(base, *victim);
             }
         }
@@ -208,8 +215,9 @@ impl Uploader {
         Ok(collected)
     }
 
-    /// The pages in any of these packs whose leaves are away: each of those is gone through, and not kept. Nothing is asked for where no pack is to be emptied.
-    /// As with segments, one that cannot be read holds up no checkpoint: what it lists stays where it is, and counted (M3).
+    /// The pages in any of these packs whose leaves are not in memory. Reads each such leaf without keeping it. Reads
+    /// nothing if there are no packs to empty. As with segments, an unreadable leaf does not block the checkpoint: what
+    /// it lists stays where it is, and counted (M3).
     async fn pages_away_in(
         &self,
         base: &PartialRoot,
@@ -234,7 +242,7 @@ impl Uploader {
                 }
                 Ok(Err(e)) => return Err(e),
                 Err(_) => {
-                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map whose pages may be to be moved; left where they are");
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "cannot read a leaf of the map from the store; its pages stay where they are");
                     unread += 1;
                     if unread == UNREAD_MAX {
                         break;
@@ -245,8 +253,8 @@ impl Uploader {
         Ok(pages)
     }
 
-    /// What of `victim` is still in use, with the whole segment. [`UploadError::Late`] where one answer of the store is not there within `limit`, or all of them
-    /// together take longer than so many may. No more than [`PAGES_AHEAD`] pages are in memory for it.
+    /// The live extents of `victim`, with the whole segment. Returns [`UploadError::Late`] if one store answer takes
+    /// longer than `limit`, or all together take longer than allowed. Holds at most [`PAGES_AHEAD`] pages in memory.
     async fn survivors(
         &self,
         victim: ObjectId,
@@ -270,7 +278,7 @@ impl Uploader {
         let wait = || limit.min(end.saturating_duration_since(Instant::now()));
         let mut found = Vec::new();
         while let Some((volume, page)) = within(wait(), pages.try_next()).await? {
-            // As in the map's own loop: these pages may all be in memory.
+            // As in the map's own loop: all pages may be in memory, and the loop would never yield.
             tokio::task::consume_budget().await;
             let Some(page) = page else { continue };
             found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
@@ -278,7 +286,8 @@ impl Uploader {
         Ok((!found.is_empty()).then_some((segment, found)))
     }
 
-    /// Opens and seals off the runtime's threads, and closes each segment that is full. Whether everything did open.
+    /// Opens and seals outside of the runtime's threads, and closes each full segment. Returns whether everything
+    /// opened.
     async fn copy(
         &self,
         term: Term,
@@ -295,18 +304,19 @@ impl Uploader {
             let done = holdfast_log::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
             let object = done.open.object();
             for (run, lba, place) in done.copied {
-                // What is in the cache under its old name is not to be fetched under the new one. The rest nobody has read for long: it would push out what is.
+                // Data cached under its old name must not be fetched again under the new one. Data that is not cached
+                // was not read for long: it would push out useful data.
                 if self.settings.keep_uploaded && run.from.iter().any(|piece| self.mapping.is_at_hand(piece)) {
                     filling.keep.push((place.number, place.range()));
                 }
                 let to = MapExtent::whole(object, lba, place);
-                // A run never crosses the boundary of a page (P3).
+                // A run never crosses a page boundary (P3).
                 let key = (run.volume, page_number(lba));
                 collected.moves.entry(key).or_default().push(Move { from: run.from, to });
             }
             if let Some(e) = done.bad {
                 whole = false;
-                // R9: what did not open stays where it is.
+                // R9: data that did not open stays where it is.
                 tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
                 metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
             }
@@ -344,30 +354,32 @@ impl Uploader {
         self.budget.locked()
     }
 
-    /// Whether what was moved is paid for.
+    /// Whether the budget allows another move.
     fn may_move(&self) -> bool {
         self.budget().allows(self.begun.elapsed())
     }
 
-    /// A segment of `bytes` was read or is written for collection, or a part of the map is asked for that says what of a segment is in use.
+    /// Charges `bytes` that collection read or will write, or a part of the map fetched for it.
     fn moved(&self, bytes: u64) {
         self.budget().took(self.begun.elapsed(), bytes, 1);
     }
 
-    /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one, or the store's head does not know of a rollback.
+    /// Whether a checkpoint is needed without writes: a snapshot waits for one, or the store's head does not include a
+    /// rollback.
     pub(super) fn state_waits(&self) -> bool {
         self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
     }
 
-    /// Whether a checkpoint is wanted because of the data key: the set has another one than the current root is under, or what is under older ones was not looked
-    /// at yet in this process.
+    /// Whether the data key requires a checkpoint: the current root is under another key, or data under older keys was
+    /// not yet looked for in this process.
     pub(super) async fn key_waits(&self) -> bool {
         let ring = self.mapping.key.ring();
         if !ring.is_changing() {
             return false;
         }
         let current = self.host.with(|m| m.state().current_root());
-        // A set without a root has one as soon as the new key seals, so that every later one is under that or a newer (Z2).
+        // A set without a root gets one as soon as the new key seals, so that every later root is under that key or a
+        // newer one (Z2).
         let Some(current) = current else { return ring.seals == ring.newest() };
         match self.mapping.shown(current).await {
             Ok(root) if root.key_id() < ring.seals => true,
@@ -384,12 +396,13 @@ impl Uploader {
         }
     }
 
-    /// Whether there was more garbage after the last checkpoint than the target allows, and some may be moved.
+    /// Whether there was too much garbage after the last checkpoint and the budget allows moves.
     pub(super) fn collection_waits(&self) -> bool {
         self.collection_due.load(Ordering::Relaxed) && self.may_move()
     }
 
-    /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
+    /// Called after a checkpoint. `idle` means that nothing was written or moved in it, so that another one would not
+    /// help.
     pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
         let more = self.has_garbage(Objects::clone(&root)).await?;
         let held = self.held.swap(false, Ordering::Relaxed);
@@ -397,11 +410,12 @@ impl Uploader {
         Ok(())
     }
 
-    /// Once in each term, without a checkpoint: whether the leader before has left more garbage than the target allows. Nobody may write any more, and then no
-    /// checkpoint would see it. What follows is one checkpoint, after which [`Uploader::note_garbage`] judges as ever: where it could do nothing there is none more.
+    /// Checks once in each term, without a checkpoint, whether the previous leader left more garbage than the target
+    /// allows. If nobody writes any more, no checkpoint would find it. If so, one checkpoint follows, and
+    /// [`Uploader::note_garbage`] decides as usual; if that one could do nothing, no other follows.
     ///
-    /// Asks the store for nothing: it waits until the root is in memory, where `SpaceKeeper` brings it at each begin of a leadership, off the runtime's threads. Of
-    /// a root that cannot be read nothing is known, and nothing is tried.
+    /// Never reads the store: waits until the root is in memory. `SpaceKeeper` loads it at the beginning of each
+    /// leadership, outside of the runtime's threads. If the root cannot be read, nothing is done.
     pub(super) async fn judge_once(&self, term: Term, judged: &mut Option<Term>) {
         if *judged == Some(term) {
             return;
@@ -413,11 +427,12 @@ impl Uploader {
         match self.has_garbage(objects).await {
             Ok(true) => self.collection_due.store(true, Ordering::Relaxed),
             Ok(false) => {}
-            Err(error) => tracing::debug!(set = %self.server.name, %error, "not judged what garbage there is"),
+            Err(error) => tracing::debug!(set = %self.server.name, %error, "could not check for garbage"),
         }
     }
 
-    /// Whether a root names more garbage than the target allows, or anything under an older data key, beside what emptying did not help.
+    /// Whether a root names more garbage than the target allows, or data under an older key, apart from segments that
+    /// emptying did not help.
     async fn has_garbage(&self, root: Objects) -> Result<bool, UploadError> {
         let key_id = self.mapping.key.sealing().key_id;
         let of_segments = {
@@ -431,7 +446,7 @@ impl Uploader {
     }
 }
 
-/// What the store answers, or [`UploadError::Late`] where that takes longer than `limit`.
+/// The store's answer, or [`UploadError::Late`] after `limit`.
 async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, MapError>>) -> Result<T, UploadError> {
     match tokio::time::timeout(limit, asked).await {
         Ok(answer) => Ok(answer?),
@@ -443,7 +458,7 @@ fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
     MapError::Bad { what: "segment", object, reason: error.to_string() }.into()
 }
 
-/// It will be no better when it is asked for again.
+/// Another request would give the same result.
 pub(super) fn damaged(error: &UploadError) -> bool {
     match error {
         UploadError::Map(MapError::Bad { .. }) => true,

@@ -1,7 +1,8 @@
-//! The leaves of the root that a checkpoint makes: read where they are away, and written (ADR 0034).
+//! Reads and writes the leaves of a checkpoint's root (ADR 0034). A leaf is "away" if it is in the store and not in
+//! memory.
 //!
-//! Where all of them are in memory they are written at the end, in one go. Where some are away, as the checkpoint goes through its pages: so it holds no more of
-//! them than there is room for, whatever it changes.
+//! If all leaves are in memory, they are written at the end, together. If some are away, leaves are written while the
+//! checkpoint goes through its pages. So memory stays limited, however much the checkpoint changes.
 
 use super::collect::{SURVIVORS_LIMIT, UNREAD_MAX, damaged};
 use super::{LEAVES_AHEAD, UploadError, Uploader};
@@ -14,19 +15,20 @@ use holdfast_volume::map::{Leaf, LeafPack, LeafRef, LeafShape, LeafWriting, Page
 use std::sync::Arc;
 use tokio::time::error::Elapsed;
 
-/// Makes the sealer of each new pack of leaves.
+/// Creates the sealer of each new pack of leaves.
 type Sealers = Box<dyn FnMut() -> ObjectSealer + Send>;
 
-/// The leaves that a checkpoint writes while it goes through its pages.
+/// The leaves that a checkpoint writes as it goes through its pages.
 pub(super) type Leaves = LeafWriting<Sealers>;
 
-/// What the map had of a page before a checkpoint.
+/// A page's entry in the map before the checkpoint.
 pub(super) struct OldPage {
-    /// Its leaf, where that was away.
+    /// Its leaf, if that was away.
     pub(super) leaf: Option<(LeafRef, Leaf)>,
-    /// Where it is.
+    /// Its place.
     pub(super) place: Option<PageRef>,
-    /// It, opened; or that it cannot be read, which is no end of the checkpoint where nothing of it is needed (R9).
+    /// The opened page, or the read error. An error does not fail the checkpoint if the page's content is not needed
+    /// (R9).
     pub(super) page: Result<Option<Arc<Page>>, MapError>,
 }
 
@@ -36,7 +38,8 @@ impl Uploader {
         Box::new(move || sealing.sealer(ObjectId { term, member, boot, random: crate::random::random_u128() }))
     }
 
-    /// The root that a checkpoint is made of. Leaves of it are away only where what it comes to is written in leaves, and in the same shape.
+    /// The root on which a checkpoint is based. Its leaves may be away only if the new root is written in leaves of the
+    /// same shape.
     pub(super) async fn base(&self, at: RootRef, shape: Option<LeafShape>) -> Result<PartialRoot, UploadError> {
         let base = self.mapping.base(at).await?;
         let fits = shape.is_some_and(|shape| base.fits(&shape) && base.whole_bytes() > shape.whole_bytes);
@@ -46,13 +49,14 @@ impl Uploader {
         Ok(PartialRoot::from(Root::clone(&*self.mapping.root(at).await?)))
     }
 
-    /// Where leaves of the root are away, they are written as the checkpoint goes through its pages; else all at the end, by [`Uploader::divide`].
+    /// If leaves of the root are away, they are written as the checkpoint goes through its pages; otherwise all at the
+    /// end, by [`Uploader::divide`].
     pub(super) fn begin_leaves(&self, term: Term, root: &mut PartialRoot, shape: Option<LeafShape>) -> Option<Leaves> {
         let shape = shape.filter(|_| root.whole().is_none())?;
         Some(root.begin_writing(&shape, self.sealers(term)))
     }
 
-    /// The pages from this one on are replaced next: what is sealed of those before it goes to the store, and out of memory (L5).
+    /// Pages before this one will not change any more: their sealed leaves go to the store and leave memory (L5).
     pub(super) async fn pass_leaves(
         &self,
         term: Term,
@@ -64,14 +68,14 @@ impl Uploader {
         self.put_leaves(term, leaves.take_packs()).await
     }
 
-    /// Writes the rest of the leaves, once all pages were replaced. What is answered is not in the store yet.
+    /// Writes the remaining leaves once all pages are replaced. The returned ones are not in the store yet.
     pub(super) async fn end_leaves(
         &self,
         term: Term,
         mut root: PartialRoot,
         mut leaves: Leaves,
     ) -> Result<(PartialRoot, Vec<LeafPack>), UploadError> {
-        // Each step goes through as many leaves as may be in memory, or through all that there are: longer than heartbeats may wait.
+        // Each step goes through up to all leaves, which takes longer than heartbeats may wait.
         let beginning = holdfast_log::spawn_blocking(move || {
             root.begin_rest(&mut leaves);
             (root, leaves)
@@ -91,7 +95,7 @@ impl Uploader {
         Ok(ending.await?)
     }
 
-    /// Seals leaves anew that are away, and lie under an older data key.
+    /// Seals leaves again that are away and under an older data key.
     async fn move_leaves(&self, term: Term, root: &mut PartialRoot, leaves: &mut Leaves) -> Result<(), UploadError> {
         let mut found = stream::iter(root.to_move(leaves))
             .map(|leaf| async move { self.mapping.own_leaf(&leaf).await.map(|found| (leaf, found)) })
@@ -103,7 +107,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// The same of those that lie in packs which are worth it no more (L3). That saves space alone: a leaf that cannot be read stays where it is.
+    /// The same for leaves in packs with too much garbage (L3). This only saves space: an unreadable leaf stays where
+    /// it is.
     async fn empty_leaf_packs(
         &self,
         term: Term,
@@ -128,7 +133,7 @@ impl Uploader {
                     root.leave_in_place(&leaf, leaves);
                 }
                 Err(_) => {
-                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map that is to be moved; left where it is");
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "cannot read a leaf of the map that should be moved from the store; it stays where it is");
                     root.leave_in_place(&leaf, leaves);
                     unread += 1;
                     if unread == UNREAD_MAX {
@@ -143,16 +148,17 @@ impl Uploader {
         Ok(())
     }
 
-    /// A leaf that the checkpoint can do without: it is not waited for as long as the store keeps it waiting.
+    /// Reads a leaf that the checkpoint can do without, with a time limit.
     pub(super) async fn leaf_soon(&self, leaf: &LeafRef) -> Result<Result<Leaf, UploadError>, Elapsed> {
         let found = tokio::time::timeout(SURVIVORS_LIMIT, self.mapping.own_leaf(leaf)).await?;
         Ok(found.map_err(UploadError::from))
     }
 
-    /// Seals those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed itself, where nothing of it is away.
+    /// Seals the leaves of a root that changed, or makes it a root that is written whole. Last step before the root
+    /// itself is sealed, if none of its leaves is away.
     ///
     /// # Panics
-    /// L4: where something is away. It would be left out.
+    /// L4: if a leaf is away. The result would not contain it.
     pub(super) async fn divide(
         &self,
         term: Term,
@@ -177,7 +183,7 @@ impl Uploader {
         Ok(dividing.await?)
     }
 
-    /// What the map has of a page, `at` being where it is.
+    /// Reads the map's page; `at` is its place.
     pub(super) async fn old_page(&self, at: PageAt, volume: VolumeId, number: u32) -> Result<OldPage, UploadError> {
         let (leaf, place) = match at {
             PageAt::Nowhere => (None, None),
@@ -196,7 +202,7 @@ impl Uploader {
     }
 }
 
-/// A leaf that is not what its root says of it.
+/// The error of a leaf that differs from what its root says.
 pub(super) fn bad_leaf(leaf: &LeafRef, error: &holdfast_volume::map::MapError) -> UploadError {
     MapError::Bad { what: "leaf", object: leaf.at.object, reason: error.to_string() }.into()
 }

@@ -1,4 +1,4 @@
-//! Objects on their way to the store: their memory, what of them is kept here, and PUTs that are tried until they are done.
+//! Uploads of objects: their buffers, what is cached of them, and PUTs that are repeated until they succeed.
 
 use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
 use crate::reader::RawExtent;
@@ -24,13 +24,13 @@ impl Uploader {
         SegmentBuilder::over(self.sealing().sealer(self.new_object(term)), self.settings.codec, body)
     }
 
-    /// What the checkpoint under way seals under.
+    /// The key of the current checkpoint.
     pub(super) fn sealing(&self) -> SealingKey {
         let sealing = self.sealing.locked();
         sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
     }
 
-    /// Where what the checkpoint under way writes goes.
+    /// The target store of the current checkpoint.
     pub(super) fn place(&self) -> Arc<dyn ObjectStore> {
         let place = self.place.locked();
         place.clone().unwrap_or_else(|| self.mapping.store.clone())
@@ -40,7 +40,7 @@ impl Uploader {
         self.bodies.locked()
     }
 
-    /// Nobody else may hold it: a request that goes on behind, the cache's disk.
+    /// Reuses the buffer only if nobody else holds it, such as a background request or the disk cache.
     fn done_with(&self, body: Bytes) {
         let mut bodies = self.bodies();
         if bodies.len() < self.settings.parallel && body.is_unique() {
@@ -48,12 +48,12 @@ impl Uploader {
         }
     }
 
-    /// What of an object's parts goes into the disk cache: all, where that is wanted.
+    /// The parts of an object that go into the disk cache: all if enabled, otherwise none.
     pub(super) fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
         if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
     }
 
-    /// `keep`: the parts that go into the disk cache beside. Whether the store takes the object or not: what a cache has of it is right (R7).
+    /// `keep`: the parts that also go into the disk cache. They are valid there even if the upload fails (R7).
     pub(super) async fn put_segment(
         &self,
         term: Term,
@@ -68,7 +68,7 @@ impl Uploader {
         put?;
         self.done_with(body);
         let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
-        // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
+        // Repeating the note has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
         while let Err(e) = self.server.command("a segment's note", &note).await {
             if !matches!(e, SetError::Propose(ProposeError::Unknown { .. }))
                 || self.server.leading_ready() != Some(term)
@@ -81,7 +81,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
+    /// Repeats the PUT until it succeeds: the same bytes under the same key, so a retry is always safe (R12).
     pub(super) async fn put(
         &self,
         term: Term,
@@ -89,7 +89,7 @@ impl Uploader {
         object: ObjectId,
         body: Bytes,
     ) -> Result<(), UploadError> {
-        // Before it is sent: what was sent may come to be there, whatever becomes of this checkpoint (G4).
+        // Recorded before sending: the object may arrive in the store even if this checkpoint fails (G4).
         self.server.given_up().made(object);
         let key = keys::object(self.mapping.key.set, key_kind(kind), object);
         let (mut pause, place) = (Duration::from_millis(100), self.place());
@@ -100,9 +100,10 @@ impl Uploader {
             };
             match outcome {
                 Ok(()) => return Ok(()),
-                // Also what lasts until somebody acts (rights, keys, clock, room): the same bytes wait here, so that nothing is sealed and sent twice.
+                // Also waits for errors that last until an operator acts (rights, keys, clock, space): the bytes are
+                // kept, so that nothing is sealed and sent twice.
                 Err(e) if e.may_pass() => {
-                    tracing::warn!(key, error = %e, "the store did not take an object; trying again");
+                    tracing::warn!(key, error = %e, "the store did not accept an object; retrying");
                     metrics::counter!("holdfast_store_retries_total").increment(1);
                     if self.server.leading_ready() != Some(term) {
                         return Err(UploadError::Superseded);
@@ -148,7 +149,7 @@ impl Uploader {
 
 type Placed = Vec<(VolumeId, Lba, ExtentPlace)>;
 
-/// Compresses and seals extents into a segment, and says where each of them is.
+/// Compresses and seals extents into a segment, and returns their places.
 pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
     let mut joined = Vec::new();
     let mut placed = Vec::with_capacity(batch.len());

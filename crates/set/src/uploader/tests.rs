@@ -5,7 +5,7 @@ use holdfast_volume::map::PAGE_SECTORS;
 
 const V: VolumeId = VolumeId(1);
 
-/// In operations of 1 MiB at most.
+/// Writes in operations of at most 1 MiB.
 fn written(generation: &mut Memtable, from: u64, sectors: u64) {
     for at in (0..sectors).step_by(2048) {
         let op = (sectors - at).min(2048);
@@ -15,14 +15,14 @@ fn written(generation: &mut Memtable, from: u64, sectors: u64) {
     }
 }
 
-/// R9: a damaged page is given up only where nobody can read anything of it any more; that ends with the volume.
+/// R9: a damaged page is given up only if nobody can read any part of it any more, up to the end of the volume.
 #[test]
 fn a_page_is_covered_up_to_the_end_of_its_volume_and_not_less() {
     let page = |generation: &Memtable, size| covered(generation, V, 1, size);
     let end = PAGE_SECTORS + 1000;
     let mut generation = Memtable::new();
     assert!(!page(&generation, Some(Sectors(end))));
-    assert!(page(&generation, None), "of a volume that is gone");
+    assert!(page(&generation, None), "of a deleted volume");
     assert!(page(&generation, Some(Sectors(PAGE_SECTORS))), "beyond the end");
     written(&mut generation, PAGE_SECTORS, 999);
     assert!(!page(&generation, Some(Sectors(end))), "one sector is missing");
@@ -34,7 +34,7 @@ fn a_page_is_covered_up_to_the_end_of_its_volume_and_not_less() {
     assert!(page(&generation, Some(Sectors(4 * PAGE_SECTORS))));
 }
 
-/// What a retry does not mend must not write the whole generation every few seconds.
+/// An error that a retry does not fix must not write the whole generation every few seconds.
 #[test]
 fn a_checkpoint_that_meets_damage_waits_for_minutes_and_one_that_meets_an_outage_does_not() {
     let bad = || UploadError::Read(ReadError::Operation { index: LogIndex(7), reason: "of another volume".into() });
@@ -42,5 +42,9 @@ fn a_checkpoint_that_meets_damage_waits_for_minutes_and_one_that_meets_an_outage
     assert_eq!(after(&bad()), LASTING_PAUSE_MAX);
     assert_eq!(after(&UploadError::Superseded), RETRY_PAUSE_MAX);
     assert_eq!(next_pause(LASTING_PAUSE_MAX, &UploadError::Superseded), RETRY_PAUSE_MAX, "the damage is gone");
-    assert_eq!(next_pause(Duration::from_millis(100), &bad()), Duration::from_millis(200), "at first as ever");
+    assert_eq!(
+        next_pause(Duration::from_millis(100), &bad()),
+        Duration::from_millis(200),
+        "the first pause is the usual one"
+    );
 }

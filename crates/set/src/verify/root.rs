@@ -1,4 +1,4 @@
-//! A root as its store has it: the object, and where that is a top the leaves that it names (ADR 0034).
+//! Reads a root from its store: the object, and for a top the leaves that it names (ADR 0034).
 
 use super::{Damage, Subject, bounds, is_damage};
 use crate::mapping::{span, together};
@@ -9,41 +9,41 @@ use holdfast_types::ObjectId;
 use holdfast_volume::map::{Leaf, LeafOf, LeafRef, Opened, PAGE_SECTORS, Remains, Root, Top, open_leaf, open_top};
 use std::collections::BTreeMap;
 
-/// Requests for leaves that are under way at once; what each brings is in memory.
+/// Concurrent requests for leaves; all their results are in memory.
 const RUNS: usize = 16;
 
-/// Packs of leaves that are asked for at once, where only their lengths are wanted.
+/// Concurrent requests for packs of leaves of which only the length is needed.
 const PACKS: usize = 64;
 
-/// What was there, or what is wrong with it; and how many bytes were read.
+/// The result or the damage, and the number of bytes read.
 type Looked<T> = (Result<T, Damage>, u64);
 
-/// A root as it was read.
+/// A root as read.
 pub(crate) struct RootRead {
-    /// As far as it opens; `None` where its object does not.
+    /// The part that opens; `None` if the root's object does not open.
     pub root: Option<Remains>,
-    /// What does not, each leaf for itself.
+    /// Damage, for each leaf separately.
     pub damaged: Vec<Damage>,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
 }
 
-/// Leaves as they were read.
+/// Leaves as read.
 #[derive(Default)]
 pub(crate) struct LeavesRead {
-    /// Those that open and are what their top says of them, by object and number.
+    /// Good leaves that match their top, by object and number.
     pub leaves: BTreeMap<(ObjectId, u32), Leaf>,
     /// The others.
     pub damaged: Vec<(LeafRef, Damage)>,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
 }
 
 impl Subject {
-    /// Reads and opens a root, all of its leaves too. In memory are the root, and what some requests bring.
+    /// Reads and opens a root with all of its leaves. Memory holds the root and the results of a few requests.
     ///
     /// # Errors
-    /// The store did not answer. Damage is no error.
+    /// The store did not answer. Damage is not an error.
     pub async fn read_root(&self, at: RootRef) -> Result<RootRead, StoreError> {
         let (opened, mut bytes) = self.open_root(at).await?;
         let top = match opened {
@@ -55,7 +55,7 @@ impl Subject {
         bytes += read.bytes;
         let mut damaged: Vec<Damage> = read.damaged.into_iter().map(|(_, damage)| damage).collect();
         let leaf = |leaf: &LeafRef| read.leaves.get(&(leaf.at.object, leaf.at.number)).cloned();
-        // What the leaves say together is compared where all of them are there.
+        // Facts that span leaves are compared only if all leaves are good.
         let root = if damaged.is_empty() {
             match top.complete(leaf) {
                 Ok(root) => Remains::from(root),
@@ -70,7 +70,7 @@ impl Subject {
         Ok(RootRead { root: Some(root), damaged, bytes })
     }
 
-    /// The same for who has no use for a part of it: all of the root, or the first damage.
+    /// The same for callers that need all of it: the complete root, or the first damage.
     ///
     /// # Errors
     /// The store did not answer.
@@ -83,8 +83,9 @@ impl Subject {
         Ok(whole.ok_or_else(|| self.root_damage(at, "found a part of its leaves, expected all".to_string())))
     }
 
-    /// The same in few and small requests: a root's object is read, and of each pack of its leaves only whether it is there, and long enough for what the root
-    /// names in it. Damage, where there is such; none that is inside of a leaf.
+    /// A faster check with few small requests: reads the root's object, and checks for each pack of its leaves only
+    /// that it exists and is long enough for the leaves in it. Returns damage, if any; cannot find damage inside a
+    /// leaf.
     ///
     /// # Errors
     /// The store did not answer.
@@ -94,7 +95,7 @@ impl Subject {
             Ok(opened) => opened,
             Err(damage) => return Ok(Some(damage)),
         };
-        // Of each pack the leaf that ends last.
+        // For each pack, the leaf that ends last.
         let mut last: BTreeMap<ObjectId, LeafRef> = BTreeMap::new();
         for leaf in opened.leaves() {
             let known = last.entry(leaf.at.object).or_insert(leaf);
@@ -128,7 +129,8 @@ impl Subject {
         Ok((opened.map_err(|reason| self.root_damage(at, reason)), bytes))
     }
 
-    /// Reads and opens leaves that a top names, and compares each with what that says of it; one that is damaged keeps no other from being read.
+    /// Reads and opens leaves that a top names, and compares each with the top; a damaged leaf does not stop the
+    /// others.
     ///
     /// # Errors
     /// The store did not answer.
@@ -145,7 +147,7 @@ impl Subject {
         Ok(all)
     }
 
-    /// The same with leaves of one pack, in one request where they are all there.
+    /// The same for leaves of one pack, in one request if all are present.
     async fn check_run(&self, top: &Top, run: Vec<LeafRef>) -> Result<LeavesRead, StoreError> {
         let mut read = LeavesRead::default();
         let Some(first) = run.first() else { return Ok(read) };
@@ -157,7 +159,7 @@ impl Subject {
                 self.spent(bytes.len() as u64).await;
                 Some(bytes)
             }
-            // The object ends early: one by one says which are still whole.
+            // The object ends early: read one by one to find those that are still good.
             Err(e) if run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
             Err(e) if is_damage(&e) => {
                 let damaged = run.iter().map(|leaf| (*leaf, self.leaf_damage(leaf, e.to_string())));
@@ -191,13 +193,13 @@ impl Subject {
                 }
                 Err(reason) => read.damaged.push((*leaf, self.leaf_damage(leaf, reason))),
             }
-            // A run is up to 1 MiB of decryption: others want the thread too.
+            // A run is up to 1 MiB of decryption: let other tasks use the thread.
             tokio::task::yield_now().await;
         }
         Ok(read)
     }
 
-    /// `last`: the leaf of the pack that ends last.
+    /// `last`: the leaf that ends last in the pack.
     async fn glance_at_pack(&self, last: LeafRef) -> Result<Option<Damage>, StoreError> {
         let expected = last.at.range().end;
         let reason = match self.store.head(&keys::map_pack(self.set, last.at.object)).await {
@@ -216,7 +218,7 @@ impl Subject {
     }
 
     fn leaf_damage(&self, leaf: &LeafRef, reason: String) -> Damage {
-        // Of the others nothing that is read depends on them; but no checkpoint can be made over them.
+        // No data depends on the other leaves, but no checkpoint can be made on top of a damaged one.
         let (volume, lba, sectors) = match leaf.of {
             LeafOf::Pages { volume, first, width } => {
                 (self.volume_name(volume), u64::from(first) * PAGE_SECTORS, u64::from(width) * PAGE_SECTORS)

@@ -1,7 +1,7 @@
-//! The snapshots that a set's head lists (ADR 0035): what they show besides the set as it is.
+//! Checks the snapshots that a set's head lists (ADR 0035): data that the set's current state no longer has.
 //!
-//! One after the other, the newest first, so that a page which several show is read once: who has it has it as the one before has. In memory are the roots of
-//! three: the set's, that of the one before, and its own.
+//! Snapshots are read from the newest to the oldest, so that a page shared by several is read once: snapshots that
+//! share a page are neighbours. Memory holds three roots: the set's, the previous snapshot's, and its own.
 
 use super::{Report, Sample, Subject, check_pages};
 use crate::recovery::Found;
@@ -11,7 +11,7 @@ use holdfast_types::{Name, ObjectId};
 use holdfast_volume::map::Remains;
 use std::collections::BTreeSet;
 
-/// Checks what the set as it is, whose root is `current` (where it opens), does not show.
+/// Checks what the set's current state does not have; `current` is its root, if that opens.
 ///
 /// # Errors
 /// The store did not answer or refused.
@@ -24,10 +24,10 @@ pub(super) async fn check(
     report: &mut Report,
 ) -> Result<(), StoreError> {
     let mut all: Vec<(&Name, &Snapshot)> = found.head.links.snapshots.snapshots.iter().collect();
-    // Those of an earlier life have no place in this log.
+    // Snapshots of an earlier life have no position in this log.
     all.sort_by_key(|(name, snapshot)| std::cmp::Reverse((snapshot.upto, snapshot.at_unix_ms, *name)));
     report.snapshots = all.len() as u64;
-    // Several may be of one checkpoint, and one of the last.
+    // Several snapshots may be of one checkpoint, and one may be of the current one.
     let mut read: BTreeSet<ObjectId> = found.head.content.root.iter().map(|root| root.object).collect();
     let mut before: Option<Remains> = None;
     for (name, snapshot) in all {

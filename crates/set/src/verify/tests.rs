@@ -31,7 +31,7 @@ impl World {
         Self::made(None).await
     }
 
-    /// With a root in leaves, where a shape is given.
+    /// With a root in leaves, if a shape is given.
     pub(crate) async fn made(shape: Option<LeafShape>) -> Self {
         let store = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
         let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
@@ -85,8 +85,9 @@ impl World {
         Self { store, key }
     }
 
-    /// With snapshots in its head: `monday` shows the first page as it is, and another second one, of one extent; `twin` is of the same checkpoint, `now` of the
-    /// last one; `sunday`, before them, shows by a root of its own what `monday` does.
+    /// With snapshots in its head: `monday` has the current first page and a different second page of one extent;
+    /// `twin` is of the same checkpoint, `now` of the last one; `sunday`, older than these, has the same data as
+    /// `monday` but its own root.
     async fn with_snapshots() -> Self {
         let world = Self::new().await;
         let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
@@ -118,8 +119,8 @@ impl World {
         world
     }
 
-    /// Of three pages, in leaves of two pages each, which lie in two packs: in the second one are that of the third page, of one extent, and four that list
-    /// objects.
+    /// A set of three pages, in leaves of two pages each, in two packs. The second pack has the leaf of the third page,
+    /// of one extent, and four leaves that list objects.
     pub(crate) async fn in_two_packs() -> Self {
         let world = Self::new().await;
         let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
@@ -140,14 +141,16 @@ impl World {
         world
     }
 
-    /// Of [`World::in_two_packs`]: flips a byte in the leaf of the first page, loses the second pack, and flips a byte of what the second page needs.
+    /// For [`World::in_two_packs`]: flips a byte in the leaf of the first page, loses the second pack, and flips a byte
+    /// of an extent of the second page.
     pub(crate) async fn damage_two_leaves_and_an_extent(&self) {
         self.replace(&Self::leaves(), |bytes| bytes[110] ^= 1).await;
         self.store.delete(&keys::map_pack(SET, id(34))).await.unwrap();
         self.replace(&keys::segment(SET, id(11)), |bytes| bytes[110] ^= 1).await;
     }
 
-    /// Gives the root a page of one extent, in the segment `id(12)` and the pack `id(21)`. `before`: what the one refers to that it has there.
+    /// Adds a page of one extent to the root, in the segment `id(12)` and the pack `id(21)`. `before`: the live data of
+    /// the page that it replaces.
     async fn add_page(&self, root: &mut Root, number: u32, before: &Live) {
         let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
         let mut page = Page::new(V, number);
@@ -176,7 +179,7 @@ impl World {
         verify(&survey.sets[0], &survey.sets, sample, None, listed_max, &|_, _| ()).await.unwrap()
     }
 
-    /// All that is in the store, by key.
+    /// All objects in the store, by key.
     pub(crate) async fn objects(&self) -> Vec<(String, Bytes)> {
         let (mut objects, mut after) = (Vec::new(), None::<String>);
         loop {
@@ -192,7 +195,7 @@ impl World {
         }
     }
 
-    /// Where its leaves are, if it has any.
+    /// The place of its leaves, if it has any.
     pub(crate) fn leaves() -> String {
         keys::map_pack(SET, id(31))
     }
@@ -212,7 +215,7 @@ async fn a_whole_set_is_clean() {
     assert_eq!((report.damaged, report.damaged_total, report.in_leaves), (Vec::new(), 0, false));
 }
 
-/// R9: whichever byte of a segment's extents is flipped, exactly the sectors of its extent are named.
+/// R9: for a flip of any byte in a segment's extents, exactly the sectors of that extent are reported.
 #[tokio::test]
 async fn a_flipped_byte_is_named_with_its_sectors() {
     let world = World::new().await;
@@ -230,7 +233,7 @@ async fn a_flipped_byte_is_named_with_its_sectors() {
             assert_eq!((damage.lba - 2 * holdfast_volume::map::PAGE_SECTORS) % SECTORS, 0);
             assert_eq!(damage.volume_bytes().start, damage.lba * 512);
         }
-        // The table at the end serves no read.
+        // The table at the end is not used by reads.
         assert!(report.damaged.len() == 1 || at > clean.len() * 9 / 10, "byte {at} of {}: {report:?}", clean.len());
     }
 }
@@ -241,14 +244,14 @@ async fn a_lost_or_cut_object_is_named() {
     world.replace(&keys::segment(SET, id(10)), |bytes| bytes.truncate(bytes.len() / 2)).await;
     let report = world.verify(Sample::ALL).await;
     let lost = report.damaged.len() as u64;
-    assert!(lost > 1 && lost < EXTENTS, "only what is behind the cut: {lost}");
+    assert!(lost > 1 && lost < EXTENTS, "only data after the cut: {lost}");
     world.store.delete(&keys::segment(SET, id(10))).await.unwrap();
     let report = world.verify(Sample::ALL).await;
     assert_eq!(report.damaged_total, EXTENTS);
     assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
 }
 
-/// What is not listed is counted, and is listed by who asks for more.
+/// Damage beyond the limit is counted, and a higher limit lists it.
 #[tokio::test]
 async fn as_much_damage_is_listed_as_was_asked_for_and_all_is_counted() {
     let world = World::new().await;
@@ -273,7 +276,7 @@ async fn a_damaged_page_and_root_are_named() {
     assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "root"));
 }
 
-/// R9: a root in leaves is read with all of them, and each byte of them counts.
+/// R9: a root in leaves is read with all of them, and a change of any byte is found.
 #[tokio::test]
 async fn a_damaged_leaf_is_named_with_what_it_lists() {
     let world = World::made(Some(IN_LEAVES)).await;
@@ -294,11 +297,11 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
             found.insert((damage.volume, damage.lba, damage.sectors));
         }
     }
-    // Page 0, page 2, and what lists segments and packs.
+    // Page 0, page 2, and the leaves that list segments and packs.
     let width = 2 * holdfast_volume::map::PAGE_SECTORS;
     let of = |lba| ("vol1".to_string(), lba, width);
     assert_eq!(found, [of(0), of(width), (String::new(), 0, 0)].into());
-    // The object ends in the middle of its leaves: those that are not there as a whole are named.
+    // The object ends in the middle of its leaves: the incomplete ones are reported.
     let cut = bytes / 2;
     world.replace(&key, |bytes| bytes.truncate(cut)).await;
     let report = world.verify(Sample::ALL).await;
@@ -314,7 +317,8 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
     }
 }
 
-/// R9: whatever does not open of a root, all that opens is read: each bad leaf is named with what it may list, and what is damaged beside them as ever.
+/// R9: if part of a root does not open, the rest is read: each bad leaf is reported with what it may list, and other
+/// damage as usual.
 #[tokio::test]
 async fn what_is_damaged_beside_damaged_leaves_is_named_too() {
     let world = World::in_two_packs().await;
@@ -344,7 +348,8 @@ async fn what_is_damaged_beside_damaged_leaves_is_named_too() {
     assert_eq!(serde_json::to_value(&report).unwrap()["sums_skipped"], true);
 }
 
-/// What a snapshot shares with the set as it is, is told of that alone; and what only it shows is read, whatever leaf is bad.
+/// Data shared by a snapshot and the set's current state is reported for the latter only; data that only the snapshot
+/// has is read, whichever leaf is bad.
 #[tokio::test]
 async fn a_damaged_leaf_that_a_snapshot_shares_is_named_once() {
     let world = World::in_two_packs().await;
@@ -370,14 +375,14 @@ async fn leaves_of_one_pack_are_read_in_one_request() {
     let world = World::made(Some(IN_LEAVES)).await;
     let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0);
     let subject = Subject::of(&found, None);
-    // No fault, but each request counts.
+    // Not a fault: each request is counted.
     world.store.set(Faults { slow: 1000, ..Faults::default() });
     let root = subject.check_root(found.head.content.root.unwrap()).await.unwrap();
     assert!(root.is_ok_and(|root| root.is_in_leaves() && root.page_count() == 2));
     assert_eq!(world.store.counts().slowed, 2, "the top, and its leaves");
 }
 
-/// What a damaged page that was given up leaves: the root counts what no page names. Nothing is lost by it; the other way round something would be.
+/// After a damaged page was given up, the root counts data that no page names. This is no loss; the opposite would be.
 #[tokio::test]
 async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_not() {
     let world = World::new().await;
@@ -405,13 +410,13 @@ async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_
     );
 }
 
-/// R9: what only snapshots show is read, and once where several do; damage is told with the newest of them.
+/// R9: data that only snapshots have is read, once even if several have it; damage is reported with the newest of them.
 #[tokio::test]
 async fn what_only_snapshots_show_is_read_and_named_with_the_snapshot() {
     let world = World::with_snapshots().await;
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.damaged, report.objects), (Vec::new(), 4));
-    assert_eq!((report.snapshots, report.pages, report.pages_checked), (4, 3, 3), "the second page as it is, and then");
+    assert_eq!((report.snapshots, report.pages, report.pages_checked), (4, 3, 3), "the second page, in both versions");
     assert_eq!(report.extents, 2 * EXTENTS + 1);
 
     let second = 2 * holdfast_volume::map::PAGE_SECTORS;
@@ -419,7 +424,7 @@ async fn what_only_snapshots_show_is_read_and_named_with_the_snapshot() {
     for (key, part, lba, sectors, pages) in [
         (keys::segment(SET, id(12)), "extent", second, 8, 3),
         (keys::map_pack(SET, id(21)), "page", second, whole, 3),
-        // What sunday shows is read all the same.
+        // The data of sunday is still read.
         (keys::root(SET, id(32)), "root", 0, 0, 3),
     ] {
         world.replace(&key, |bytes| bytes[110] ^= 1).await;
@@ -429,13 +434,13 @@ async fn what_only_snapshots_show_is_read_and_named_with_the_snapshot() {
         assert_eq!((&damage.key, damage.part, damage.lba, damage.sectors), (&key, part, lba, sectors));
         assert_eq!((damage.snapshot.as_deref(), report.pages), (Some("twin"), pages), "{key}");
     }
-    // Of what the set shows as it is no snapshot is named.
+    // For data of the set's current state no snapshot is named.
     world.replace(&keys::segment(SET, id(10)), |bytes| bytes[110] ^= 1).await;
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.damaged_total, report.damaged[0].snapshot.as_deref()), (1, None));
 }
 
-/// The root of the set as it is says nothing of its snapshots.
+/// The set's current root does not list its snapshots.
 #[tokio::test]
 async fn snapshots_are_read_where_the_root_of_the_set_is_damaged() {
     let world = World::with_snapshots().await;

@@ -10,7 +10,7 @@ use holdfast_volume::map::{Live, MapExtent, PackBuilder, Page};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 
 const V: VolumeId = VolumeId(1);
-/// Of each extent.
+/// Sectors of each extent.
 const SECTORS: u64 = 8;
 
 #[test]
@@ -28,7 +28,7 @@ fn parts_are_handed_over_in_order_and_in_pieces() {
     assert!(hands.iter().all(|hand| hand.len() <= 20));
     assert_eq!(hands.concat(), parts);
     assert_eq!(super::hands(Vec::new()), Vec::<Vec<_>>::new());
-    assert_eq!(super::hands(vec![(0, 0..HAND_BYTES * 3)]).len(), 1, "a part is never cut");
+    assert_eq!(super::hands(vec![(0, 0..HAND_BYTES * 3)]).len(), 1, "a part is never split");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn content(lba: u64) -> Vec<u8> {
     vec![lba as u8 + 1; (SECTORS * 512) as usize]
 }
 
-/// A segment with an extent at each place, a pack with the page that maps them, and the root of that; in no store.
+/// A segment with an extent at each place, a pack with the page that maps them, and its root; in no store.
 fn checkpoint(key: &SetKey, n: u128, places: &[u64]) -> (Bytes, Bytes, Root) {
     let mut segment = SegmentBuilder::new(key.sealer(id(n)), Codec::Lz4);
     let mut page = Page::new(V, 0);
@@ -65,7 +65,7 @@ fn checkpoint(key: &SetKey, n: u128, places: &[u64]) -> (Bytes, Bytes, Root) {
     (segment, pack, root)
 }
 
-/// Nothing is in a store here: what is read was brought in. W3: of what was moved, what was at hand under its old name.
+/// No store has these objects, so whatever is read was cached. W3: of moved extents, those cached under their old name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_brought_in_is_read_without_the_store() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -81,7 +81,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
     let mapping = open(&cache);
     let bring = async |object: ObjectId, body: &Bytes, parts: Vec<(u32, Range<u64>)>| {
         mapping.keep_sealed(object, body, parts).await;
-        // Waits for what came before it.
+        // Waits until earlier calls are done.
         mapping.keep_sealed(id(1_000_000), body, vec![(0, 0..1)]).await;
     };
     let places = [0, 8, 16];
@@ -99,12 +99,12 @@ async fn what_is_brought_in_is_read_without_the_store() {
     let begun = Begun { at: new.upto, over: last, memtable: Arc::new(Memtable::new()) };
     let step = Step { old: Arc::new(old), last, begun: Some(begun), upto: new.upto };
     let parts = extents(&mapping, id(2), &segment, &step).await.expect("a segment");
-    assert_eq!(parts.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1], "the third was not at hand");
+    assert_eq!(parts.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1], "the third was not cached");
     bring(id(2), &segment, parts).await;
     bring(id(1002), &pack, pages(&mapping, id(1002), &pack).expect("a pack")).await;
     assert!(mapping.has_begin_of(id(2)) && !mapping.has_begin_of(id(3)));
 
-    // What takes over has an empty memory, but for the root.
+    // The new leader has an empty memory, except for the root.
     let taker = open(&cache);
     let at = RootRef { object: id(2002), bytes: 100 };
     taker.follow_root(last, at, Arc::new(new));
@@ -117,15 +117,15 @@ async fn what_is_brought_in_is_read_without_the_store() {
             Part::Zeroes(sectors) => vec![0; (sectors.0 * 512) as usize],
         })
         .collect();
-    assert!(found == [content(0), content(8)].concat(), "other bytes than were written");
+    assert!(found == [content(0), content(8)].concat(), "the bytes differ from what was written");
     let mut nothing = Vec::new();
     let third = taker.read(at, V, Lba(16), Sectors(8), Demand::Point, &mut nothing);
     let third = tokio::time::timeout(Duration::from_secs(30), third).await;
     assert!(matches!(third, Ok(Err(MapError::Store(_)))), "{third:?}: it is in no cache and in no store");
-    // R9, C2: of bytes that are not what was sealed nothing is taken.
+    // R9, C2: nothing is accepted of bytes that differ from what was sealed.
     let mut spoilt = segment.to_vec();
     let end = spoilt.len() - 1;
     spoilt[end] ^= 1;
     assert!(matches!(extents(&mapping, id(2), &Bytes::from(spoilt), &step).await, Err(MapError::Bad { .. })));
-    assert!(pages(&mapping, id(1002), &segment).is_err(), "a segment is no pack");
+    assert!(pages(&mapping, id(1002), &segment).is_err(), "a segment is not a pack");
 }

@@ -1,9 +1,9 @@
-//! Which snapshots a head lists (ADR 0035).
+//! Tests of the snapshots that a head lists (ADR 0035).
 
 use super::*;
 use holdfast_control::set::{Begin, PendingSnapshot, Snapshot};
 
-/// A snapshot, of the checkpoint that began at `begin` and whose content is that of [`commit`].
+/// A snapshot of the checkpoint that began at `begin`, with the content of [`commit`].
 fn snapshot(begin: u64) -> Snapshot {
     let root = content(begin.into()).root.unwrap();
     let volumes = content(1).volumes.into_iter().collect();
@@ -15,7 +15,8 @@ async fn listed(store: &Arc<dyn ObjectStore>) -> Vec<(String, Snapshot)> {
     list.snapshots.iter().map(|(name, snapshot)| (name.to_string(), snapshot.clone())).collect()
 }
 
-/// S15, S16: a snapshot is listed before anybody hears that it is there; what it alone kept stays until no head lists it; and nobody brings it back.
+/// S15, S16: a snapshot is listed before anybody learns of it; its own objects stay until no head lists it; and nobody
+/// restores it.
 #[tokio::test]
 async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -41,26 +42,26 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     old.note(&waits, at(12), Some(Term(2)));
     commit(&old, 12).await.unwrap();
     let expected = [("monday".to_string(), snapshot(12))];
-    assert_eq!(listed(&store).await, expected, "as it will be, before its checkpoint ends");
+    assert_eq!(listed(&store).await, expected, "in its final form, before its checkpoint ends");
     let mut there = none.clone();
     there.snapshots.insert(monday, snapshot(12));
     old.note(&there, at(13), Some(Term(2)));
     assert!(!old.behind(), "the same list, as of an earlier entry, is no other head");
-    // The next leader lets go of it.
+    // The next leader deletes the snapshot.
     new.read().await.unwrap();
     new.note(&there, at(14), Some(Term(3)));
-    assert!(new.behind() && !new.links_settled(&there, Term(3)), "what was let go of before it led it has not noted");
+    assert!(new.behind() && !new.links_settled(&there, Term(3)), "it has not noted what was deleted before it led");
     new.replace_around(Term(3)).await;
     assert!(!new.behind() && new.links_settled(&there, Term(3)));
-    assert!(!new.links_settled(&none, Term(3)), "let go of, and not noted yet");
+    assert!(!new.links_settled(&none, Term(3)), "deleted, but not noted yet");
     new.note(&none, at(16), Some(Term(3)));
-    assert!(!new.links_settled(&none, Term(3)), "noted, and still listed");
+    assert!(!new.links_settled(&none, Term(3)), "noted, but still listed");
     new.replace_around(Term(3)).await;
     assert!(new.links_settled(&none, Term(3)));
-    // The old one has not applied that.
+    // The old leader has not applied that.
     commit(&old, 15).await.unwrap();
     old.replace_around(Term(2)).await;
-    assert_eq!((listed(&store).await, old.behind()), (Vec::new(), false), "R7: its objects may be gone");
+    assert_eq!((listed(&store).await, old.behind()), (Vec::new(), false), "R7: its objects may be deleted");
     new.note(&there, at(20), Some(Term(3)));
     new.replace_around(Term(3)).await;
     // The next life begins with it, whatever its log says.
@@ -75,7 +76,8 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     assert!(!third.behind());
 }
 
-/// S15 over a takeover: a gateway that stood still lets go of a snapshot that the next life has taken back. It finds that out by the head, and nothing of it is retired.
+/// S15 across a takeover: a paused gateway deletes a snapshot that the next life has restored. The head shows this, and
+/// none of its objects are retired.
 #[tokio::test]
 async fn who_was_replaced_retires_nothing_of_what_came_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,13 +92,14 @@ async fn who_was_replaced_retires_nothing_of_what_came_back() {
     recovery::raise(&found(&store).await, 8, 99).await.unwrap();
     old.note(&none, Some(LogId::new(2, 16)), Some(Term(2)));
     old.replace_around(Term(2)).await;
-    assert!(!old.links_settled(&none, Term(2)), "its objects would go");
+    assert!(!old.links_settled(&none, Term(2)), "its objects would be deleted");
     assert!(old.fenced().is_some(), "H1");
     let inherited = [("monday".to_string(), Snapshot { upto: LogId::default(), ..snapshot(12) })];
     assert_eq!(listed(&store).await, inherited);
 }
 
-/// Of two that replace one head one is refused: beside a commit under way, which says all of it, nobody else does. What was read and swapped counts as a look.
+/// Of two swaps of the same head one is refused: during a commit, which writes everything, no other swap is made. A
+/// read and a swap count as a look.
 #[tokio::test]
 async fn a_commit_replaces_the_head_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +124,7 @@ async fn a_commit_replaces_the_head_alone() {
     assert!(ours.to_replace(), "it was refused");
     ours.replace_around(Term(2)).await;
     assert_eq!(pinned(&store).await, [5]);
-    // The next leader, which has looked at the head and was not told of that.
+    // The next leader, which has read the head and does not know of that.
     next.read().await.unwrap();
     know(&next, &[(5, LogId::new(2, 12)), (6, LogId::new(3, 20))], 20);
     assert!(!next.looks.may_answer(boot_now()));

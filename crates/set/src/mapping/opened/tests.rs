@@ -57,7 +57,7 @@ impl World {
         Self { key, store, mapping, drawn: 1 << 64 }
     }
 
-    /// A checkpoint over `root` that writes these pages, each with an extent of its own, in leaves of one page each.
+    /// A checkpoint of `root` that writes these pages, each with its own extent, in leaves of one page each.
     async fn checkpoint(&mut self, root: &mut Root, pages: &[u32]) -> RootRef {
         let mut sealer = || {
             self.drawn += 1;
@@ -86,7 +86,7 @@ impl World {
         at
     }
 
-    /// Which segment is at a page's first sectors; 0 where there is none.
+    /// The segment of a page's first sectors; 0 if there is none.
     async fn shows(&self, at: RootRef, number: u32) -> u128 {
         let lba = Lba(u64::from(number) * PAGE_SECTORS);
         match &self.mapping.places(at, V, lba, Sectors(8)).await.unwrap()[..] {
@@ -96,13 +96,13 @@ impl World {
         }
     }
 
-    /// Leaves and pages that were fetched one by one.
+    /// Number of leaves and pages that were fetched one by one.
     fn fetched(&self) -> u64 {
         self.mapping.pages.stats().fetches
     }
 }
 
-/// A reader takes the top and the leaf of the place that it reads, once; whoever needs the whole root takes the rest.
+/// A reader fetches the top and the leaf of its place, once; a caller that needs the whole root fetches the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_fetches_the_leaves_that_it_needs() {
     let mut world = World::new().await;
@@ -114,13 +114,13 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     assert_eq!((world.shows(at, 3).await, world.fetched()), (3, 2), "both are in memory");
     assert_eq!((world.shows(at, 0).await, world.fetched()), (0, 2), "no leaf has anything of it");
     assert_eq!((world.shows(at, 300).await, world.fetched()), (300, 4));
-    // All of them ask before the first is answered.
+    // All of them request it before the first answer.
     world.store.set(Faults { gives_way: true, ..Faults::default() });
     let all = tokio::join!(world.shows(at, 5), world.shows(at, 5), world.shows(at, 5));
-    assert_eq!((all, world.fetched()), ((5, 5, 5), 6), "one request for all who wait");
-    assert!(world.mapping.pages.stats().shared >= 2, "what is tested is not there: nobody had to wait");
+    assert_eq!((all, world.fetched()), ((5, 5, 5), 6), "one request for all waiting callers");
+    assert!(world.mapping.pages.stats().shared >= 2, "nothing is tested: nobody had to wait");
     assert!(world.mapping.roots.get(at).is_none() && world.mapping.tops.get(at).is_some());
-    // What a leader shows needs no leaf.
+    // A leader needs no leaf for what it reports.
     let known = world.mapping.known_once(at).await.unwrap();
     assert_eq!(known.segments().stored_bytes, 9 * 5000);
     assert_eq!((known.key_id(), known.keys_needed(), world.fetched()), (1, [1].into(), 6));
@@ -128,16 +128,17 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     let whole = world.mapping.root(at).await.unwrap();
     assert_eq!(*whole, root);
     assert_eq!((world.shows(at, 7).await, world.fetched()), (7, 7), "the page alone: all leaves are there");
-    assert!(world.mapping.tops.get(at).is_none(), "one is enough");
+    assert!(world.mapping.tops.get(at).is_none(), "one form is enough");
     assert_eq!(*world.mapping.root_once(at).await.unwrap(), root);
     assert_eq!(*world.mapping.root_if_easy(at).await.unwrap(), root);
 
-    // The next one shares most of its leaves with this: they are not read again, so nobody minds that they are gone.
+    // The next root shares most of its leaves with this one: they are not read again, so it does not matter that they
+    // are deleted.
     let before = root.leaf_packs().clone();
     root.upto = LogId::new(1, 6);
     let next = world.checkpoint(&mut root, &[9]).await;
     let shared: Vec<ObjectId> = root.leaf_packs().keys().copied().filter(|pack| before.contains_key(pack)).collect();
-    assert!(!shared.is_empty(), "what is tested is not there");
+    assert!(!shared.is_empty(), "nothing is tested");
     for pack in shared {
         world.store.delete(&keys::map_pack(GroupId(3), pack)).await.unwrap();
     }
@@ -145,7 +146,8 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     assert_eq!(world.shows(next, 9).await, 9);
 }
 
-/// Where there is no room for leaves: the same is shown, all of them were gone through once, and whoever wants all of the root gets it, and does not make it stay.
+/// Without room for leaves, reads give the same results, and all leaves were read once. A caller that needs all of the
+/// root gets it, and it does not stay in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_whose_leaves_are_away_shows_the_same() {
     let mut world = World::new().await;
@@ -161,10 +163,10 @@ async fn a_root_whose_leaves_are_away_shows_the_same() {
     assert_eq!((world.shows(at, 2).await, world.shows(at, 3).await, world.shows(at, 300).await), (2, 0, 300));
     assert_eq!(world.fetched(), fetched + 2, "the leaves are in the cache");
     world.mapping.base(at).await.unwrap();
-    assert_eq!(world.fetched(), fetched + 2, "they are gone through once");
+    assert_eq!(world.fetched(), fetched + 2, "they are read once");
     assert_eq!(*world.mapping.root(at).await.unwrap(), root);
     assert!(!world.mapping.has_root(at), "all of it would stay for as long as it is the current one");
-    // Room for one of them.
+    // Room for one leaf.
     let mut other = World::new().await;
     other.mapping.leaf_bytes = base.page_count().saturating_mul(72);
     let mut root = Root::new(LogId::new(1, 5));
@@ -172,10 +174,10 @@ async fn a_root_whose_leaves_are_away_shows_the_same() {
     let at = other.checkpoint(&mut root, &[1, 2, 300]).await;
     let base = other.mapping.base(at).await.unwrap();
     assert!(base.whole().is_none() && base.leaf_bytes() <= other.mapping.leaf_bytes, "{} bytes", base.leaf_bytes());
-    assert!(base.away().count() < 3, "nothing is kept although there is room");
+    assert!(base.away().count() < 3, "nothing is kept, although there is room");
 }
 
-/// Who only asks what a root names, and who compares two of them a part at a time, does not read all of its leaves each time.
+/// Asking what a root names, or comparing two roots part by part, does not read all leaves each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaves_that_are_away_are_not_read_for_names_nor_for_each_part_of_a_comparison() {
     let mut world = World::new().await;
@@ -189,18 +191,18 @@ async fn leaves_that_are_away_are_not_read_for_names_nor_for_each_part_of_a_comp
     world.mapping.base(at).await.unwrap();
     world.mapping.note_compared([at, at]);
     assert_eq!(*world.mapping.root(at).await.unwrap(), root);
-    // Whoever asks the store for a leaf from here on fails.
+    // From here on, requests to the store for a leaf fail.
     for pack in root.leaf_packs().keys() {
         world.store.delete(&keys::map_pack(GroupId(3), *pack)).await.unwrap();
     }
     world.mapping.pages.forget_opened();
     assert_eq!(*world.mapping.root(at).await.unwrap(), root, "the next part of the comparison");
-    assert!(world.mapping.base(at).await.unwrap().whole().is_none(), "a checkpoint is made of what there is room for");
+    assert!(world.mapping.base(at).await.unwrap().whole().is_none(), "a checkpoint uses what there is room for");
     world.mapping.roots.forget(at);
     assert!(world.mapping.names_of(at).await.unwrap().names().eq(root.names()));
 }
 
-/// R9: "not here" is never taken for "nothing there": a leaf that is away and cannot be read is an error of whoever needs it.
+/// R9: a leaf that is away never counts as empty: if it cannot be read, every caller that needs it gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaf_that_is_away_and_damaged_is_no_zeroes() {
     let mut world = World::new().await;
@@ -219,11 +221,11 @@ async fn a_leaf_that_is_away_and_damaged_is_no_zeroes() {
     world.store.put_new(&key, Bytes::from(body)).await.unwrap();
     let read = world.mapping.places(at, V, Lba(PAGE_SECTORS), Sectors(8)).await;
     assert!(matches!(&read, Err(MapError::Bad { what: "leaf", object, .. }) if *object == pack));
-    assert!(world.mapping.root(at).await.is_err(), "all of it is not to be had");
+    assert!(world.mapping.root(at).await.is_err(), "not all of it can be read");
     assert_eq!(world.shows(at, 3).await, 0, "no leaf has anything of it");
 }
 
-/// R9: bytes that are not what was sealed are no leaf, and say where they lie.
+/// R9: bytes that differ from what was sealed are not a leaf, and the error names their place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_leaf_is_told() {
     let mut world = World::new().await;
@@ -244,7 +246,8 @@ async fn a_damaged_leaf_is_told() {
     }
 }
 
-/// Whoever read a leaf that is damaged asks whether it is still named: what is here of a root says so, however much that is.
+/// A reader of a damaged leaf checks whether it is still named. The part of the root in memory answers that, however
+/// small it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_knows_which_leaves_are_its_own() {
     let mut world = World::new().await;
@@ -271,5 +274,5 @@ async fn a_root_knows_which_leaves_are_its_own() {
     check(Known::Part(Arc::new(part)));
     root.make_whole();
     let whole = Known::All(Arc::new(root));
-    assert!(own.iter().all(|leaf| !whole.has_leaf(leaf)), "it is in none");
+    assert!(own.iter().all(|leaf| !whole.has_leaf(leaf)), "it is in no root");
 }

@@ -23,9 +23,9 @@ fn the_first_round_is_due_an_interval_after_the_start_and_an_old_one_begins_anew
     assert_eq!(book.round.as_ref().unwrap().begun_unix_ms, day(1));
     book.page_done((VolumeId(1), 4), 2, 9, vec![]);
     book.keep_time(day(3), DAY);
-    assert_eq!(book.round.as_ref().unwrap().pages, 1, "goes on");
+    assert_eq!(book.round.as_ref().unwrap().pages, 1, "continues");
     book.keep_time(day(3) + 1, DAY);
-    assert_eq!(book.round.as_ref().unwrap().pages, 0, "begun anew");
+    assert_eq!(book.round.as_ref().unwrap().pages, 0, "started again");
     book.target_done(None, None, day(4));
     book.keep_time(day(5) - 1, DAY);
     assert_eq!((book.complete_unix_ms, &book.round), (day(4), &None));
@@ -56,10 +56,10 @@ fn a_leaf_that_is_passed_is_told_and_what_lies_behind_it_is_next() {
     book.leaf_passed((VolumeId(1), 128), vec![place(0)]);
     let round = book.round.clone().unwrap();
     assert_eq!((round.next, round.pages, book.known().total), ((VolumeId(1), 128), 0, 1));
-    // Something was read of the first store, though no page.
+    // Something of the first store was read, though no page.
     book.read_copy(1);
     assert!(book.round.as_ref().unwrap().mixed);
-    // A snapshot that has it too.
+    // A snapshot that also has it.
     book.leaf_passed((VolumeId(1), 256), vec![]);
     book.target_done(Some(target(0)), None, 2);
     assert_eq!(book.round.as_ref().map(|round| round.next), Some(BEGIN));
@@ -90,7 +90,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The first two are snapshots, the others what only clones show.
+/// The first two are snapshots, the others are clones.
 fn target(at: u8) -> Target {
     if at < 2 { Target::Snapshot(name(at)) } else { Target::Clone(holdfast_types::GroupId(at.into())) }
 }
@@ -99,7 +99,7 @@ fn there(world: &World) -> Vec<Target> {
     world.keys().flatten().map(|at| target(*at)).collect()
 }
 
-/// What the task does: the next page of the target, or the next target.
+/// As the task does: the next page of the target, or the next target.
 fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u32))>) {
     let Some(round) = &book.round else { return };
     let of = match &round.target {
@@ -120,7 +120,7 @@ fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u
 }
 
 proptest! {
-    /// B1, through anything that comes and goes and any number of restarts.
+    /// B1, with any changes and any number of restarts.
     #[test]
     fn what_is_there_all_along_is_read(
         first in proptest::collection::btree_set((1u32..3, 0u32..6), 0..10),
@@ -172,25 +172,26 @@ fn copies_take_turns_and_what_one_store_has_damaged_another_round_does_not_clear
         book.page_done((VolumeId(1), 0), 1, 1, damaged);
         book.target_done(None, Some(store), 2);
     }
-    // The later finds first: what does not fit is the oldest.
+    // The later findings come first: those beyond the limit are the oldest.
     assert_eq!(book.known().places, [of("b", 8), of("a", 8)]);
-    // The first store's turn again: it was mended.
+    // The first store's turn again: it was repaired.
     book.begin(3);
     book.target_done(None, Some("a"), 4);
     assert_eq!((book.known().places, book.next_copy), (vec![of("b", 8)], 4));
-    // A store whose turn it was did not answer: another was read, and the next round goes on behind that.
+    // The store in turn did not answer: another one was read, and the next round continues after that one.
     book.begin(5);
     book.read_copy(2);
     book.target_done(None, Some("c"), 6);
     assert_eq!((book.known().total, book.next_copy), (1, 3));
-    // One that stopped answering in the middle: the rest was read from "b", of which nothing is known to be whole by that, and nothing twice.
+    // One that stopped answering in the middle: the rest was read from "b". This proves of no copy of "b" that it is
+    // good, and reports nothing twice.
     book.begin(7);
     book.page_done((VolumeId(1), 0), 1, 1, vec![]);
     book.read_copy(1);
     book.page_done((VolumeId(1), 1), 1, 1, vec![of("b", 70_000)]);
     book.target_done(None, Some("b"), 8);
     assert_eq!(book.known().places, [of("b", 70_000), of("b", 8)]);
-    // A whole round over "b" clears it.
+    // A whole round of "b" clears its findings.
     book.begin(9);
     book.read_copy(1);
     book.page_done((VolumeId(1), 0), 1, 1, vec![of("b", 70_000)]);

@@ -1,4 +1,4 @@
-//! Collection over a store that takes its time, and of what an earlier leader left.
+//! Collection with a slow store, and of garbage that an earlier leader left.
 
 use super::*;
 use crate::device::tests::World as Served;
@@ -18,14 +18,15 @@ use holdfast_volume::space::{Amplification, MoveLimits};
 const V: VolumeId = VolumeId(1);
 const TERM: Term = Term(1);
 const VICTIM: u128 = 10;
-/// More than are read at once.
+/// More than are read concurrently.
 const PAGES: u32 = 10 * PAGES_AHEAD as u32;
 
 fn id(random: u128) -> ObjectId {
     ObjectId { term: TERM, member: MemberId(1), boot: 1, random }
 }
 
-/// A set with one segment, half of which is garbage: so many pages name an extent of it each, and as many extents were written over.
+/// A set with one segment, half of which is garbage: this many pages name one extent of it each, and as many extents
+/// were overwritten.
 struct World {
     store: Arc<Faulty<Memory>>,
     root: RootRef,
@@ -82,13 +83,13 @@ impl World {
         Uploader::new(server, mapping, settings, 1, stop)
     }
 
-    /// Each request of the store takes so long from now on, and is counted.
+    /// From now on each request to the store takes this long, and is counted.
     fn slow(&self, by: Duration) {
         self.store.set(Faults { slow: 1000, slow_by: by, ..Faults::default() });
     }
 }
 
-/// One after the other they would take longer than a segment was waited for, whatever the store does for them.
+/// Read one after another, the pages would take longer than the limit of a segment, even with a healthy store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {
     const SLOW: Duration = Duration::from_millis(40);
@@ -106,7 +107,7 @@ async fn a_segment_of_many_pages_is_moved_although_the_store_takes_its_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_given_up_for_one_answer_and_not_for_how_much_it_is_asked() {
-    // Far above one answer, so that a busy machine makes none late.
+    // Far above the time of one answer, so that no answer is late on a busy machine.
     let limit = Duration::from_secs(3);
     let world = World::new(PAGES).await;
     let uploader = world.uploader(MoveLimits::default());
@@ -115,13 +116,13 @@ async fn a_store_is_given_up_for_one_answer_and_not_for_how_much_it_is_asked() {
     let begun = Instant::now();
     let (_, found) = uploader.survivors(id(VICTIM), &base, &Memtable::new(), limit).await.unwrap().unwrap();
     assert_eq!(found.len(), PAGES as usize);
-    assert!(begun.elapsed() > limit, "all of it took no longer than one answer may: nothing is tested");
+    assert!(begun.elapsed() > limit, "all of it took less than the limit of one answer: nothing is tested");
     world.slow(Duration::from_secs(3600));
     let late = uploader.survivors(id(VICTIM), &base, &Memtable::new(), Duration::from_millis(50)).await;
-    assert!(matches!(late, Err(UploadError::Late)), "a store that says nothing holds up no checkpoint");
+    assert!(matches!(late, Err(UploadError::Late)), "a silent store must not block a checkpoint");
 }
 
-/// At a request a second: what was taken is paid for after as many seconds.
+/// With one request per second, each request is paid for by one second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_page_that_the_store_is_asked_for_is_paid_for() {
     let world = World::new(40).await;
@@ -134,10 +135,10 @@ async fn every_page_that_the_store_is_asked_for_is_paid_for() {
     uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
     assert!(takes(1 + 40), "the segment, and each of its pages");
     uploader.survivors(id(VICTIM), &base, &Memtable::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
-    assert!(takes(1 + 40 + 1), "the segment anew; its pages are in memory");
+    assert!(takes(1 + 40 + 1), "the segment again; its pages are in memory");
 }
 
-/// In a term that is judged already nothing is judged again, and a root that is not in memory is not asked for.
+/// A term that was already judged is not judged again, and a root that is not in memory is not requested.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_left_is_judged_once_in_a_term_by_what_is_in_memory() {
     let world = World::new(8).await;
@@ -155,13 +156,13 @@ async fn what_was_left_is_judged_once_in_a_term_by_what_is_in_memory() {
     assert!(uploader.collection_waits());
 }
 
-/// Nobody writes any more. Whoever takes over sees what is to be done by the root that it finds, does it, and rests.
+/// Nobody writes any more. A new leader finds the remaining garbage by the root, collects it, and stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_leader_before_left_is_collected_although_nobody_writes() {
     let world = World::new(8).await;
     let (server, uploader) = (world.served.server.clone(), world.uploader(MoveLimits::default()));
     let mapping = uploader.mapping.clone();
-    // There is no head yet, and a checkpoint is asked for because of that: not what is looked at here.
+    // Without a head a checkpoint is requested for that reason, which is not the subject of this test.
     soon(async {
         while !server.head.take_wanted() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -177,9 +178,9 @@ async fn what_the_leader_before_left_is_collected_although_nobody_writes() {
     tokio::spawn(uploader.run());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.group.applied(), begun);
-    // A look at the head may be among them.
+    // One of them may be a read of the head.
     let asked = world.store.counts().slowed;
-    assert!(asked <= 2, "found {asked} requests: the store is asked for a root that somebody else brings");
+    assert!(asked <= 2, "found {asked} requests: the store is asked for a root that another task loads");
     // As `SpaceKeeper` does.
     mapping.base(world.root).await.unwrap();
     soon(async {
@@ -200,6 +201,6 @@ async fn what_the_leader_before_left_is_collected_although_nobody_writes() {
     .await;
     let root = mapping.base(server.host.root().unwrap()).await.unwrap();
     assert!(!Amplification::of(&root).above(130), "{:?}", Amplification::of(&root));
-    // Each is a begin, the note of a segment, and an end.
+    // Each checkpoint has a begin, the note of a segment, and an end.
     assert!(rested.index.0 <= begun.index.0 + 6, "{begun} to {rested}: checkpoint after checkpoint");
 }
