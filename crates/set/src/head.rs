@@ -15,14 +15,13 @@ use crate::mapping::SetKey;
 use crate::server::SetServer;
 use crate::wall_clock::unix_ms;
 pub use freshness::NOTICED_AFTER;
-use holdfast_types::sync::LockExt;
 
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};
 use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
-use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
+use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term, sync::LockExt};
 use holdfast_volume::head::{
     Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
 };

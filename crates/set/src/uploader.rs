@@ -22,8 +22,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState, StoredKind};
 use holdfast_store::{ObjectStore, StoreError};
-use holdfast_types::sync::LockExt;
-use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId, sync::LockExt};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Memtable, Source};
 use holdfast_volume::map::{

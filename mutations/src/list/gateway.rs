@@ -10,7 +10,7 @@ const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
 const DEVICES: Test = lib(Layer::Unit, "holdfast-set", &["device::"]);
 const AGENT: Test = lib(Layer::Property, "holdfast-agent", &["machine::"]);
-const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-front", &[""]);
+const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-front", &["tests::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
