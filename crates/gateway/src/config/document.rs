@@ -1,4 +1,4 @@
-//! One source for a field's type, default and words: the struct and the sample file both come from it.
+//! Each field's type, default and comment are written once: the struct and the sample file are both made from it.
 
 use super::{
     AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, PairConfig,
@@ -6,11 +6,11 @@ use super::{
 };
 use std::fmt::Write as _;
 
-/// A field as the sample file shows it.
+/// Its name in TOML.
 pub(super) struct FieldDoc {
     /// As in TOML.
     pub name: &'static str,
-    /// Its comment, line by line.
+    /// A value to show (commented out) if the default is "none".
     pub lines: &'static [&'static str],
     /// What to show (commented out) where the default is "none".
     pub sample: &'static [&'static str],
