@@ -6,13 +6,13 @@ use super::{
 };
 use std::fmt::Write as _;
 
-/// Its name in TOML.
+/// One field, for the sample file.
 pub(super) struct FieldDoc {
-    /// As in TOML.
+    /// Its name in TOML.
     pub name: &'static str,
-    /// A value to show (commented out) if the default is "none".
+    /// Its comment, line by line.
     pub lines: &'static [&'static str],
-    /// What to show (commented out) where the default is "none".
+    /// A value to show (commented out) if the default is "none".
     pub sample: &'static [&'static str],
 }
 
