@@ -16,7 +16,7 @@ pub(super) struct FieldDoc {
     pub sample: &'static [&'static str],
 }
 
-/// A settings struct with its words.
+/// A settings struct with its comments.
 pub(super) trait Documented {
     /// The struct's comment.
     const ABOUT: &'static [&'static str];
