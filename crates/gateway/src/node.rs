@@ -434,7 +434,7 @@ fn journal_trouble(usage: &LogUsage) -> Option<String> {
     let failed = failed.as_ref().map(|why| format!("journal failed: {why}"));
     let stalled =
         || stalled.as_ref().map(|why| format!("the journal waits for room on its disk and takes no writes: {why}"));
-    let blocked = || blocked.as_ref().map(|why| format!("the journal cannot free files: {why}"));
+    let blocked = || blocked.as_ref().map(|why| format!("the journal frees no files: {why}"));
     failed.or_else(stalled).or_else(blocked)
 }
 
