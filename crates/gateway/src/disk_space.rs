@@ -37,8 +37,8 @@ fn shortfall(free: u64, held: u64, bound: u64) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     (has < bound).then(|| {
         format!(
-            "the journal may grow to {} MiB (journal.bound), but its disk has only {} MiB for it ({} free, {} in its files). When the disk is full, writers wait. \
-             Free some, or lower journal.bound",
+            "the journal may grow to {} MiB (journal.bound), but its disk has only {} MiB for it ({} free, {} in its files). \
+             When the disk is full, writers wait. Free some space, or lower journal.bound",
             mib(bound),
             mib(has),
             mib(free),

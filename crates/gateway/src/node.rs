@@ -475,7 +475,8 @@ async fn clock_loop(node: Arc<Node>) {
             match suspicion {
                 ClockSuspicion::Gap { found, .. } if found >= node.timing.election_min() => tracing::warn!(
                     stood_still = ?found,
-                    "this process did nothing for longer than an election timeout: it was stopped, got no CPU time, or a task did not yield; another gateway may lead by now"
+                    "this process did nothing for longer than an election timeout: it was stopped, got no CPU time, or a task did not yield; \
+                     another gateway may lead by now"
                 ),
                 _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers again"),
             }

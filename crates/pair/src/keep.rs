@@ -94,7 +94,8 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
                 if namesake {
                     tracing::warn!(
                         name = who,
-                        "the seat's holder has this gateway's name and another address: if both run, the roster lists only one of them, and the pair stays at its level"
+                        "the seat's holder has this gateway's name and another address: if both run, the roster lists only one of them, \
+                         and the pair stays at its level"
                     );
                 }
                 tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");

@@ -72,8 +72,8 @@ pub enum PairError {
     Over(Ended),
     /// A head belongs to a later tenure than this one.
     #[error(
-        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: the etcd was restored to an old state, or this gateway stood \
-         still since it won the seat"
+        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: \
+         the etcd was restored to an old state, or this gateway stood still since it won the seat"
     )]
     Later {
         /// The set.

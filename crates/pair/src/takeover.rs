@@ -137,7 +137,7 @@ impl Takeover {
             for found in survey.sets {
                 let name = &found.head.name;
                 if let Some(other) = all.iter().find(|o| o.set == found.set || o.head.name == *name) {
-                    tracing::error!(set = %name, url, other = other.url, "the pair's stores have two sets of that name or number: this one is left unchanged and not served");
+                    tracing::error!(set = %name, url, other = other.url, "the pair's stores have two such sets: this one is left unchanged and not served");
                     continue;
                 }
                 all.push(found);
@@ -170,7 +170,8 @@ impl Takeover {
                 let cluster = hex128(found.head.life.cluster);
                 tracing::error!(
                     set = %name, cluster,
-                    "a set in the pair's store belongs to another cluster: it is left unchanged and not served. If that cluster is gone for good, name it in pair.adopt"
+                    "a set in the pair's store belongs to another cluster: it is left unchanged and not served. \
+                     If that cluster is gone for good, name it in pair.adopt"
                 );
                 return Ok(None);
             }

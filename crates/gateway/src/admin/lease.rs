@@ -92,7 +92,7 @@ impl AdminDoor {
             return self.of_set(set, error);
         }
         let message = format!(
-            "{error}. This is tenure {} of the gateway pair: a lease of an earlier one was lost with its gateway, and so were writes that were not flushed. Such a \
+            "{error}. This is tenure {} of the gateway pair: an earlier lease was lost with its gateway, and so were writes that were not flushed. Such a \
              device is at its end: detach, attach anew, and let the file system recover as after a power cut",
             pair.id.revision
         );

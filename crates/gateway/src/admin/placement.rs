@@ -134,8 +134,8 @@ impl AdminDoor {
                 Ok(Ok(None)) => {}
                 Ok(Ok(Some(found))) => {
                     return Err(precondition(format!(
-                        "store {url} has {found} already, expected nothing below {}: data of another cluster, or data that the set left there. Give the set another prefix there, \
-                         or empty that one first",
+                        "store {url} has {found} already, expected nothing below {}: data of another cluster, or data that the set left there. \
+                         Give the set another prefix there, or empty that one first",
                         keys::of_set(set)
                     )));
                 }
