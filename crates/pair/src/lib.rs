@@ -96,7 +96,7 @@ pub enum PairError {
     },
     /// The takeover takes too long; the other gateway may do better.
     #[error(
-        "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
+        "the sets are not served within {limit:?} after winning the seat: {last}; the seat is given up for the other gateway"
     )]
     Slow {
         /// The time limit.
@@ -113,7 +113,7 @@ pub enum PairError {
         why: NotEnrolled,
     },
     /// The node of an ended tenure does not end.
-    #[error("the node of the tenure that is over does not end within {END_LIMIT:?}: this process ends")]
+    #[error("the node of an ended tenure does not stop within {END_LIMIT:?}: this process ends")]
     Hangs,
 }
 

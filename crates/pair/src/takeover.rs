@@ -137,7 +137,7 @@ impl Takeover {
             for found in survey.sets {
                 let name = &found.head.name;
                 if let Some(other) = all.iter().find(|o| o.set == found.set || o.head.name == *name) {
-                    tracing::error!(set = %name, url, other = other.url, "the pair's stores have two such sets: this one is left unchanged and not served");
+                    tracing::error!(set = %name, url, other = other.url, "two sets of the pair have the same name or number: this one is not served");
                     continue;
                 }
                 all.push(found);

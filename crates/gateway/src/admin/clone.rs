@@ -115,7 +115,7 @@ impl AdminDoor {
         }
         let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
             precondition(format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of \
+                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of \
                  keys (holdfast key rotate-cluster)"
             ))
         })?;

@@ -92,8 +92,8 @@ impl AdminDoor {
             return self.of_set(set, error);
         }
         let message = format!(
-            "{error}. This is tenure {} of the gateway pair: an earlier lease was lost with its gateway, and so were writes that were not flushed. Such a \
-             device is at its end: detach, attach anew, and let the file system recover as after a power cut",
+            "{error}. This is tenure {} of the gateway pair: an earlier lease was lost with its gateway, and so were writes that were not flushed. \
+             Such a device cannot continue: detach it, attach it again, and let the file system recover as after a power cut",
             pair.id.revision
         );
         Refusal::new(self.of_set(set, error).code, message)

@@ -313,8 +313,9 @@ impl AdminDoor {
         match opened {
             Some(found) if found.life.cluster == state.cluster_id && found.raised_for != 0 => {
                 let message = format!(
-                    "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster and is not restored, and a new set would take its \
-                     number for ever. Run `holdfast cluster recover` again, to its end; if that set is never to come back, delete {key} from the store first",
+                    "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster but is not restored yet, \
+                     and a new set would take its number permanently. Run `holdfast cluster recover` again until it completes; \
+                     to give that set up, delete {key} from the store first",
                     found.name
                 );
                 Err(Refusal::new(RefusalCode::Precondition, message))
@@ -370,7 +371,7 @@ impl AdminDoor {
         rand::rng().fill_bytes(&mut nonce);
         let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
             let message = format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of keys (holdfast key rotate)"
+                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of keys (holdfast key rotate)"
             );
             Refusal::new(RefusalCode::Precondition, message)
         })?;

@@ -39,7 +39,7 @@ impl AdminDoor {
                 MemberRole::Gateway => super::standing_text(candidate.standing).to_string(),
             };
             return refuse(format!(
-                "gateway {} is {what} and serves nobody: choose another one (`holdfast gateway list`), or undrain it where it is drained",
+                "gateway {} is {what} and serves no clients: choose another one (`holdfast gateway list`), or undrain it if it is drained",
                 candidate.name
             ));
         }
@@ -135,8 +135,8 @@ impl AdminDoor {
             let other = |lease: &Lease| request.seen_epoch.is_some_and(|seen| seen != lease.epoch.0);
             if let Some(lease) = set.lease().filter(other) {
                 let message = format!(
-                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; look with \
-                     `holdfast lease show`, then decide anew",
+                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; \
+                     check with `holdfast lease show`, then decide again",
                     set.name,
                     lease.owner,
                     lease.epoch.0,

@@ -92,8 +92,8 @@ impl AdminDoor {
         if changed && let Some((_, to)) = &wished.next {
             if let Some(clone) = state.lost_clone_of(id) {
                 let message = format!(
-                    "set {name} keeps what set number {} shows, a clone of it that a recovery has not brought back: that one lies in the same stores, and could not be recovered \
-                     once these have changed. Recover it first (`holdfast cluster recover`)",
+                    "set {name} keeps data of set number {}, a clone that has not been recovered yet: the clone is in the same stores \
+                     and could not be recovered after a change of stores. Recover it first (`holdfast cluster recover`)",
                     clone.0
                 );
                 return Err(precondition(message));

@@ -84,8 +84,8 @@ impl AdminDoor {
         let life = found.head.life;
         if (life.cluster, life.generation) != (state.cluster_id, request.generation) {
             return Err(precondition(format!(
-                "set {}: found generation {} of cluster {:032x} in the store, expected generation {} of this cluster, {:032x}: another \
-                 recovery is at work, or this one was not raised",
+                "set {}: found generation {} of cluster {:032x} in the store, expected generation {} of this cluster, {:032x}: \
+                 another recovery is running, or this one has not raised the head",
                 found.head.name, life.generation, life.cluster, request.generation, state.cluster_id
             )));
         }

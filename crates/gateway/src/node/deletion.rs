@@ -139,7 +139,7 @@ impl Removal {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        tracing::info!(set = %self.id, "nothing of the set is left that this cluster knows of");
+        tracing::info!(set = %self.id, "no known data of the deleted set is left");
     }
 
     fn say(&mut self, trouble: String) {
@@ -179,7 +179,7 @@ impl Removal {
                     false => tracing::info!(set = %self.id, %name, "the key of a deleted set is gone"),
                     true => tracing::warn!(
                         set = %self.id, %name,
-                        "the set was recovered by another cluster: nothing of it is deleted in its store"
+                        "another cluster has recovered the set: its objects in the store are not deleted"
                     ),
                 }
                 Ok(())

@@ -40,7 +40,10 @@ fn key_of(node: &Arc<Node>) -> KeyOf {
     Arc::new(move |set| {
         let node = node.upgrade().ok_or("stopping")?;
         let state = node.cluster.state();
-        let entry = state.sets.get(&set).ok_or_else(|| format!("the cluster has no set {set}, and a clone of it"))?;
+        let entry = state
+            .sets
+            .get(&set)
+            .ok_or_else(|| format!("the cluster has a clone of set {set}, but not the set itself"))?;
         let key = node.keys.set_key(set, entry);
         key.map_err(|e| format!("the data key of set {set} cannot be unwrapped with this gateway's cluster key: {e}"))
     })
