@@ -1,11 +1,11 @@
 //! Decides what is written to the cache's disk, and what is written there again (C5 to C7 in `cache`).
 //!
 //! ```text
-//!   the disk, written round:   oldest │ ...... older half ...... │ ...... newer half ...... │ what comes in
-//!                              goes   │                                                      ^       ^
-//!                              next   └─ read again, not by a scan: written once more ───────┘       │
-//!   fetched for a point read, or made here: comes in ────────────────────────────────────────────────┤
-//!   fetched for a scan: left out, and remembered; comes in if it is fetched again while it is ────────┘
+//!   the disk, a ring buffer:   oldest │ ...... older half ...... │ ...... newer half ...... │ new data
+//!                              evicted│                                                      ^       ^
+//!                              next   └─ read again, not by a scan: written again ───────────┘       │
+//!   fetched for a point read, or made here: written ─────────────────────────────────────────────────┤
+//!   fetched for a scan: left out and remembered; written if fetched again while remembered ───────────┘
 //! ```
 
 use super::BlockKey;

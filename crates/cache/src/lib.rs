@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   get_or_open(key) --> memory: opened values, checked when they came in
-//!                           | miss: one flight per key, all others wait for it
+//!                           | miss: one flight per key, all other callers wait for it
 //!                           v
-//!                        disk: sealed bytes --open--> memory          a wrong tag costs a fetch, no more
-//!                           | miss                              if it is about to be pushed out: written there again (C7)
+//!                        disk: sealed bytes --open--> memory    (a wrong tag only costs a fetch)
+//!                           | miss                              near eviction: written to disk again (C7)
 //!                           v
 //!                        fetch (the store) --open--> memory, and the sealed bytes to disk (C5)
 //!
-//!   keep_sealed: what a checkpoint seals goes to disk unasked
+//!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
 //!
 //! C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever stale.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   listener ─▶ handshake ─▶ Exports::open ─▶ slot ─▶ connection ─▶ Device
-//!               (10 s, the oldest makes room)         (one task)
+//!               (10 s; too many: the oldest goes)     (one task)
 //! ```
 //!
 //! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.

@@ -3,10 +3,10 @@
 //! detected, however often it is started.
 //!
 //! ```text
-//!   registered ── start ──▶ begun ──▶ used ── registered ──▶ those before are forgotten
+//!   registered ── start ──▶ begun ──▶ used ── registered ──▶ earlier lives are dropped
 //!                             │         │
-//!                             │         └── start, renewal: one more, and none is forgotten
-//!                             └── start: nobody was told of it, and it goes
+//!                             │         └── start, renewal: one more life, none is dropped
+//!                             └── start: no peer knows the life, so it is dropped
 //! ```
 //!
 //! V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of this

@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// In the sources of what runs in a gateway's process.
+    /// Checks the sources of the crates that run in a gateway's process.
     #[test]
     fn every_metric_has_words() {
         let mut named = BTreeSet::new();
@@ -289,7 +289,7 @@ mod tests {
         }
         let known: BTreeSet<String> = METRICS.iter().map(|(_, name, _)| name.to_string()).collect();
         assert!(named.len() > 40, "the sources were not read: {named:?}");
-        assert_eq!(named, known, "each metric needs a line in metrics.rs, and each line a metric");
+        assert_eq!(named, known, "each metric needs a line in metrics.rs, and each line needs a metric");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! A gateway of a pair whose authority is an etcd (ADR 0031): waits for the seat, takes the sets over, serves them while it has it.
+//! A gateway of a pair whose authority is an etcd (ADR 0031): it waits for the seat, takes the sets over,
+//! and serves them while it has the seat.
 //!
 //! ```text
-//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ doors open, serve ─overdue, lost, told to stop─▶ doors closed ─▶ campaign
-//!      ▲                               every answer asks the tenure (P1), whatever else goes on                                        │
-//!      └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ open the listeners and serve
+//!      ▲                            (every answer is checked against the tenure: P1)                │
+//!      └───── listeners closed ◀─ the seat is overdue or lost, or the gateway is told to stop ──────┘
 //! ```
 //! Owns: the loop, and its access to etcd, store and disk. Does not own: when an answer may be sent and what may be
 //! written (`holdfast_control::pair`), the calls to the etcd (`holdfast_etcd::Seat`, `RosterKey`), and the node

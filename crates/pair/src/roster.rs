@@ -2,8 +2,8 @@
 //! pair's stores (P6 of `holdfast_control::pair`).
 //!
 //! ```text
-//!   a gateway starts ─▶ says what its build knows, or is refused ─▶ for the seat, which it asks for only after another look at the roster
-//!   a gateway serves ─▶ looks every few seconds whether both builds know more by now ─▶ the level is raised in the etcd
+//!   a gateway starts ─▶ writes what its build knows, or is refused ─▶ reads the roster again ─▶ asks for the seat
+//!   a gateway serves ─▶ reads every few seconds what both builds know ─▶ raises the level in the etcd
 //! ```
 
 use super::PairError;

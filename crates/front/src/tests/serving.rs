@@ -68,7 +68,7 @@ async fn wrong_requests_get_the_right_error_and_change_nothing() {
     assert_eq!(client.write(MIB - 512, &[1; 1024]).await, Err(Errno::NoSpace));
     assert_eq!(client.write(10, &[1; 512]).await, Err(Errno::Invalid));
     assert_eq!(client.call(0, MIB * 2, CommandOut::Trim { fua: false }, &[]).await, Err(Errno::Invalid));
-    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": no hole is not fast in memory.
+    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": in memory, zeroing without a hole is not fast.
     let fast = CommandOut::Zero { punch: false, fast: true, fua: false };
     assert_eq!(client.call(0, 4096, fast, &[]).await, Err(Errno::NotSupported));
     assert_eq!(client.write(0, &[]).await, Ok(vec![]), "nothing to write is no error");

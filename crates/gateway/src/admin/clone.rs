@@ -1,8 +1,8 @@
 //! Calls that make a clone (ADR 0028). They must be made in this order:
 //!
 //! ```text
-//!   PinSnapshot, at the origin's leader: the root is kept for set number N ─▶ the head in the store says so
-//!   CloneSet, at group 0's leader: that head names the pin? ─▶ a root that shows the origin's ─▶ group 0 has set N
+//!   PinSnapshot, at the origin's leader: the root is pinned for set number N ─▶ the head in the store lists the pin
+//!   CloneSet, at group 0's leader: does the head list the pin? ─▶ write a root on top of the origin's ─▶ set N in group 0
 //! ```
 //! If the procedure stops in between, it leaves a pin, which is dropped once number N is passed, and a root of some
 //! hundred bytes, which a sweep of set N finds.

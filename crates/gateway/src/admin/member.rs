@@ -97,7 +97,7 @@ impl AdminDoor {
     /// Makes this gateway the first member of a new cluster.
     ///
     /// The refusal that a remote caller would get.
-    /// The refusal that a caller over the network would get.
+    /// The refusal that a remote caller would get.
     pub async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
         let adopted = self.adopted()?;
         let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;

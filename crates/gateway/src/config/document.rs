@@ -58,7 +58,7 @@ fn comment(out: &mut String, lines: &[&str]) {
     }
 }
 
-/// Fields of one table that are not tables themselves, with their values or samples.
+/// The fields of one table, except nested tables, with their values or samples.
 fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     for doc in docs.iter().filter(|doc| !values.get(doc.name).is_some_and(toml::Value::is_table)) {
         out.push('\n');
@@ -70,7 +70,7 @@ fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     }
 }
 
-/// The fields of a section; none where there is no such section.
+/// The fields of a section; none if the section does not exist.
 pub(super) fn section(name: &str) -> &'static [FieldDoc] {
     match name {
         "advertise" => AdvertiseConfig::FIELDS,
@@ -92,7 +92,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
 /// The documented sample file: [`GatewayConfig::example`] with every field and its comment.
 ///
 /// # Errors
-/// Never for the example as it is; a value that TOML cannot hold would be one.
+/// A value that TOML cannot hold. The current example has none.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(GatewayConfig::example())?;
     let mut out = String::new();

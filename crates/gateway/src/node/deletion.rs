@@ -2,8 +2,8 @@
 //! (`control::cluster::deletion`, D1 to D4). This file asks the members, deletes objects, and proposes the steps.
 //!
 //! ```text
-//!   who has ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
-//!     ─▶ listing: something there? ─▶ the tombstone still stands? ─▶ delete ─┐ again until two looks show nothing ─▶ SetEmptied
+//!   which members have ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
+//!     ─▶ listing: any object? ─▶ is the tombstone still there? ─▶ delete ────┐ until two listings are empty ─▶ SetEmptied
 //!          ▲────────────────────────────────────────────────────────────────┘
 //! ```
 //! `set::tombstone` does the work in the store (T1, T2).
