@@ -5,7 +5,7 @@
 //!                              evicted│                                                      ^       ^
 //!                              next   └─ read again, not by a scan: written again ───────────┘       │
 //!   fetched for a point read, or made here: written ─────────────────────────────────────────────────┤
-//!   fetched for a scan: left out and remembered; written if fetched again while remembered ───────────┘
+//!   fetched for a scan: left out and remembered; written if fetched again while remembered ──────────┘
 //! ```
 
 use super::BlockKey;
