@@ -1,4 +1,5 @@
-//! What a hit in the memory tier costs, by thread: `cargo run -p holdfast-gateway --example cache_hit [--release]`.
+//! The cost of a hit in the memory tier, by number of threads: `cargo run -p holdfast-cache --example cache_hit
+//! [--release]`.
 
 use bytes::Bytes;
 use holdfast_cache::{BlockKey, Cache};
@@ -17,7 +18,7 @@ fn key(number: u32) -> BlockKey {
     BlockKey { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number }
 }
 
-/// This thread's own time: on a busy machine the clock on the wall measures the others.
+/// This thread's own CPU time: on a busy machine, wall-clock time includes other threads.
 fn cpu_nanos() -> i64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec * 1_000_000_000 + now.tv_nsec

@@ -1,52 +1,52 @@
-//! What goes on the cache's disk, and what goes there once more. Decisions only (C5 to C7, in `cache`).
+//! Decides what is written to the cache's disk, and what is written there again (C5 to C7 in `cache`).
 //!
 //! ```text
-//!   the disk, written round:   oldest │ ...... older half ...... │ ...... newer half ...... │ what comes in
-//!                              goes   │                                                      ^       ^
-//!                              next   └─ read again, not by a scan: written once more ───────┘       │
-//!   fetched for a point read, or made here: comes in ────────────────────────────────────────────────┤
-//!   fetched for a scan: left out, and remembered; comes in if it is fetched again while it is ────────┘
+//!   the disk, a ring buffer:   oldest │ ...... older half ...... │ ...... newer half ...... │ new data
+//!                              evicted│                                                      ^       ^
+//!                              next   └─ read again, not by a scan: written again ───────────┘       │
+//!   fetched for a point read, or made here: written ─────────────────────────────────────────────────┤
+//!   fetched for a scan: left out and remembered; written if fetched again while remembered ──────────┘
 //! ```
 
 use super::BlockKey;
 use std::collections::{HashSet, VecDeque};
 
-/// For whom something is read.
+/// The kind of reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// It was asked for by itself.
+    /// A single read.
     Point,
-    /// By a reader in order that has come far (A5 in `volume::ahead`): it goes through everything once.
+    /// A sequential reader that has come far (A5 in `volume::ahead`): it reads everything once.
     Scan,
 }
 
-/// What was left out is remembered up to this part of the disk, in bytes: what goes in the second time pushes out no more than that. A scan that is larger never
-/// meets itself again, however often it comes round.
+/// Left-out data is remembered up to this part of the disk, in bytes. So what is written at its second fetch evicts no
+/// more than that, and a larger scan is never remembered until it comes round again.
 const LEFT_OUT_SHARE: u64 = 4;
 
-/// And up to so many entries: some 7 MiB of memory, 16 GiB of extents that do not compress.
+/// Also limited to this number of entries: about 7 MiB of memory, for 16 GiB of extents that do not compress.
 const LEFT_OUT_MAX: usize = 1 << 17;
 
-/// Of what came in, up to this part of the disk is saved up for what goes there once more.
+/// Credit for rewrites is saved up to this part of the disk.
 const AGAIN_SHARE: u64 = 8;
 
-/// See the module. Bytes are counted as they lie on the disk.
+/// See the module. Bytes are counted as on the disk.
 #[derive(Debug)]
 pub(super) struct Admission {
     left_out: LeftOut,
-    /// Bytes that may be written once more.
+    /// Bytes that may still be rewritten.
     again: u64,
     again_max: u64,
 }
 
 impl Admission {
-    /// For a disk of so many bytes.
+    /// For a disk of `disk_bytes`.
     pub(super) fn new(disk_bytes: u64) -> Self {
         let left_out = LeftOut { bytes_max: disk_bytes / LEFT_OUT_SHARE, ..LeftOut::default() };
         Self { left_out, again: 0, again_max: disk_bytes / AGAIN_SHARE }
     }
 
-    /// Something was fetched: whether it goes in (C5, C6).
+    /// Data was fetched. Returns whether it is written to the disk (C5, C6).
     pub(super) fn fetched(&mut self, key: &BlockKey, bytes: u64, demand: Demand) -> bool {
         let goes_in = match demand {
             Demand::Point => true,
@@ -58,17 +58,18 @@ impl Admission {
         goes_in
     }
 
-    /// Something new goes in, and pushes out as much.
+    /// New data is written, and evicts as much.
     pub(super) fn came_in(&mut self, bytes: u64) {
         self.again = self.again.saturating_add(bytes).min(self.again_max);
     }
 
-    /// The disk did not answer a read in time. What is written once more would make it slower still, and what it does not answer is fetched and comes in again.
+    /// The disk did not answer a read in time. Rewrites would make it slower still, and data that it does not return is
+    /// fetched and written again.
     pub(super) fn behind(&mut self) {
         self.again = 0;
     }
 
-    /// Something was read from the disk, `older`: from its older half. Whether it goes in once more (C7).
+    /// Data was read from the disk; `older`: from its older half. Returns whether it is written again (C7).
     pub(super) fn found(&mut self, bytes: u64, older: bool, demand: Demand) -> bool {
         if !older || demand == Demand::Scan {
             return false;
@@ -79,7 +80,7 @@ impl Admission {
     }
 }
 
-/// What was left out last.
+/// The data that was left out last.
 #[derive(Debug, Default)]
 struct LeftOut {
     order: VecDeque<(u64, u64)>,
@@ -88,14 +89,14 @@ struct LeftOut {
     bytes_max: u64,
 }
 
-/// Two keys with one mark: one of them goes in a fetch too early.
+/// If two keys have the same mark, one of them is written one fetch too early.
 fn mark(key: &BlockKey) -> u64 {
     let random = key.object.random;
     random as u64 ^ (random >> 64) as u64 ^ u64::from(key.number).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 impl LeftOut {
-    /// Whether it was left out before, as far as that is remembered. Else it is now.
+    /// Whether the key was left out before, as far as remembered. If not, remembers it.
     fn again(&mut self, key: &BlockKey, bytes: u64) -> bool {
         let mark = mark(key);
         if !self.here.insert(mark) {
@@ -126,7 +127,7 @@ mod tests {
         BlockKey { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, number }
     }
 
-    /// How many of these go in.
+    /// Number of these keys that are written.
     fn go_in(admission: &mut Admission, keys: std::ops::Range<u32>, demand: Demand) -> usize {
         keys.filter(|number| admission.fetched(&key(*number), EXTENT, demand)).count()
     }
@@ -136,12 +137,12 @@ mod tests {
         let mut admission = Admission::new(DISK);
         assert_eq!(go_in(&mut admission, 0..100, Demand::Point), 100);
         assert_eq!(go_in(&mut admission, 500..600, Demand::Scan), 0);
-        assert_eq!(go_in(&mut admission, 500..600, Demand::Scan), 100, "a small one becomes warm");
+        assert_eq!(go_in(&mut admission, 500..600, Demand::Scan), 100, "a small scan becomes warm");
         assert_eq!(go_in(&mut admission, 700..800, Demand::Scan), 0);
         assert_eq!(
             go_in(&mut admission, 700..800, Demand::Point),
             100,
-            "what was left out is as good as any for others"
+            "left-out data is written when a point read fetches it"
         );
     }
 
@@ -169,13 +170,13 @@ mod tests {
         let mut admission = Admission::new(DISK);
         assert!(!admission.found(EXTENT, true, Demand::Point), "nothing came in, so nothing is pushed out");
         admission.came_in(EXTENT);
-        assert!(!admission.found(EXTENT, false, Demand::Point), "it has time");
-        assert!(!admission.found(EXTENT, true, Demand::Scan), "nobody comes back for it");
+        assert!(!admission.found(EXTENT, false, Demand::Point), "it is not near eviction");
+        assert!(!admission.found(EXTENT, true, Demand::Scan), "a scan does not come back");
         assert!(admission.found(EXTENT, true, Demand::Point));
-        assert!(!admission.found(EXTENT, true, Demand::Point), "that was paid for by what came in, once");
+        assert!(!admission.found(EXTENT, true, Demand::Point), "new data pays for one rewrite only");
         admission.came_in(EXTENT);
         admission.behind();
-        assert!(!admission.found(EXTENT, true, Demand::Point), "a disk that is behind has enough to do");
+        assert!(!admission.found(EXTENT, true, Demand::Point), "no rewrites on a disk that is too slow");
         // After an import of any size.
         admission.came_in(u64::MAX);
         let again = (0..2000).filter(|_| admission.found(EXTENT, true, Demand::Point)).count() as u64;
@@ -183,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read: what is remembered is bounded and consistent, and what goes in once more is never more than what came in.
+        /// For any reads: what is remembered is bounded and consistent, and rewrites never exceed new data.
         #[test]
         fn bounded_whatever_is_read(reads in prop::collection::vec((0_u32..300, 1_u64..4 * EXTENT, 0_u8..5), 1..400)) {
             let mut admission = Admission::new(100 * EXTENT);

@@ -1,12 +1,12 @@
-//! Where parts of reads were found: since the process started, and over the last minutes.
+//! Counts where parts of reads were found: since the process started, and over the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Between two samples at least.
+/// Minimum time between two samples.
 const STEP: Duration = Duration::from_secs(30);
 
-/// Samples kept: the oldest is some five minutes old.
+/// Number of samples kept: the oldest is about five minutes old.
 const SAMPLES: usize = 10;
 
 /// Parts of reads, by where they were found.
@@ -14,18 +14,18 @@ const SAMPLES: usize = 10;
 pub struct Answers {
     /// In the journal: not uploaded yet.
     pub journal: u64,
-    /// In the cache's memory, what was read ahead too.
+    /// In the cache's memory, including read-ahead.
     pub memory: u64,
     /// On the cache's disk.
     pub disk: u64,
-    /// Fetched from the store, what is read ahead too.
+    /// Fetched from the store, including read-ahead.
     pub store: u64,
-    /// Asked for by somebody else already, and waited for with them.
+    /// Already being fetched for another reader; waited for that.
     pub shared: u64,
 }
 
 impl Answers {
-    /// What came after `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn after(self, earlier: Self) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Answers {
     }
 }
 
-/// Samples of the last minutes. Its first one, of nothing, is that of the process's start.
+/// Samples of the last minutes. The first one is zero, at the start of the process.
 #[derive(Debug)]
 pub struct Window {
     samples: VecDeque<(Duration, Answers)>,
@@ -51,7 +51,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Keeps a sample, if it is time for one. `at`: since the process started.
+    /// Adds a sample if it is time for one. `at`: time since the process started.
     pub fn note(&mut self, at: Duration, now: Answers) {
         if self.samples.back().is_some_and(|(last, _)| at.saturating_sub(*last) < STEP) {
             return;
@@ -62,7 +62,7 @@ impl Window {
         self.samples.push_back((at, now));
     }
 
-    /// What came since the oldest sample, and how long ago that was.
+    /// The answers since the oldest sample, and how long ago that was.
     pub fn recent(&self, at: Duration, now: Answers) -> (Duration, Answers) {
         let (since, before) = self.samples.front().copied().unwrap_or_default();
         (at.saturating_sub(since), now.after(before))
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(window.samples.len(), SAMPLES);
         let (over, recent) = window.recent(seconds(1000), answers(1000));
         assert!((seconds(270)..=seconds(300)).contains(&over), "{over:?}");
-        assert_eq!(recent, answers(over.as_secs()), "one each second");
-        // A gateway that was idle for long has no recent reads, whatever it had before.
+        assert_eq!(recent, answers(over.as_secs()), "one answer per second");
+        // After a long idle time, a gateway has no recent reads.
         for at in 1001..=2000 {
             window.note(seconds(at), answers(1000));
         }

@@ -1,4 +1,4 @@
-//! The disk tier: sealed bytes in foyer's block files. Anything that goes wrong here is a miss.
+//! The disk tier: sealed bytes in foyer's block files. Every error here counts as a miss.
 //!
 //! ```text
 //!   DIR/layout      sizes that the files were made for; other sizes, or none: the files are dropped
@@ -21,31 +21,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Memory in bytes that the disk tier takes beside the cache's own: buffers being filled and written, and what waits for
-/// them. What comes faster than the disk takes it is not kept.
+/// Memory in bytes that the disk tier takes in addition to the cache's own: buffers that are filled and written, and
+/// the queue for them. Data that arrives faster than the disk takes it is dropped.
 pub const DISK_BUFFER_BYTES: usize = 2 * POOL_BYTES + QUEUE_BYTES;
 const POOL_BYTES: usize = 8 << 20;
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// What was made here goes to the disk in pieces of so many bytes, one after the other: with what reads store beside it the queue has room for it.
+/// Data that was made here goes to disk in pieces of this size, one after the other. Beside what reads store, the queue
+/// has room for that.
 const KEEP_BYTES: usize = 2 << 20;
 
-/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits. In tests as long as it takes, as below: what they
-/// find must not depend on the machine.
+/// How long the disk may take for data that was made here. Meanwhile the data stays in memory, and a checkpoint waits.
+/// Tests wait longer, here and below, so that their results do not depend on the machine.
 const KEEP_TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 2 });
 
-/// Foyer's unit on disk in bytes: whatever is kept takes whole ones.
+/// Foyer's unit on disk in bytes: each entry takes whole units.
 const UNIT_BYTES: usize = 4096;
 
 /// Foyer's header of an entry in bytes; key and value follow.
 const HEADER_BYTES: usize = 36;
 
-/// A disk slower than this is not asked: the store is not much slower.
+/// If the disk takes longer, the store is asked instead: it is not much slower.
 const LOAD_TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 500 });
 
-/// Files of the tier at most: each is held open.
+/// Maximum number of files; each is kept open.
 const BLOCKS_MAX: u64 = 256;
-/// Unit of eviction in bytes where the tier is small; many extents must fit.
+/// Unit of eviction, in bytes, of a small tier; many extents must fit.
 const BLOCK_BYTES_MIN: u64 = 1 << 20;
 /// Foyer needs some blocks to write to while others are evicted.
 const BLOCKS_MIN: u64 = 16;
@@ -57,19 +58,20 @@ const _: () = assert!(BLOCK_BYTES_MIN as usize >= 4 * limits::EXTENT_BYTES_MAX);
 pub(super) struct Disk {
     hybrid: HybridCache<BlockKey, Bytes>,
     admission: Mutex<Admission>,
-    /// Held while something is handed to foyer, see [`Disk::hand_over`].
+    /// Held while data is passed to foyer, see [`Disk::hand_over`].
     handing: Mutex<()>,
     errors: AtomicU64,
-    /// Held by whose pieces are on their way ([`KEEP_BYTES`]).
+    /// Held by the caller whose pieces are being written ([`KEEP_BYTES`]).
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What an entry takes on the disk, in bytes. A small one takes far more than it has: by its own length, thousands could be written once more for one extent.
+/// Space of an entry on the disk, in bytes. A small entry takes far more than its own length. Counted by that length,
+/// thousands of them could be written again for one extent.
 pub(super) fn room(key: &BlockKey, sealed: &Bytes) -> u64 {
     (HEADER_BYTES + key.estimated_size() + sealed.estimated_size()).next_multiple_of(UNIT_BYTES) as u64
 }
 
-/// What was read from the disk.
+/// Data read from the disk.
 #[derive(Debug)]
 pub(super) struct Found {
     /// As it was stored.
@@ -78,9 +80,9 @@ pub(super) struct Found {
     older: bool,
 }
 
-/// The order in which blocks go: as they were filled. A block is old once half the disk was filled after it: what is read from it is written once more (C7). In a
-/// smaller part than half, fewer of those entries would be met that are read now and then. Foyer's own picker of this kind tells nobody before the first block
-/// goes.
+/// The order in which blocks are evicted: as they were filled. A block is old once half the disk was filled after it;
+/// data read from an old block is written again (C7). With a smaller part than half, fewer of the rarely read entries
+/// would be caught. Foyer's own picker of this kind reports nothing before the first block is evicted.
 #[derive(Debug, Default)]
 struct Round {
     filled: VecDeque<u32>,
@@ -93,7 +95,7 @@ impl EvictionPicker for Round {
     }
 
     fn pick(&mut self, info: EvictionInfo<'_>) -> Option<u32> {
-        // Foyer panics over a block that it cannot take; over none it takes any.
+        // Foyer panics if it gets a block that it cannot evict; if it gets none, it chooses any.
         self.filled.iter().copied().find(|block| info.evictable.contains(block))
     }
 
@@ -101,7 +103,7 @@ impl EvictionPicker for Round {
         self.filled.push_back(block);
         let old = self.filled.len().saturating_sub(self.blocks / 2);
         for block in self.filled.iter().take(old).filter_map(|block| info.blocks.get(*block as usize)) {
-            // Foyer takes it back when the block has gone.
+            // Foyer resets it when the block has been evicted.
             block.statistics().probation.store(true, Relaxed);
         }
     }
@@ -148,7 +150,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// `None` where `bytes` is too little to be of use.
+    /// `None` if `bytes` is too small to be of use.
     fn of(bytes: u64) -> Option<Self> {
         let block = (bytes / 64).clamp(BLOCK_BYTES_MIN, 256 << 20).max(bytes.div_ceil(BLOCKS_MAX));
         let block = block.next_multiple_of(4096);
@@ -162,21 +164,29 @@ impl Layout {
 }
 
 impl Disk {
-    /// Opens the tier with at most `bytes` of files below `dir`. `None`, with a warning, when that cannot be done.
+    /// Opens the tier with at most `bytes` of files below `dir`. Returns `None`, with a warning, if that fails.
     pub(super) async fn open(dir: PathBuf, bytes: u64) -> Option<Self> {
         let Some(layout) = Layout::of(bytes) else {
-            tracing::warn!(bytes, expected = BLOCKS_MIN * BLOCK_BYTES_MIN, "cache disk: too small, going without");
+            tracing::warn!(
+                bytes,
+                expected = BLOCKS_MIN * BLOCK_BYTES_MIN,
+                "cache disk: too small; continuing without it"
+            );
             return None;
         };
         match Self::try_open(&dir, layout).await {
             Ok(disk) => return Some(disk),
-            Err(error) => tracing::warn!(dir = %dir.display(), %error, "cache disk: dropped, it could not be opened"),
+            Err(error) => {
+                tracing::warn!(dir = %dir.display(), %error, "cache disk: cannot be opened; dropping its files")
+            }
         }
         let again = match drop_files(&dir) {
             Ok(()) => Self::try_open(&dir, layout).await,
             Err(error) => Err(error),
         };
-        again.inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: going without")).ok()
+        again
+            .inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: continuing without it"))
+            .ok()
     }
 
     async fn try_open(dir: &Path, layout: Layout) -> io::Result<Self> {
@@ -187,8 +197,8 @@ impl Disk {
             std::fs::write(&note, layout.text())?;
         }
         std::fs::create_dir_all(&blocks)?;
-        // Past the page cache, which would hold everything twice and write it back beside the journal's syncs; not every
-        // file system can do that.
+        // Bypass the page cache, which would hold everything twice and write it back beside the journal's syncs. Not
+        // every file system supports that.
         let hybrid = match build(&blocks, layout, true).await {
             Ok(hybrid) => hybrid,
             Err(_) => build(&blocks, layout, false).await.map_err(|error| io::Error::other(error.to_string()))?,
@@ -197,13 +207,13 @@ impl Disk {
         Ok(Self { hybrid, admission, handing, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default() })
     }
 
-    /// The sealed bytes, if they are here and come in time.
+    /// The sealed bytes, if they are here and arrive in time.
     pub(super) async fn load(&self, key: &BlockKey) -> Option<Found> {
         match tokio::time::timeout(LOAD_TIME_MAX, self.hybrid.storage().load(key)).await {
             Ok(Ok(Load::Entry { value, populated, .. })) => {
                 Some(Found { sealed: value, older: populated.age == Age::Old })
             }
-            // On its way there.
+            // Still in the write queue.
             Ok(Ok(Load::Piece { piece, .. })) => Some(Found { sealed: piece.value().clone(), older: false }),
             Ok(Ok(Load::Miss | Load::Throttled)) => None,
             Ok(Err(error)) => {
@@ -223,7 +233,8 @@ impl Disk {
         decide(&mut self.admission.locked())
     }
 
-    /// Keeps sealed bytes that were fetched, if they are to go in; whether they are. A disk that is behind drops them.
+    /// Stores fetched sealed bytes if admission allows, and returns whether it does. If the disk is too slow, they are
+    /// dropped.
     pub(super) fn fetched(&self, key: BlockKey, sealed: Bytes, demand: Demand) -> bool {
         let goes_in = self.admit(|admission| admission.fetched(&key, room(&key, &sealed), demand));
         if goes_in {
@@ -232,7 +243,7 @@ impl Disk {
         goes_in
     }
 
-    /// What was read from here has opened: if it is to stay longer it is written once more; whether it is.
+    /// Data that was read from here has opened. Writes it again if it should stay longer, and returns whether it does.
     pub(super) fn keep_longer(&self, key: BlockKey, found: Found, demand: Demand) -> bool {
         let again = self.admit(|admission| admission.found(room(&key, &found.sealed), found.older, demand));
         if again {
@@ -241,36 +252,38 @@ impl Disk {
         again
     }
 
-    /// To foyer, by one caller at a time: it numbers what it is given before it queues it, and a start reads each block only up to the first entry whose number is
-    /// lower than that of the one before. (So its own reinsertion, which keeps the old numbers, is not used.)
+    /// Passes data to foyer, one caller at a time. Foyer numbers entries before it queues them, and at a start it reads
+    /// each block only up to the first entry with a lower number than the one before. (So foyer's own reinsertion,
+    /// which keeps the old numbers, is not used.)
     fn hand_over(&self, key: BlockKey, sealed: Bytes) {
-        // A part of a larger buffer would keep all of it in memory while it waits to be written.
+        // A slice of a larger buffer would keep all of it in memory while it waits to be written.
         let sealed = if sealed.is_unique() { sealed } else { Bytes::copy_from_slice(&sealed) };
         let _handing = self.handing.locked();
         self.hybrid.storage_writer(key).insert(sealed);
     }
 
-    /// Keeps all the pieces, at the disk's pace; how many bytes of them. What the disk has not taken after [`KEEP_TIME_MAX`] is not kept.
+    /// Stores all the pieces, at the disk's pace, and returns how many bytes. Pieces that are not written after
+    /// [`KEEP_TIME_MAX`] are dropped.
     pub(super) async fn keep(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) -> u64 {
         let mut kept = 0;
         let mut pieces = pieces.into_iter().peekable();
         let whole = async {
             while pieces.peek().is_some() {
                 let _turn = self.turn.lock().await;
-                // Before, not after: nobody waits for the last piece.
+                // Wait before each piece, not after it: nobody waits for the last one.
                 self.hybrid.storage().wait().await;
                 let mut taken = 0;
                 while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
                     self.admit(|admission| admission.came_in(room(&key, &sealed)));
-                    // Copied: the object's memory is used again, or given back, as soon as the store has it.
+                    // Copied, because the object's memory is reused or freed as soon as the store has the object.
                     self.hand_over(key, Bytes::copy_from_slice(&sealed));
                 }
             }
         };
         if tokio::time::timeout(KEEP_TIME_MAX, whole).await.is_err() {
-            tracing::debug!("cache disk: behind; some of what was uploaded is not kept");
+            tracing::debug!("cache disk: too slow; some uploaded data is not kept");
         }
         kept
     }
@@ -297,14 +310,14 @@ impl Disk {
         }
     }
 
-    /// Until everything stored so far is on disk.
+    /// Waits until everything stored so far is on disk.
     #[cfg(test)]
     pub(super) async fn settle(&self) {
         self.hybrid.storage().wait().await;
     }
 }
 
-/// Removes what is ours below `dir`, and `dir` itself where it is not a directory.
+/// Removes the cache's files below `dir`, and `dir` itself if it is not a directory.
 fn drop_files(dir: &Path) -> io::Result<()> {
     for gone in [std::fs::remove_file(dir.join("layout")), std::fs::remove_dir_all(dir.join("blocks"))] {
         match gone {
@@ -323,7 +336,7 @@ async fn build(dir: &Path, layout: Layout, direct: bool) -> foyer::Result<Hybrid
         .with_name("holdfast-disk")
         .with_policy(HybridCachePolicy::WriteOnInsertion)
         .with_flush_on_close(false)
-        // Nothing stays in this memory: what is stored goes to the disk only, what is loaded is opened and kept above.
+        // This memory holds nothing: stored data goes to disk only, loaded data is opened and kept above.
         .memory(1 << 20)
         .with_shards(1)
         .with_weighter(|_: &BlockKey, sealed: &Bytes| sealed.len())
@@ -336,7 +349,7 @@ async fn build(dir: &Path, layout: Layout, direct: bool) -> foyer::Result<Hybrid
                 .with_buffer_pool_size(POOL_BYTES)
                 .with_submit_queue_size_threshold(QUEUE_BYTES),
         )
-        // Objects never change (C1), so whatever is recovered and can be opened is right.
+        // Objects never change (C1), so any recovered data that opens is correct.
         .with_recover_mode(RecoverMode::Quiet)
         .build()
         .await

@@ -1,4 +1,4 @@
-//! One load per key at a time: whoever comes while one is under way waits for it.
+//! One load per key at a time: later callers wait for the running one.
 
 use super::BlockKey;
 use holdfast_types::sync::LockExt;
@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OnceCell;
 
-/// Loads under way. A key is in it only while somebody holds its [`Flight`].
+/// The running loads. A key is in the table only while a [`Flight`] for it exists.
 #[derive(Debug)]
 pub struct Flights<V> {
     under_way: Mutex<HashMap<BlockKey, Arc<OnceCell<V>>>>,
@@ -31,7 +31,7 @@ impl<V> Flights<V> {
         self.under_way.locked()
     }
 
-    /// Takes part in the load of `key`.
+    /// Joins the load of `key`.
     pub fn join(&self, key: BlockKey) -> Flight<'_, V> {
         let cell = self.lock().entry(key).or_default().clone();
         Flight { flights: self, key, cell }
@@ -44,13 +44,13 @@ impl<V> Flights<V> {
 }
 
 impl<V> Flight<'_, V> {
-    /// Where the value comes to be. `get_or_try_init` lets one caller at a time try, the next after a failure or when the
-    /// one that tried was dropped.
+    /// The cell for the value. `get_or_try_init` lets one caller at a time try; the next one tries after a failure, or
+    /// if the current one is dropped.
     pub fn cell(&self) -> &OnceCell<V> {
         &self.cell
     }
 
-    /// Others that take part.
+    /// Number of other participants.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         Arc::strong_count(&self.cell) - 2
@@ -58,11 +58,11 @@ impl<V> Flight<'_, V> {
 }
 
 impl<V> Drop for Flight<'_, V> {
-    /// The last one out removes the key.
+    /// The last participant removes the key.
     fn drop(&mut self) {
         let mut under_way = self.flights.lock();
         if let Entry::Occupied(entry) = under_way.entry(self.key) {
-            // Two: the table's and ours. Nobody joins meanwhile, since joining takes the lock.
+            // Two references: the table's and ours. Nobody joins meanwhile, since joining takes the lock.
             if Arc::ptr_eq(entry.get(), &self.cell) && Arc::strong_count(&self.cell) == 2 {
                 entry.remove();
             }

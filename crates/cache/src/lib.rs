@@ -1,29 +1,31 @@
-//! The read cache: what was fetched from a store, opened once, kept in memory and, still sealed, on disk.
+//! The read cache: data that was fetched from a store, kept opened in memory and sealed on disk.
 //!
 //! ```text
 //!   get_or_open(key) --> memory: opened values, checked when they came in
-//!                           | miss: one flight per key, all others wait for it
+//!                           | miss: one flight per key, all other callers wait for it
 //!                           v
-//!                        disk: sealed bytes --open--> memory          a wrong tag costs a fetch, no more
-//!                           | miss                              if it is about to be pushed out: written there again (C7)
+//!                        disk: sealed bytes --open--> memory    (a wrong tag only costs a fetch)
+//!                           | miss                              near eviction: written to disk again (C7)
 //!                           v
 //!                        fetch (the store) --open--> memory, and the sealed bytes to disk (C5)
 //!
-//!   keep_sealed: what a checkpoint seals goes to disk unasked
+//!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
 //!
-//! C1  Keyed by object and number, never by LBA: both name one content for ever (R7), so nothing here is ever stale.
-//! C2  What is answered was opened, that is authenticated, by this process (R9). The disk tier holds what the store
-//!     holds, sealed (R10); it is trusted as little.
-//! C3  Clean data only: losing any or all of it, at any time, costs a fetch.
-//! C4  Bounded: memory by `memory_bytes`, disk by `disk_bytes`, buffers by [`DISK_BUFFER_BYTES`] on top.
-//! C5  The disk is written round, and what comes in pushes out the oldest. So what is fetched for a scan goes there only when it is fetched the second time.
-//! C6  What was left out is remembered up to a quarter of the disk, in bytes, and 131,072 entries: larger scans never go in.
-//! C7  What is read from the older half of the disk, and not by a scan, is written there once more: never more bytes than have come in otherwise since the disk
-//!     last let a read wait too long.
+//! C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever stale.
+//! C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed bytes
+//!     as the store (R10) and is trusted as little.
+//! C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
+//! C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`].
+//! C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is fetched
+//!     a second time.
+//! C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans never
+//!     go to disk.
+//! C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes never
+//!     exceed the bytes of new data since the last time the disk was too slow for a read.
 //!
-//! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, what is worth reading. May depend on: types. The only crate that names
-//! foyer.
+//! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, the decision what to read.
+//! May depend on: types. It is the only crate that uses foyer.
 
 mod admission;
 mod answers;
@@ -52,25 +54,25 @@ pub use disk::DISK_BUFFER_BYTES;
 pub struct BlockKey {
     /// The object.
     pub object: ObjectId,
-    /// The extent's or page's number in it.
+    /// The number of the extent or page in it.
     pub number: u32,
 }
 
 impl Hash for BlockKey {
-    /// The id's 128 random bits tell objects apart; the rest of it needs no time.
+    /// The id's 128 random bits are enough to tell objects apart; hashing the rest would only take time.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(self.object.random);
         state.write_u32(self.number);
     }
 }
 
-/// Bytes that an entry costs beside its value: the record, its place in the index and in the eviction order.
+/// Memory of an entry in addition to its value: the record, and its place in the index and in the eviction order.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
 
-/// Smallest memory in bytes: below, a single large read would push itself out.
+/// Minimum memory in bytes: with less, a single large read would evict itself.
 pub const MEMORY_BYTES_MIN: usize = 64 * limits::EXTENT_BYTES_MAX;
 
-/// Locks that the memory tier is divided by, where it is large enough.
+/// Maximum number of shards, each with its own lock, of the memory tier.
 const SHARDS_MAX: usize = 16;
 
 /// A cache cannot be opened.
@@ -79,15 +81,15 @@ pub enum CacheError {
     /// Too little memory.
     #[error("cache memory: found {found} bytes, expected at least {MEMORY_BYTES_MIN}")]
     Memory {
-        /// What was asked for.
+        /// The requested memory.
         found: usize,
     },
 }
 
-/// How much memory an opened value takes.
+/// The memory that an opened value takes.
 type Weigh<V> = fn(&V) -> usize;
 
-/// Opened values of one kind over the shared disk tier. Cheap to clone.
+/// Opened values of one kind, over the shared disk tier. Cheap to clone.
 pub struct ReadCache<V: Clone + Send + Sync + 'static> {
     inner: Arc<Inner<V>>,
 }
@@ -118,30 +120,30 @@ struct Counts {
     rejected: AtomicU64,
 }
 
-/// What a cache has done, and what it holds now.
+/// Counters and current size of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Answered from memory.
     pub memory_hits: u64,
     /// Answered from disk.
     pub disk_hits: u64,
-    /// Sealed bytes that went to disk unasked: made here, or brought in while another gateway led.
+    /// Sealed bytes that were written to disk before any reader asked: made here, or read while another gateway led.
     pub kept_bytes: u64,
-    /// Sealed bytes that were fetched and went to disk.
+    /// Sealed bytes that were fetched and written to disk.
     pub admitted_bytes: u64,
-    /// Sealed bytes that were fetched for a scan and did not (C5).
+    /// Sealed bytes that were fetched for a scan and not written to disk (C5).
     pub left_out_bytes: u64,
-    /// Sealed bytes that were read from disk and written there once more (C7).
+    /// Sealed bytes that were read from disk and written there again (C7).
     pub rewritten_bytes: u64,
-    /// Fetches begun.
+    /// Number of fetches begun.
     pub fetches: u64,
     /// Fetches that failed, or whose bytes could not be opened.
     pub failures: u64,
     /// Answered by another caller's flight.
     pub shared: u64,
-    /// Never asked of the cache: the journal had it.
+    /// Answered by the journal, without the cache.
     pub journal: u64,
-    /// Sealed bytes from disk that could not be opened: a damaged cache disk.
+    /// Entries from disk that could not be opened: the cache disk is damaged.
     pub rejected: u64,
     /// Reads from the disk tier that failed or took too long.
     pub disk_errors: u64,
@@ -166,13 +168,13 @@ impl<V: Clone + Send + Sync + 'static> fmt::Debug for ReadCache<V> {
 }
 
 impl Cache {
-    /// Opens the cache of extents with `memory_bytes` of memory and, where `disk` is given, that directory with at most
-    /// so many bytes of files. The directory's content is ours and may be dropped.
+    /// Opens the cache of extents with `memory_bytes` of memory and, if `disk` is given, a disk tier in that directory
+    /// with at most that many bytes of files. The directory's content belongs to the cache and may be dropped.
     ///
-    /// A disk tier that cannot be opened is dropped and made anew; if that fails too, the cache works without one (C3).
+    /// A disk tier that cannot be opened is dropped and recreated. If that fails too, the cache works without one (C3).
     ///
     /// # Errors
-    /// When there is too little memory.
+    /// There is too little memory.
     pub async fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> Result<Self, CacheError> {
         let disk = match disk {
             Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
@@ -187,12 +189,12 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(CacheError::Memory { found: memory_bytes });
         }
-        // Each shard holds many extents, so that their sizes even out.
+        // Each shard holds many extents, so their different sizes average out.
         let shards = (memory_bytes / MEMORY_BYTES_MIN).clamp(1, SHARDS_MAX);
         let memory = foyer::CacheBuilder::new(memory_bytes)
             .with_name("holdfast")
             .with_shards(shards)
-            // Resists scans (a backup reads everything once), and a hit takes a lock for reading only.
+            // Resists scans (a backup reads everything once), and a hit needs only a read lock.
             .with_eviction_config(foyer::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
@@ -201,10 +203,10 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A cache of other opened values, such as map pages, with memory of its own over the same disk tier.
+    /// A cache of other opened values, such as map pages, with its own memory and the same disk tier.
     ///
     /// # Errors
-    /// When there is too little memory.
+    /// There is too little memory.
     pub fn sibling<W>(&self, memory_bytes: usize, weigh: Weigh<W>) -> Result<ReadCache<W>, CacheError>
     where
         W: Clone + Send + Sync + 'static,
@@ -219,19 +221,19 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         Some(entry.value().clone())
     }
 
-    /// Whether the value is in memory. Says nothing of its use to the eviction, and is not counted.
+    /// Whether the value is in memory. It is neither counted nor noted for eviction.
     pub fn has(&self, key: &BlockKey) -> bool {
         self.inner.memory.contains(key)
     }
 
-    /// The value: from memory, from disk, or from the store by `fetch`, which answers sealed bytes. `open` authenticates
-    /// and opens sealed bytes, from wherever they came (C2).
+    /// The value: from memory, from disk, or from the store by `fetch`, which returns sealed bytes. `open`
+    /// authenticates and opens sealed bytes from either source (C2).
     ///
-    /// Callers for the same key share one flight. A failure is not shared: the next caller in line tries by itself, as it
-    /// does when the one in flight is dropped.
+    /// Callers for the same key share one flight. A failure is not shared: the next waiting caller tries by itself. It
+    /// does the same if the current flight is dropped.
     ///
     /// # Errors
-    /// What `fetch` answered, or `open` to what `fetch` answered.
+    /// The error of `fetch`, or of `open` for bytes from `fetch`.
     pub async fn get_or_open<E, F, O>(&self, key: BlockKey, fetch: impl FnOnce() -> F, open: O) -> Result<V, E>
     where
         F: Future<Output = Result<Bytes, E>>,
@@ -240,7 +242,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.get_or_open_for(Demand::Point, key, fetch, open).await
     }
 
-    /// The same, where it may be a scan that reads it (C5). Of callers who share a flight the demand of the one that flies counts.
+    /// The same, for a reader that may be a scan (C5). If callers share a flight, the demand of the caller that runs it
+    /// counts.
     ///
     /// # Errors
     /// As [`ReadCache::get_or_open`].
@@ -270,7 +273,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
                         return Ok(value);
                     }
                     Err(_) => {
-                        // Not an error of the store's copy: that is asked next, and its failure would be told.
+                        // Not an error of the store's copy: that one is requested next, and its failure would be
+                        // reported.
                         counts.rejected.fetch_add(1, Relaxed);
                         tracing::warn!(object = %key.object, number = key.number, "cache disk: damaged bytes, fetching again");
                         disk.forget(&key);
@@ -294,7 +298,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     /// As [`ReadCache::get_or_open`], without the disk tier: for values that have no sealed form of their own.
     ///
     /// # Errors
-    /// What `load` answered.
+    /// The error of `load`.
     pub async fn get_or_load<E, F>(&self, key: BlockKey, load: impl FnOnce() -> F) -> Result<V, E>
     where
         F: Future<Output = Result<V, E>>,
@@ -317,14 +321,14 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             .get_or_try_init(|| {
                 flew = true;
                 async {
-                    // A flight that ended between our look and our joining has left its value in memory.
+                    // A flight that ended between our lookup and our joining has left its value in memory.
                     if let Some(value) = self.get(&key) {
                         return Ok(value);
                     }
                     let value = load().await.inspect_err(|_| {
                         self.inner.counts.failures.fetch_add(1, Relaxed);
                     })?;
-                    // Before the flight ends, so that nobody finds neither.
+                    // Before the flight ends, so that every caller finds one of the two.
                     self.inner.memory.insert(key, value.clone());
                     Ok(value)
                 }
@@ -337,7 +341,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         result
     }
 
-    /// Drops every opened value of this kind from memory. What is on disk is sealed, and stays until it is pushed out.
+    /// Drops every opened value of this kind from memory. Sealed data on disk stays until it is evicted.
     pub fn forget_opened(&self) {
         self.inner.memory.clear();
     }
@@ -352,8 +356,9 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.inner.disk.as_ref().is_some_and(|disk| disk.has(key))
     }
 
-    /// Puts bytes that were sealed here on disk, as if they had been fetched: what was just written is read again sooner than anything older. Waits for
-    /// the disk, two seconds at most; what it has not taken by then is fetched when it is asked for (C3).
+    /// Writes bytes that were sealed here to disk, as if they had been fetched: new data is likely to be read again
+    /// before anything older. Waits for the disk, at most two seconds. Data that is not written by then is fetched when
+    /// needed (C3).
     pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
         if let Some(disk) = &self.inner.disk {
             let kept = disk.keep(pieces).await;
@@ -361,7 +366,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         }
     }
 
-    /// A part of a read was in the journal, before the cache: counted here beside what the cache answers.
+    /// Counts a part of a read that was in the journal, beside the cache's own answers.
     pub fn note_journal(&self) {
         self.inner.counts.journal.fetch_add(1, Relaxed);
     }
@@ -372,19 +377,20 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         Answers { journal, memory: memory_hits, disk: disk_hits, store: fetches, shared }
     }
 
-    /// Remembers the answers so far, for [`ReadCache::recent`]: called now and then. `at`: since the process started.
+    /// Records a sample of the answers for [`ReadCache::recent`]; to be called now and then. `at`: time since the
+    /// process started.
     pub fn look(&self, at: Duration) {
         let answers = self.answers();
         self.inner.window.locked().note(at, answers);
     }
 
-    /// The answers of the last minutes, and how long these were.
+    /// The answers of the last minutes, and the length of that period.
     pub fn recent(&self, at: Duration) -> (Duration, Answers) {
         let answers = self.answers();
         self.inner.window.locked().recent(at, answers)
     }
 
-    /// What was done so far, and what is held now.
+    /// Counters so far, and the current size.
     pub fn stats(&self) -> CacheStats {
         let Inner { memory, disk, counts, .. } = &*self.inner;
         CacheStats {
@@ -406,8 +412,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         }
     }
 
-    /// Brings the metrics up to date: called when they are asked for, so that a hit costs one addition. `kind` tells
-    /// siblings apart.
+    /// Updates the metrics. Called when metrics are requested, so that a hit costs only one addition. `kind`
+    /// distinguishes siblings.
     pub fn publish(&self, kind: &'static str) {
         let stats = self.stats();
         let answered = |tier: &'static str, count: u64| {
@@ -430,7 +436,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         metrics::gauge!("holdfast_cache_memory_entries", "kind" => kind).set(stats.memory_entries as f64);
     }
 
-    /// Writes out what is on its way to disk, for a warm start. Not needed for correctness (C3).
+    /// Writes pending data to disk, for a warm start. Not needed for correctness (C3).
     pub async fn close(&self) {
         if let Some(disk) = &self.inner.disk {
             disk.close().await;

@@ -11,7 +11,7 @@ fn key(number: u32) -> BlockKey {
     BlockKey { object: ObjectId { term: Term(3), member: MemberId(1), boot: 9, random }, number }
 }
 
-/// What a test's store holds: `seal`ed content that differs by key and hardly compresses.
+/// Content of a test's store: `seal`ed, different for each key, and hardly compressible.
 fn content(key: BlockKey, len: usize) -> Bytes {
     let mut dice = u64::from(key.number) + 1;
     let draw = std::iter::repeat_with(move || {
@@ -24,7 +24,7 @@ fn content(key: BlockKey, len: usize) -> Bytes {
 #[derive(Debug, PartialEq, Eq)]
 struct BadTag;
 
-/// Stands for AEAD: a trailing sum over key and content.
+/// Stands for AEAD: a trailing checksum over key and content.
 fn seal(key: BlockKey, plain: &[u8]) -> Bytes {
     let mut sealed: Vec<u8> = plain.iter().map(|byte| byte ^ 0x5a).collect();
     sealed.extend_from_slice(&tag(key, plain));
@@ -46,7 +46,7 @@ async fn read(cache: &Cache, key: BlockKey, len: usize) -> bool {
     read_for(Demand::Point, cache, key, len).await
 }
 
-/// Reads through the cache and checks what came; says whether the store was asked.
+/// Reads through the cache and checks the content. Returns whether the store was asked.
 async fn read_for(demand: Demand, cache: &Cache, key: BlockKey, len: usize) -> bool {
     let asked = AtomicUsize::new(0);
     let fetch = || async {
@@ -101,7 +101,7 @@ async fn callers_for_the_same_key_share_one_fetch() {
             })
         })
         .collect();
-    // On this runtime's one thread, each caller has run until it waits, either for the fetch or for the flight.
+    // On this runtime's single thread, each caller has run until it waits for the fetch or for the flight.
     while asked.load(Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
@@ -114,7 +114,7 @@ async fn callers_for_the_same_key_share_one_fetch() {
     }
     assert_eq!(asked.load(Relaxed), 1);
     assert_eq!((cache.stats().fetches, cache.stats().shared), (1, 63));
-    assert_eq!(cache.inner.flights.len(), 0, "nothing is kept of ended flights");
+    assert_eq!(cache.inner.flights.len(), 0, "ended flights leave nothing behind");
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn different_keys_do_not_wait_for_each_other() {
     assert!(read(&cache, key(2), 100).await);
     stuck.abort();
     assert!(stuck.await.expect_err("aborted").is_cancelled());
-    // The dropped flight holds nobody up.
+    // The dropped flight blocks nobody.
     assert!(read(&cache, key(1), 100).await);
     assert_eq!(cache.inner.flights.len(), 0);
 }
@@ -231,7 +231,7 @@ async fn what_left_memory_comes_from_disk() {
     assert_eq!((stats.rejected, stats.disk_errors), (0, 0));
 }
 
-/// More than the queue takes at once: 20 MB of parts of one buffer, as a checkpoint has them.
+/// More than the queue takes at once: 20 MB of slices of one buffer, as in a checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_made_here_is_on_disk_unasked() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -288,7 +288,7 @@ async fn filled(dir: &Path, entries: u32) {
     cache.close().await;
 }
 
-/// How many of the entries the store was asked for.
+/// Number of these entries for which the store was asked.
 async fn asked_again(cache: &Cache, entries: u32) -> u32 {
     let mut asked = 0;
     for number in 0..entries {
@@ -305,7 +305,8 @@ async fn a_restart_finds_the_disk_warm() {
     assert_eq!(asked_again(&cache, 50).await, 0, "{:?}", cache.stats());
 }
 
-/// At a start a block is read up to the first entry that is out of order. What the disk did not take at all is not asked for.
+/// At a start, a block is read up to the first entry that is out of order. Entries that the disk never took are not
+/// checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_restart_finds_what_many_stored_at_once() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -314,7 +315,7 @@ async fn a_restart_finds_what_many_stored_at_once() {
         let storing = |part: u32| {
             let disk = cache.inner.disk.clone().expect("disk tier");
             tokio::task::spawn_blocking(move || {
-                // Nothing but this: between a number and its place in the queue is little time.
+                // Nothing but this, because the time between an entry's number and its place in the queue is short.
                 for number in 0..100 {
                     let number = (round * 4 + part) * 100 + number;
                     disk.fetched(key(number), Bytes::from_static(b"sealed"), Demand::Point);
@@ -334,7 +335,7 @@ async fn a_restart_finds_what_many_stored_at_once() {
     assert_eq!(lost, 0, "of {}", stored.len());
 }
 
-/// C7: a small one is not cheap.
+/// C7: a small entry is not cheap.
 #[test]
 fn c7_an_entry_counts_as_what_it_takes_on_disk() {
     use foyer::Code;
@@ -346,7 +347,7 @@ fn c7_an_entry_counts_as_what_it_takes_on_disk() {
     assert_eq!(units, [1, 1, 2, 33]);
 }
 
-/// C5: 200 MB go by, three times the disk.
+/// C5: scans 200 MB, three times the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c5_what_is_on_disk_survives_a_scan_of_several_times_the_disk() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -385,7 +386,8 @@ async fn c5_a_small_scan_is_warm_once_it_was_fetched_twice() {
     }
 }
 
-/// C7: uploads of three times the disk, and some that are read now and then. Without a disk read in between they would be pushed out.
+/// C7: uploads of three times the disk, and some entries that are read now and then. Without reads from disk in
+/// between, they would be evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -403,10 +405,10 @@ async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() 
         settle(&cache).await;
     }
     let CacheStats { kept_bytes, rewritten_bytes, .. } = cache.stats();
-    assert!(kept_bytes > 2 * DISK_BYTES, "{kept_bytes}: the disk was not written round");
+    assert!(kept_bytes > 2 * DISK_BYTES, "{kept_bytes}: the disk was not filled more than once");
     assert!(
         (1..=kept_bytes / 4).contains(&rewritten_bytes),
-        "{rewritten_bytes}: each is written again once or so in half a turn"
+        "{rewritten_bytes}: each is written again about once per half of the disk"
     );
     cache.close().await;
     let cache = on_disk(dir.path()).await;
@@ -420,7 +422,7 @@ async fn a_wiped_directory_costs_fetches_only() {
     std::fs::remove_dir_all(dir.path().join("blocks")).expect("wipe");
     let cache = on_disk(dir.path()).await;
     assert_eq!(asked_again(&cache, 50).await, 50);
-    // And while it runs: whatever is served is right, which `read` checks.
+    // The same while the cache runs: `read` checks that everything it serves is right.
     settle(&cache).await;
     std::fs::remove_dir_all(dir.path()).expect("wipe");
     for _ in 0..3 {
@@ -453,7 +455,7 @@ async fn damaged_files_cost_fetches_only() {
     }
 }
 
-/// Foyer's own checksums aside, bytes from disk are opened like any others (C2).
+/// Apart from foyer's own checksums, bytes from disk are opened like any others (C2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sealed_bytes_from_disk_are_not_trusted() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -469,7 +471,7 @@ async fn sealed_bytes_from_disk_are_not_trusted() {
     disk.settle().await;
     cache.inner.memory.clear();
     for number in [5, 6] {
-        assert!(!read(&cache, key(number), LEN).await, "the good bytes took the bad ones' place");
+        assert!(!read(&cache, key(number), LEN).await, "the good bytes replaced the bad ones");
     }
 }
 
@@ -498,7 +500,7 @@ async fn a_directory_that_cannot_be_used_is_done_without() {
         assert!(read(&cache, key(1), 100).await);
         cache.close().await;
     }
-    assert_eq!(std::fs::read_to_string(&file).expect("read"), "in the way", "what is not ours stays");
+    assert_eq!(std::fs::read_to_string(&file).expect("read"), "in the way", "files of others stay");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

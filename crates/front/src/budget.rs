@@ -1,9 +1,11 @@
-//! What is in flight, in bytes and in number: counted per connection without a lock, and drawn from the gateway's pool only beyond the connection's floor.
+//! Limits on bytes and requests in flight. Each connection counts its own without a lock, and draws from the gateway's
+//! pool only beyond its guaranteed share (floor).
 //!
-//! P1  A request waits for its place last, with everything else of it paid for. So whoever has a place runs: no place is held while another one, or bytes,
-//!     are waited for, and each comes back when an operation ends that waits for nothing here.
-//! P2  Of unsent replies, what no charge covers (replies to requests that hold no bytes, heads of the others) is counted by what is left of it. Where that is
-//!     as much as may be, the connection begins nothing more until its client has taken some; only what runs already adds its own, a few bytes each.
+//! P1  A request takes its place last, after everything else is charged. So a request with a place runs: it never waits
+//!     for another place or for bytes, and its place is returned when an operation ends that waits for nothing here.
+//! P2  Unsent replies that no charge covers (replies to requests without bytes, and headers of others) are counted by
+//!     their unsent bytes. At the limit, the connection begins nothing more until its client has read some. Only the
+//!     requests that already run add their replies, a few bytes each.
 
 use super::limits::FrontLimits;
 use std::collections::VecDeque;
@@ -13,10 +15,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One permit of the pool, in bytes: permits are counted in 32 bits.
+/// One permit of the pool, in bytes. Permits are counted in 32 bits.
 const UNIT_BYTES: u64 = 4096;
 
-/// What all connections share beyond their floors.
+/// The pool that all connections share beyond their floors.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     permits: Arc<Semaphore>,
@@ -31,13 +33,13 @@ impl Pool {
         Self { permits: Arc::new(Semaphore::new(units as usize)), units, places: Arc::new(Semaphore::new(places)) }
     }
 
-    /// Bytes that are drawn now.
+    /// Bytes in use now.
     pub(super) fn drawn_bytes(&self) -> u64 {
         (u64::from(self.units) - self.permits.available_permits() as u64) * UNIT_BYTES
     }
 }
 
-/// What one request holds. Gives back to the pool when dropped, to the connection through [`Ledger::settle`].
+/// The bytes of one request. Returned to the pool when dropped, and to the connection by [`Ledger::settle`].
 #[derive(Debug, Default)]
 pub(super) struct Charge {
     bytes: u64,
@@ -45,23 +47,23 @@ pub(super) struct Charge {
     shared: Option<OwnedSemaphorePermit>,
 }
 
-/// The place of one request that runs. Gives back to the pool when dropped.
+/// The place of one running request. Returned to the pool when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     #[allow(dead_code, reason = "held for its drop, which gives it back")]
     shared: Option<OwnedSemaphorePermit>,
 }
 
-/// A reply that is encoded, and what paid for it.
+/// An encoded reply, and the charge that covers it.
 struct Unsent {
-    /// Where it begins and ends among the bytes of all replies.
+    /// Its start and end among the bytes of all replies.
     from: u64,
     upto: u64,
     charge: Charge,
 }
 
 impl Unsent {
-    /// Bytes of it that wait and are paid for, where so many in total were sent.
+    /// Its unsent bytes that the charge covers, if `sent` bytes in total were sent.
     fn covered(&self, sent: u64) -> u64 {
         (self.upto - sent.clamp(self.from, self.upto)).min(self.charge.bytes)
     }
@@ -78,9 +80,9 @@ pub(super) struct Ledger {
     waiting: Option<(u64, Acquire)>,
     floor_requests: usize,
     waiting_place: Option<Acquire>,
-    /// Replies that were paid for, oldest first: their charges are held until they were sent.
+    /// Replies with a charge, oldest first. Their charges are held until they are sent.
     unsent: VecDeque<Unsent>,
-    /// What these charges cover while nothing of their replies was sent.
+    /// The bytes that these charges cover before any of their replies is sent.
     covered: u64,
     unpaid_max: u64,
 }
@@ -101,10 +103,10 @@ impl Ledger {
         }
     }
 
-    /// Charges `bytes`, now or later. Pending: over the connection's bound (then something of its own must end first), or over the
-    /// pool (then `cx` is woken). To be called again with the same number until it is ready.
+    /// Charges `bytes`, now or later. Pending: over the connection's bound (then one of its requests must end first),
+    /// or over the pool (then `cx` is woken). Call it again with the same number until it is ready.
     pub(super) fn poll_charge(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<Charge> {
-        // A lone request always gets through, however large the charge is: the bound may be no smaller than one request.
+        // A lone request always passes, even if its charge exceeds the bound.
         if self.used > 0 && self.used.saturating_add(bytes) > self.bound {
             self.waiting = None;
             return Poll::Pending;
@@ -132,7 +134,7 @@ impl Ledger {
         Poll::Ready(Charge { bytes, shared })
     }
 
-    /// Charges `bytes` now or not at all, without a place in the queue for the pool.
+    /// Charges `bytes` now or not at all, without waiting for the pool.
     pub(super) fn try_charge(&mut self, bytes: u64) -> Option<Charge> {
         let used = self.used.saturating_add(bytes);
         if self.used > 0 && used > self.bound {
@@ -147,8 +149,9 @@ impl Ledger {
         Some(Charge { bytes, shared })
     }
 
-    /// A place for one request more of a connection that runs so many, now or later. Pending: over the connection's floor, and none is free; `cx` is woken for
-    /// the next. To be called again until it is ready, or given up by [`Ledger::want_no_place`].
+    /// A place for one more request of a connection that runs `running`, now or later. Pending: over the connection's
+    /// floor, and no place is free; `cx` is woken for the next one. Call it again until it is ready, or give up by
+    /// [`Ledger::want_no_place`].
     pub(super) fn poll_place(&mut self, cx: &mut Context<'_>, running: usize) -> Poll<Place> {
         if let Some(place) = self.try_place(running) {
             self.waiting_place = None;
@@ -162,26 +165,27 @@ impl Ledger {
         Poll::Ready(Place { shared })
     }
 
-    /// A place now or not at all, without one in the queue for them.
+    /// A place now or not at all, without waiting.
     pub(super) fn try_place(&self, running: usize) -> Option<Place> {
         if running < self.floor_requests {
             return Some(Place { shared: None });
         }
-        // Where somebody waits none is free: what comes back is theirs.
+        // If another connection waits, none is free: returned places go to the waiting ones.
         self.pool.places.clone().try_acquire_owned().ok().map(|permit| Place { shared: Some(permit) })
     }
 
-    /// Nothing is to be begun now: a place that came meanwhile is another's (P1).
+    /// Nothing is to be begun now: a place that became free goes to another connection (P1).
     pub(super) fn want_no_place(&mut self) {
         self.waiting_place = None;
     }
 
-    /// A request is over and nothing of it is held any more.
+    /// A request is over and holds nothing any more.
     pub(super) fn settle(&mut self, charge: Charge) {
         self.used -= charge.bytes;
     }
 
-    /// A request's reply is encoded, as the last one, in the bytes `from..upto` of all replies; the request is over once it was sent.
+    /// A request's reply is encoded as the last one, in the bytes `from..upto` of all replies. The request is over once
+    /// these are sent.
     pub(super) fn settle_at(&mut self, from: u64, upto: u64, charge: Charge) {
         if charge.bytes > 0 {
             let reply = Unsent { from, upto, charge };
@@ -190,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// So many bytes in total were sent.
+    /// `total` bytes have been sent so far.
     pub(super) fn sent(&mut self, total: u64) {
         while self.unsent.front().is_some_and(|reply| reply.upto <= total) {
             if let Some(reply) = self.unsent.pop_front() {
@@ -200,14 +204,14 @@ impl Ledger {
         }
     }
 
-    /// P2: whether a request may begin, where `queued` bytes in total were encoded and `sent` of them sent.
+    /// P2: whether a request may begin, if `queued` bytes in total were encoded and `sent` of them sent.
     pub(super) fn may_answer(&self, sent: u64, queued: u64) -> bool {
         self.unpaid(sent, queued) < self.unpaid_max
     }
 
-    /// Bytes that wait and that no charge covers.
+    /// Unsent bytes that no charge covers.
     fn unpaid(&self, sent: u64, queued: u64) -> u64 {
-        // Replies stand one behind the other, so a part can have been sent of the first only.
+        // Replies are sent in order, so only the first one can be partly sent.
         let uncovered = self.unsent.front().map_or(0, |first| first.covered(first.from) - first.covered(sent));
         queued - sent - (self.covered - uncovered)
     }
@@ -271,17 +275,17 @@ mod tests {
         let mut ledger = Ledger::new(&limits, Pool::new(&limits));
         let most = limits.unpaid_bytes();
         assert!(ledger.may_answer(0, most - 1) && !ledger.may_answer(0, most) && ledger.may_answer(1, most));
-        // Behind 16 bytes that nobody paid for a reply of 1040, of which 1000 are paid for.
+        // After 16 unpaid bytes comes a reply of 1040 bytes, of which 1000 are paid for.
         let paid = charge(&mut ledger, 1000).unwrap();
         ledger.settle_at(16, 1056, paid);
         for (sent, unpaid) in [(0, 56), (16, 40), (26, 30), (56, 0), (1055, 0)] {
             assert_eq!(ledger.unpaid(sent, 1056), unpaid, "{sent} sent");
         }
-        // The rest of a reply that was large covers nothing but itself.
+        // The rest of a large reply covers nothing but itself.
         assert_eq!(ledger.unpaid(1055, 1100), 44);
         ledger.sent(1056);
         assert_eq!(ledger.unpaid(1056, 1100), 44);
-        // Nor does a charge that is larger than its reply, or a reply behind it.
+        // Neither does a charge that is larger than its reply, nor a reply behind it.
         for from in [1100, 1200] {
             let paid = charge(&mut ledger, 4096).unwrap();
             ledger.settle_at(from, from + 50, paid);
@@ -307,18 +311,18 @@ mod tests {
         assert!(place(&mut first, 3).is_none() && first.try_place(3).is_none());
         let floor = place(&mut second, 0).unwrap();
         assert!(place(&mut second, 1).is_none());
-        // The first has waited longer.
+        // The first one has waited longer.
         held.pop();
         assert!(place(&mut second, 1).is_none() && second.try_place(1).is_none());
         held.push(place(&mut first, 2).unwrap());
-        // It waits again, and then has nothing to begin: what comes is the other's.
+        // It waits again, and then has nothing to begin: the place goes to the other one.
         assert!(place(&mut first, 3).is_none());
         held.pop();
         let kept = place(&mut second, 1).unwrap();
         assert!(place(&mut first, 3).is_none());
         drop((floor, kept));
         first.want_no_place();
-        assert!(place(&mut second, 1).is_some(), "P1: nobody keeps a place that he does not use");
+        assert!(place(&mut second, 1).is_some(), "P1: no connection keeps a place that it does not use");
         drop((first, second, held));
         assert_eq!(pool.places.available_permits(), 2);
     }

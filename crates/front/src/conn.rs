@@ -1,20 +1,21 @@
-//! One connection in transmission: one task that reads, runs and answers; no task per request.
+//! One connection in transmission: one task that reads, runs requests and answers; no task per request.
 //!
 //! ```text
 //!   socket ─▶ Input ─▶ RequestDecoder ─▶ begin ──ready──▶ ReplyQueue ─▶ socket
 //!                                          └─pending─▶ running ──┘
 //! ```
 //!
-//! Why no task per request: measured with a device that answers from another task, 5000 writes of 4 KiB, this way makes 3 system calls
-//! per request at depth 1 (receive, send, wait) and 0.36 at depth 32; with a task per request it was 5.1 and 4.4, most of them to wake threads.
+//! No task per request, because it costs system calls: 3 per request at depth 1 and 0.36 at depth 32, instead of 5.1
+//! and 4.4 (measured with 5000 writes of 4 KiB and a device that answers from another task).
 //!
 //! C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
-//! C2  Nothing begins after the connection was declared closed, and nothing is answered then (R8).
-//! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held. The place of a request
-//!     comes last, when nothing but its beginning is left (P1 of the budget). Small replies, which nobody pays for, are bounded by what is left of them (P2).
-//! C4  When the task ends, its operations are dropped before its place in the slot is given back (S1).
-//! C5  A read that cannot be answered at any gateway holds nothing but its own place, beside the running ones, until it can be or the connection ends.
-//! C6  A connection that is drained begins nothing more, and ends as if the client had said goodbye: what has begun is answered first.
+//! C2  After the connection is declared closed, nothing begins and nothing is answered (R8).
+//! C3  Requests and the bytes of requests and unsent replies are charged to the ledger before they are held. A request
+//!     takes its place last, just before it begins (P1 of the budget). Unpaid small replies are limited by their unsent
+//!     bytes (P2).
+//! C4  When the task ends, its operations are dropped before its place in the slot is returned (S1).
+//! C5  A read that no gateway can answer holds only a place outside the running requests until it can be answered.
+//! C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had disconnected.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
@@ -41,22 +42,22 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant as At, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Pieces of one vectored write at most.
+/// Maximum number of pieces of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Replies are sent when so much waits, even if more requests stand in the buffer.
+/// Replies are sent once this much waits, even if more requests are in the buffer.
 const FLUSH_BYTES: usize = 256 << 10;
-/// Requests that are begun before other tasks get their turn: small ones that are answered at once could go on for long.
+/// Requests that are begun before other tasks get their turn: small ones that complete at once could go on for long.
 const TURN_REQUESTS: usize = 1024;
-/// What an extent takes, in the device's answer as on the wire.
+/// Memory of an extent in the device's answer, and on the wire.
 const EXTENT_BYTES: usize = size_of::<Extent>();
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
-    /// NBD_CMD_DISC, all done.
+    /// NBD_CMD_DISC, and all is answered.
     #[error("the client left")]
     Left,
-    /// End of file without a goodbye.
+    /// End of file without NBD_CMD_DISC.
     #[error("the client is gone")]
     Gone,
     /// C2.
@@ -68,10 +69,10 @@ pub(super) enum End {
     /// [`DeviceError::Disconnect`].
     #[error("the device asked for it")]
     Device,
-    /// Neither sends what it announced nor takes what it asked for.
+    /// It neither sends the announced payload nor takes its replies.
     #[error("the client stalls")]
     Stalled,
-    /// Not NBD any more.
+    /// No longer valid NBD.
     #[error("the client broke the protocol: {0}")]
     Protocol(#[from] ProtocolError),
     /// The socket failed.
@@ -79,18 +80,18 @@ pub(super) enum End {
     Socket(#[from] io::Error),
 }
 
-/// What a connection serves, and what may end it from outside.
+/// The connection's device, and what may end it from outside.
 pub(super) struct Served {
     pub(super) device: Arc<dyn Device>,
     pub(super) read_only: bool,
     pub(super) negotiated: Negotiated,
-    /// The export's own, and the connection's (a newer generation, shutdown).
+    /// The export's token, and the connection's (a newer generation, shutdown).
     pub(super) closed: [CancellationToken; 2],
     /// C6.
     pub(super) draining: CancellationToken,
 }
 
-/// What to remember of a request until it is answered.
+/// State of a request until it is answered.
 #[derive(Clone, Copy)]
 struct Asked {
     to: ReplyTo,
@@ -115,19 +116,19 @@ enum Outcome {
 
 struct Running {
     asked: Asked,
-    /// Number of the try, from 0.
+    /// Number of the attempt, from 0.
     tries: u32,
     charge: Charge,
-    /// Given back with the end of the operation, before its answer is sent.
+    /// Returned at the end of the operation, before its answer is sent.
     _place: Place,
     work: Work,
 }
 
-/// A request that is decoded and not begun yet.
+/// A request that is decoded but not begun yet.
 struct Held {
     request: Request,
     cost: u64,
-    /// Paid for: it waits for its place, else for its charge.
+    /// Charged: the request waits for its place. `None`: it waits for its charge.
     charge: Option<Charge>,
 }
 
@@ -152,17 +153,17 @@ impl Future for Running {
     }
 }
 
-/// What to do about the buffer.
+/// What the reader of the buffer needs next.
 enum Intake {
     /// More bytes are needed.
     Hungry,
-    /// Something else must happen first: a request must end, or bytes must be given back.
+    /// Something else must happen first: a request must end, or bytes must be returned.
     Blocked,
-    /// The client said goodbye.
+    /// The client sent NBD_CMD_DISC.
     Over,
 }
 
-/// What a peer had outstanding at the last tick, for finding out that it stalls.
+/// The peer's outstanding work at the last tick, to detect that it stalls.
 #[derive(Default)]
 struct Watch {
     received: u64,
@@ -177,21 +178,21 @@ pub(super) struct Connection<'a, S> {
     input: Input,
     decoder: RequestDecoder,
     held: Option<Held>,
-    /// Paid for, for the payload that is being received.
+    /// The charge of the payload that is being received.
     awaited: Option<Charge>,
     open: bool,
     running: FuturesUnordered<Running>,
     /// C5.
     parked: Parked<At, Asked>,
-    /// Those of the running that are asked again.
+    /// How many of the running reads are retries.
     again: usize,
-    /// For the next of the parked.
+    /// For the next parked read.
     alarm: Pin<Box<Sleep>>,
     replies: ReplyQueue,
     ledger: Ledger,
     served: Served,
     closing: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
-    /// Until the drain has begun.
+    /// `None` once the drain has begun.
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     style: HeaderStyle,
     requests_max: usize,
@@ -206,7 +207,7 @@ pub(super) struct Connection<'a, S> {
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
-    /// `input` holds what was read behind the handshake.
+    /// `input` holds what was read after the handshake.
     pub(super) fn new(
         socket: &'a mut S,
         input: Input,
@@ -247,7 +248,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// Serves until the end. Dropping the future drops all that runs (C4).
+    /// Serves until the end. Dropping the future drops all running operations (C4).
     pub(super) async fn serve(mut self) -> End {
         poll_fn(|cx| match self.poll(cx) {
             Ok(()) => Poll::Pending,
@@ -281,10 +282,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// Begins a parked read whose time has come; whether it did. `cx` is woken for the next.
+    /// Begins a parked read whose pause is over, and returns whether it did. `cx` is woken for the next.
     fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         loop {
-            // The end of one of them comes back here, and so does what the client takes.
+            // The end of a retry wakes this again, and so does progress of the client.
             if self.again >= AGAIN_MAX || self.running.len() >= self.requests_max || !self.may_answer() {
                 return Ok(false);
             }
@@ -326,7 +327,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 Intake::Over if self.running.is_empty() && self.replies.is_empty() => {
                     return Err(if self.leaving.is_none() { End::Drained } else { End::Left });
                 }
-                // What was sent gave bytes back.
+                // Sending has returned bytes.
                 Intake::Blocked if self.sent > before => {}
                 Intake::Over | Intake::Blocked => return Ok(()),
                 Intake::Hungry => match self.receive(cx) {
@@ -343,7 +344,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         pin!(self.socket.read_buf(&mut self.input.bytes)).poll(cx)
     }
 
-    /// Bytes of all replies that were encoded.
+    /// Bytes of all replies encoded so far.
     fn queued(&self) -> u64 {
         self.sent + self.replies.len() as u64
     }
@@ -352,7 +353,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.ledger.may_answer(self.sent, self.queued())
     }
 
-    /// Begins what stands in the buffer, as far as C3 allows.
+    /// Begins the requests in the buffer, as far as C3 allows.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             let beyond = self.parked.len().saturating_sub(PARKED_MAX);
@@ -430,7 +431,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     fn begin(&mut self, request: Request, charge: Charge, place: Place, cx: &mut Context<'_>) -> Result<(), End> {
         self.turn += 1;
-        // C2: as late as can be.
+        // C2: checked as late as possible.
         if self.is_closed() {
             return Err(End::Closed);
         }
@@ -446,7 +447,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let device = self.served.device.clone();
         let (kind, narrow, work) = match command {
             Command::Flush => (Kind::Flush, false, Work::Plain(device.flush())),
-            // Nothing to do, which every device can do.
+            // Every device can do nothing.
             _ if len == 0 => {
                 self.replies.ok(to);
                 self.settle_at_end(from, charge);
@@ -468,14 +469,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 (Kind::Trim, false, Work::Plain(work))
             }
             Command::Cache => {
-                // A hint: of one beyond 32 bits the first part is enough.
+                // A hint: if it is longer than 32 bits, the first part is enough.
                 let len = u32::try_from(len).unwrap_or(!511);
                 (Kind::Cache, false, Work::Plain(device.cache(offset, len)))
             }
             Command::BlockStatus { one } => {
                 (Kind::BlockStatus, one, Work::Status(device.block_status(offset, len, extents_most(len, one))))
             }
-            // Neither comes here: the one ends the intake, the other never passes its check.
+            // Neither gets here: one ends the intake, the other never passes its check.
             Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         let asked = Asked { to, len, kind, narrow, since: Instant::now() };
@@ -483,7 +484,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn run(&mut self, mut running: Running, cx: &mut Context<'_>) -> Result<(), End> {
-        // C1: begun here and now. What ends at once costs no queue, what does not is polled again from there.
+        // C1: begun here. An operation that completes at once needs no queue; any other is polled again from the queue.
         match Pin::new(&mut running).poll(cx) {
             Poll::Ready(finished) => self.finish(finished),
             Poll::Pending => {
@@ -503,7 +504,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Ok(Outcome::Read(parts)) => {
                 let found: u64 = parts.iter().map(ReadPart::len).sum();
                 if found != len {
-                    // R9: too much or too little is not what was stored. Nothing else is known about it, so R8 closes.
+                    // R9: data of a wrong length is not what was stored. Nothing else is known about it, so R8 closes.
                     tracing::error!(
                         offset = to.offset,
                         found,
@@ -516,7 +517,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
             Ok(Outcome::Status(extents)) => self.replies.block_status(to, len, &extents, narrow),
             Err(DeviceError::Unreadable) if kind == Kind::Read => {
-                // C5: it holds no bytes while it waits, its own or the pool's.
+                // C5: it holds no bytes while it waits, neither its own nor the pool's.
                 self.ledger.settle(charge);
                 self.parked.keep(At::now(), asked, tries);
                 return Ok(());
@@ -536,13 +537,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(())
     }
 
-    /// What was charged is held until the reply that was encoded from there on has been sent.
+    /// Holds the charge until the reply that was encoded from there on has been sent.
     fn settle_at_end(&mut self, from: u64, charge: Charge) {
         let upto = self.queued();
         self.ledger.settle_at(from, upto, charge);
     }
 
-    /// Sends as much as the socket takes. Many replies leave in one system call.
+    /// Sends as much as the socket takes. Many replies go out in one system call.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         while !self.replies.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
@@ -565,7 +566,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(())
     }
 
-    /// Once per stall timeout: whoever holds bytes must have moved some since the last time.
+    /// Called once per stall timeout: a connection that holds bytes must have moved some since the last call.
     fn check_stall(&mut self) -> Result<(), End> {
         let queued = self.queued();
         let last = std::mem::replace(
@@ -589,7 +590,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
-/// Extents that an answer about `len` bytes has at most: none is shorter than a sector.
+/// Maximum number of extents in an answer about `len` bytes: none is shorter than a sector.
 fn extents_most(len: u64, one: bool) -> usize {
     if one { 1 } else { (len / SECTOR_BYTES).min(EXTENTS_PER_REPLY_MAX as u64) as usize }
 }

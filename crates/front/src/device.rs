@@ -1,7 +1,7 @@
-//! What the NBD front serves: a [`Device`] per opened export, found through [`Exports`].
+//! The interface that the NBD front serves: a [`Device`] for each open export, found through [`Exports`].
 //!
-//! The front checks every request against [`Device::size`], the 512-byte alignment and the request's own flags before it calls
-//! a device; a device may rely on that, and must not crash where it was not so.
+//! Before it calls a device, the front checks every request against [`Device::size`], the 512-byte alignment and the
+//! request's own flags. A device may rely on that, but must not crash if it is violated.
 
 use super::measure::Kind;
 use bytes::Bytes;
@@ -14,26 +14,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// One opened export of one connection. The front drops its `Arc` only after the connection's last request has ended, so
-/// an implementation that makes one object per [`Exports::open`] may release what belongs to the connection in `Drop`.
+/// One open export of one connection. The front drops its `Arc` only after the connection's last request has ended. So
+/// an implementation that makes one object per [`Exports::open`] may release the connection's resources in `Drop`.
 ///
-/// All operations of one connection run at the same time and may finish in any order; the front begins them (calls the method and
-/// polls the future for the first time) in the order of the wire.
+/// All operations of one connection run concurrently and may finish in any order. The front begins them (calls the
+/// method and polls the future for the first time) in the order of the wire.
 ///
-/// **Cancellation.** The front drops a future unfinished when its connection ends. By then the operation MUST either have its place in
-/// the set's one order already, or never get one: nothing may enter the queue of the sequencer after the drop. The front relies on it
-/// to keep a request of an abandoned connection from being executed after its retry.
+/// **Cancellation.** If a connection ends, the front drops its unfinished futures. By then the operation MUST either
+/// have its position in the set's single order already, or never get one: nothing may enter the sequencer's queue after
+/// the drop. The front relies on this so that a request of an abandoned connection is never executed after its retry.
 pub trait Device: Send + Sync + 'static {
     /// Size in bytes, a multiple of 512. May change while the device is open; 0 once the volume is deleted.
     fn size(&self) -> u64;
 
-    /// Reads `len` bytes (1 to 32 MiB). The parts MUST add up to exactly `len`. R3: the read lease is checked after the data is there.
+    /// Reads `len` bytes (1 to 32 MiB). The parts MUST add up to exactly `len`. R3: the read lease is checked once the
+    /// data has arrived.
     fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>>;
 
-    /// Writes `data` (1 byte to 32 MiB). R1: returns `Ok` only once durable; hence `fua` asks for nothing more.
+    /// Writes `data` (1 byte to 32 MiB). R1: returns `Ok` only once the data is durable, so `fua` adds nothing.
     fn write(self: Arc<Self>, offset: u64, data: Bytes, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>>;
 
-    /// Makes `len` bytes (1 to 4 GiB − 512) read as zeroes. `punch`: may give the space back. R1 as for a write.
+    /// Makes `len` bytes (1 to 4 GiB − 512) read as zeroes. `punch`: may free the space. R1 as for a write.
     fn zero(
         self: Arc<Self>,
         offset: u64,
@@ -42,25 +43,26 @@ pub trait Device: Send + Sync + 'static {
         fua: bool,
     ) -> BoxFuture<'static, Result<(), DeviceError>>;
 
-    /// Whether [`Device::zero`] costs far less than writing as many zeroes. Where not, the front answers ENOTSUP to a request with
-    /// the FAST_ZERO flag, without calling `zero`.
+    /// Whether [`Device::zero`] costs far less than writing the zeroes. If not, the front answers ENOTSUP to a request
+    /// with the FAST_ZERO flag, without calling `zero`.
     fn zero_is_fast(&self, punch: bool) -> bool;
 
-    /// Gives back the space of `len` bytes (1 to 4 GiB − 512). R1 as for a write.
+    /// Frees the space of `len` bytes (1 to 4 GiB − 512). R1 as for a write.
     fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>>;
 
     /// Returns once every write that was answered before the call is durable. R1: nothing is left to wait for.
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 
-    /// Returns once everything that was handed in before the call, by whatever connection of this epoch, has its outcome, and reads show it. The front calls
-    /// it where a connection takes the place of an older one (S4 of the slots) and bounds the time.
+    /// Returns once every request that any connection of this epoch has passed in before the call has its outcome, and
+    /// reads show it. The front calls it if a connection replaces an older one (S4 of the slots), and limits the time.
     fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 
     /// Hint that the range will be read soon (1 byte to 4 GiB − 512). May do nothing.
     fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>>;
 
-    /// What is allocated, from `offset` on. At least one extent, none empty; together at most `len` bytes (they may be less: the client
-    /// asks again), at most `extents_max` of them. Neighbours of the same kind SHOULD be one.
+    /// The allocation status from `offset` on: at least one extent, none empty, at most `extents_max` of them. Together
+    /// they cover at most `len` bytes (if less, the client asks again). Adjacent extents of the same kind SHOULD be
+    /// merged.
     fn block_status(
         self: Arc<Self>,
         offset: u64,
@@ -69,35 +71,38 @@ pub trait Device: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>>;
 }
 
-/// Why a device did not do what was asked. R8: an error that a client gets to see may suspend its pool for good.
+/// Why a device did not carry out a request. R8: an error that reaches a client may suspend its pool for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The request is wrong in itself: answered EINVAL.
+    /// The request itself is wrong: answered with EINVAL.
     #[error("invalid request")]
     Invalid,
-    /// Beyond the end of the device: answered ENOSPC (a read: EINVAL).
+    /// Beyond the end of the device: answered with ENOSPC (a read: EINVAL).
     #[error("beyond the end of the device")]
     OutOfRange,
-    /// Not allowed on this export: answered EPERM.
+    /// Not allowed on this export: answered with EPERM.
     #[error("not permitted")]
     NotPermitted,
-    /// This device cannot do that: answered ENOTSUP.
+    /// This device cannot do that: answered with ENOTSUP.
     #[error("not supported")]
     NotSupported,
-    /// Another owner holds the set, for good: answered EIO. The one error that R8 allows for a request that is right in itself.
+    /// Another owner holds the set, permanently: answered with EIO. It is the only error that R8 allows for a correct
+    /// request.
     #[error("another owner holds the set")]
     Fenced,
-    /// What a read asks for cannot be read now, here or at any other gateway: an object is missing, or not what was written (R9). Neither answered nor closed
-    /// (R8): the front gives back what the request holds and asks again, with growing pauses, for as long as the connection lasts. For reads only.
-    #[error("found nothing that can be read there, at whichever gateway")]
+    /// No gateway can read this data now: an object is missing or damaged (R9). The read gets no answer, and the
+    /// connection is not closed (R8). The front releases the request's memory and retries with growing pauses, as long
+    /// as the connection lasts. Only for reads.
+    #[error("no gateway can read this data now")]
     Unreadable,
-    /// Everything else (shutdown, hand-over, lost leadership, no quorum, unknown outcome): the connection is closed unanswered (R8).
+    /// Everything else (shutdown, hand-over, lost leadership, no quorum, unknown outcome): the connection is closed
+    /// unanswered (R8).
     #[error("the connection must be closed unanswered")]
     Disconnect,
 }
 
 impl DeviceError {
-    /// The error that a client gets to see.
+    /// The error for the client.
     pub(super) fn errno(self, kind: Kind) -> Errno {
         match self {
             DeviceError::Invalid => Errno::Invalid,
@@ -105,16 +110,16 @@ impl DeviceError {
             DeviceError::OutOfRange => Errno::Invalid,
             DeviceError::NotPermitted => Errno::NotPermitted,
             DeviceError::NotSupported => Errno::NotSupported,
-            // The last two never come here; were they to, an I/O error would be the truth.
+            // The last two are never answered. If one were, an I/O error would be the correct answer.
             DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
         }
     }
 }
 
-/// Who is at the other end.
+/// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP connection from there.
+    /// A TCP connection from this address.
     Tcp(SocketAddr),
     /// A connection through a Unix socket.
     Unix,
@@ -129,31 +134,32 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// A connection, as [`Exports`] gets to know it.
+/// A connection, as [`Exports`] sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnInfo {
     /// Number of the connection, unique within this process.
     pub id: u64,
-    /// Who is at the other end.
+    /// The remote end.
     pub peer: Peer,
 }
 
-/// An export that was opened for one connection.
+/// An export that is open for one connection.
 pub struct OpenedExport {
-    /// What to serve.
+    /// The device to serve.
     pub device: Arc<dyn Device>,
     /// When cancelled, the front closes the connection at once, unanswered (R8), and begins no further request.
     pub closed: CancellationToken,
-    /// When cancelled, the front begins no further request, answers what has begun, and closes the connection then.
+    /// When cancelled, the front begins no further request, answers those that have begun, and then closes the
+    /// connection.
     pub draining: CancellationToken,
-    /// Epoch of the lease that the connection was opened under. Orders generations of a slot over leases: a connection of a later epoch
-    /// replaces one of an earlier epoch, whatever their generations.
+    /// Epoch of the lease under which the connection was opened. It orders the generations of a slot across leases: a
+    /// connection of a later epoch replaces one of an earlier epoch, whatever their generations.
     pub epoch: Epoch,
     /// Writes are refused before they reach the device, as on a snapshot's export.
     pub read_only: bool,
 }
 
-/// An export as it is described without opening it.
+/// The description of an export that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Size in bytes.
@@ -164,28 +170,28 @@ pub struct ExportInfo {
     pub description: String,
 }
 
-/// Why an export was not opened. Only ever seen during the handshake, so it is no error in the sense of R8.
+/// Why an export was not opened. It is sent only during the handshake, so it is no error in the sense of R8.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What the client can make of it.
+    /// The kind, for the client.
     pub kind: RefusalKind,
-    /// For people: why, and where to go instead. At most 4096 bytes are sent. Must not repeat a token.
+    /// For people: the reason, and where to go instead. At most 4096 bytes are sent. Must not contain a token.
     pub message: String,
 }
 
-/// What a client can make of a [`Refusal`].
+/// The kind of a [`Refusal`], from which a client decides what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// There is no such set or volume: NBD_REP_ERR_UNKNOWN.
     Unknown,
-    /// Not with this token, or not without one; held by another: NBD_REP_ERR_POLICY.
+    /// Wrong token, or no token, or held by another owner: NBD_REP_ERR_POLICY.
     NotPermitted,
-    /// Served elsewhere, or not now; ask again or elsewhere: NBD_REP_ERR_SHUTDOWN.
+    /// Served elsewhere, or not available now; ask again or elsewhere: NBD_REP_ERR_SHUTDOWN.
     NotHere,
 }
 
-/// Where devices come from: the wiring between connections and sets.
+/// The source of devices: connects NBD connections with sets.
 pub trait Exports: Send + Sync + 'static {
     /// Names and descriptions for NBD_OPT_LIST: plain exports only, never a token. The front sends the first 1024.
     fn list(&self) -> Vec<(ExportName, String)>;
@@ -193,7 +199,7 @@ pub trait Exports: Send + Sync + 'static {
     /// Describes an export for NBD_OPT_INFO. MUST NOT take a lease or change anything.
     fn describe(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>>;
 
-    /// Opens an export for a connection that is about to begin transmission. Dropping the future gives up. The front calls it before
-    /// the slot's older generation is closed: a refused connection must not disturb the one that is there.
+    /// Opens an export for a connection that is about to begin transmission. Dropping the future cancels it. The front
+    /// calls this before it closes the slot's older connection: a refused connection must not disturb the existing one.
     fn open(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<OpenedExport, Refusal>>;
 }

@@ -1,4 +1,4 @@
-//! The handshake of one connection: carries questions from the protocol to `Exports` and answers back.
+//! The handshake of one connection: passes the protocol's questions to `Exports`, and its answers back.
 
 use super::conn::Served;
 use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
@@ -12,7 +12,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-/// Why a handshake led to no transmission.
+/// Why a handshake did not lead to transmission.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unserved {
     #[error("the client left")]
@@ -40,11 +40,11 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
     (reason, &refusal.message)
 }
 
-/// Opens the export and takes its slot: all older connections of the slot have ended when this returns (S1), and what they handed in under this epoch has its
-/// outcome (S4).
+/// Opens the export and takes its slot. When this returns, all older connections of the slot have ended (S1), and their
+/// requests under this epoch have an outcome (S4).
 ///
-/// Before that it has its place among the gateway's connections: one that was told that it is served must not be closed for there being too many, and one
-/// that is refused for it must not disturb the slot.
+/// The connection counts towards the gateway's limit before that. A client that was told that it is served must not be
+/// closed because of the limit, and a client that is refused because of the limit must not disturb the slot.
 async fn open(
     name: &ExportName,
     info: ConnInfo,
@@ -74,13 +74,13 @@ async fn take_slot(
     if place.as_ref().is_some_and(SlotPlace::follows) {
         opened.device.clone().settled().await.map_err(|why| Refusal {
             kind: RefusalKind::NotHere,
-            message: format!("what an older connection of this slot handed in has no outcome here: {why}; find the gateway that serves, and try again"),
+            message: format!("requests of an older connection of this slot have no outcome here: {why}; find the gateway that serves, and try again"),
         })?;
     }
     Ok(place)
 }
 
-/// Shakes hands. The caller bounds the time, and drops the future when `stop` is cancelled.
+/// Does the handshake. The caller limits the time, and drops the future when `stop` is cancelled.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut S,
     info: ConnInfo,
@@ -97,7 +97,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
         match step {
             Step::Aborted => return Err(Unserved::Left),
             Step::NeedBytes => {
-                // One chunk holds the longest option that is looked at, so it never grows.
+                // One chunk holds the longest supported option, so the buffer never grows.
                 input.make_room(1);
                 if socket.read_buf(&mut input.bytes).await? == 0 {
                     return Err(Unserved::Left);

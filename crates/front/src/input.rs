@@ -1,16 +1,16 @@
-//! The receive buffer of a connection: large enough for many small requests per system call, exact for large payloads, and never
-//! larger than what was paid for.
+//! The receive buffer of a connection. It holds many small requests per system call, has the exact size for large
+//! payloads, and is never larger than the memory that was charged.
 
 use super::limits::INPUT_SLACK_BYTES;
 use bytes::{Bytes, BytesMut};
 
-/// Size of an ordinary buffer in bytes. Small writes that share one keep it alive; it is what they are charged for.
+/// Size of an ordinary buffer in bytes. Small writes in it keep it alive, and are charged for it.
 pub(super) const CHUNK_BYTES: usize = (32 << 10) + INPUT_SLACK_BYTES as usize;
 /// A buffer up to this size is kept for the next request of the same size.
 const KEEP_BYTES_MAX: usize = (128 << 10) + INPUT_SLACK_BYTES as usize;
-/// With less room than this, and next to nothing to carry over, a new buffer is taken rather than read in crumbs.
+/// If there is less room than this, and little data to move, take a new buffer instead of many short reads.
 const ROOM_BYTES_MIN: usize = 4 << 10;
-/// A payload below this length is copied out rather than keep its buffer alive.
+/// A shorter payload is copied, so that it does not keep its buffer alive.
 const COPY_BYTES_MAX: usize = 2 << 10;
 
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ pub(super) struct Input {
     pub(super) bytes: BytesMut,
     /// Size of the allocation behind `bytes`.
     allocated: usize,
-    /// Length of the last payload: the next one is often as long.
+    /// Length of the last payload: the next one often has the same length.
     expected: usize,
 }
 
 impl Input {
-    /// Room for at least `more` bytes behind those that are there.
+    /// Makes room for at least `more` further bytes.
     pub(super) fn make_room(&mut self, more: usize) {
         let room = self.bytes.capacity() - self.bytes.len();
         let crumbs = self.bytes.len() < 32 && room < ROOM_BYTES_MIN;
@@ -44,7 +44,8 @@ impl Input {
         self.bytes = fresh;
     }
 
-    /// A payload that was just split off, in a form that is worth keeping, and the bytes of memory that it keeps.
+    /// Prepares a payload that was just split off for keeping. Returns it with the memory, in bytes, that it keeps
+    /// alive.
     pub(super) fn keep(&mut self, payload: Bytes) -> (Bytes, u64) {
         self.expected = payload.len();
         if payload.len() < COPY_BYTES_MAX {
@@ -55,7 +56,7 @@ impl Input {
         (payload, kept)
     }
 
-    /// What a payload of `len` bytes will keep, before its buffer is there.
+    /// The memory that a payload of `len` bytes will keep alive, before its buffer exists.
     pub(super) fn cost_of(len: usize) -> u64 {
         CHUNK_BYTES.max(len + INPUT_SLACK_BYTES as usize) as u64
     }
@@ -98,7 +99,10 @@ mod tests {
         drop(payload);
         input.make_room(28);
         assert_eq!(input.bytes.as_ptr(), place);
-        assert!(input.bytes.capacity() >= 28 + (64 << 10), "header and payload of the next fit as they are");
+        assert!(
+            input.bytes.capacity() >= 28 + (64 << 10),
+            "header and payload of the next request fit without a new buffer"
+        );
     }
 
     #[test]

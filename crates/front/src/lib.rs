@@ -1,15 +1,16 @@
-//! NBD front: listeners, connections, and the registry of connection slots.
+//! NBD front: listeners, connections, and connection slots.
 //!
 //! ```text
 //!   listener ─▶ handshake ─▶ Exports::open ─▶ slot ─▶ connection ─▶ Device
-//!               (10 s, the oldest makes room)         (one task)
+//!               (10 s; too many: the oldest goes)     (one task)
 //! ```
 //!
-//! Owns: sockets, what one connection may hold, and the order in which connections of a slot follow one another.
-//! Does not own: the protocol (crate `nbd`), who may open an export, and what a request does ([`device`]). May depend on: nbd, types.
+//! Owns: sockets, the resources of one connection, and the order in which the connections of a slot follow one another.
+//! Does not own: the protocol (crate `nbd`), permission to open an export, and the effect of a request ([`device`]).
+//! May depend on: nbd, types.
 //!
-//! R8 at this place: the front answers with an error only what is wrong in itself or what the device says is fenced; whatever else ends
-//! a connection, its socket is closed and its unanswered requests stay unanswered.
+//! R8 in this crate: the front answers with an error only if the request itself is wrong or the device says that it is
+//! fenced. In all other cases the connection ends: its socket is closed and its unanswered requests stay unanswered.
 
 mod budget;
 mod conn;
@@ -72,12 +73,12 @@ struct Connections {
     serving: BTreeMap<u64, ServedConnection>,
 }
 
-/// A connection in transmission, for those who watch.
+/// A connection in transmission, for monitoring.
 #[derive(Clone, Debug)]
 pub struct ServedConnection {
-    /// Who it is.
+    /// Its id and peer.
     pub info: ConnInfo,
-    /// What it has open.
+    /// The export that it has open.
     pub name: ExportName,
     stop: CancellationToken,
 }
@@ -89,7 +90,7 @@ impl ServedConnection {
     }
 }
 
-/// Takes a connection off the lists when its task ends, however it ends.
+/// Removes a connection from the lists when its task ends, for whatever reason.
 struct Listed<'a> {
     shared: &'a Shared,
     id: u64,
@@ -107,7 +108,7 @@ impl Front {
     /// A front without listeners.
     ///
     /// # Errors
-    /// Limits that contradict one another.
+    /// Contradictory limits.
     pub fn new(limits: FrontLimits, exports: Arc<dyn Exports>) -> Result<Self, LimitsError> {
         limits.validate()?;
         let shared = Shared {
@@ -126,7 +127,7 @@ impl Front {
         self.listeners.locked()
     }
 
-    /// Listens on `address` until closed. Returns the address with its port, which may have been 0.
+    /// Listens on `address` until closed. Returns the address with the actual port; the port in `address` may be 0.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -137,17 +138,18 @@ impl Front {
         Ok(address)
     }
 
-    /// Listens on a Unix socket at `path` until closed; then the file is removed. A socket file that nobody listens on any more is replaced.
+    /// Listens on a Unix socket at `path` until closed, then removes the file. Replaces a socket file without a
+    /// listener.
     ///
     /// # Errors
-    /// The path cannot be bound, or another process listens there.
+    /// The path cannot be bound, or another process listens on it.
     pub async fn listen_unix(&self, path: &Path) -> io::Result<()> {
         let listener = listen::Unix::bind(path).await?;
         self.listeners().spawn(listen::run(listener, self.shared.clone()));
         Ok(())
     }
 
-    /// Serves what comes in until closed: connections over something else than sockets of this machine.
+    /// Serves incoming connections until closed. They need not be sockets of this machine.
     pub fn listen_over<S>(&self, incoming: mpsc::UnboundedReceiver<io::Result<S>>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -155,17 +157,17 @@ impl Front {
         self.listeners().spawn(listen::run(listen::Given::new(incoming), self.shared.clone()));
     }
 
-    /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until its end or that of the front.
+    /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until it or the front ends.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, socket: S, peer: Peer) {
         self.shared.connection(socket, peer).await;
     }
 
-    /// Connections in transmission now.
+    /// Connections that are in transmission now.
     pub fn connections(&self) -> Vec<ServedConnection> {
         self.shared.connections().serving.values().cloned().collect()
     }
 
-    /// Bytes that requests hold beyond the floors of their connections.
+    /// Bytes that requests hold beyond the guaranteed shares (floors) of their connections.
     pub fn shared_bytes_held(&self) -> u64 {
         self.shared.pool.drawn_bytes()
     }
@@ -189,23 +191,24 @@ impl Shared {
         self.connections.locked()
     }
 
-    /// Notes a new connection; where too many shake hands, the oldest of them has to go.
+    /// Registers a new connection. If there are too many handshakes, closes the oldest of them.
     fn admit(&self, id: u64, stop: &CancellationToken) {
         let mut connections = self.connections();
         if connections.shaking.len() >= self.limits.handshakes
             && let Some((oldest, evicted)) = connections.shaking.pop_first()
         {
-            tracing::info!(connection = oldest, "too many handshakes at once: the oldest is closed");
+            tracing::info!(connection = oldest, "too many handshakes at once: closing the oldest");
             evicted.cancel();
         }
         connections.shaking.insert(id, stop.clone());
     }
 
-    /// From handshake to transmission. Where there are as many as may be, a connection with a session takes the place of one without: those need no token, and whoever
-    /// holds many of them must not keep an attached host out. First goes the oldest of a snapshot, which any gateway serves.
+    /// From handshake to transmission. At the connection limit, a connection with a session replaces one without. Those
+    /// without need no token, so a client that holds many of them must not keep an attached host out. The oldest
+    /// connection to a snapshot goes first, since any gateway can serve it.
     ///
     /// # Errors
-    /// There are as many as may be.
+    /// The connection limit is reached.
     fn promote(&self, connection: ServedConnection) -> Result<(), Refusal> {
         let mut connections = self.connections();
         if connections.serving.len() >= self.limits.connections {
@@ -214,12 +217,13 @@ impl Shared {
             let guest = guests.map(rank).min().filter(|_| connection.name.session.is_some());
             let Some((_, id)) = guest else {
                 let found = connections.serving.len();
-                let message =
-                    format!("this gateway has {found} NBD connections, as many as it may: close some, or try again");
+                let message = format!(
+                    "this gateway has reached its limit of {found} NBD connections: close some, or try again later"
+                );
                 return Err(Refusal { kind: RefusalKind::NotHere, message });
             };
             if let Some(guest) = connections.serving.remove(&id) {
-                tracing::info!(connection = id, export = %guest.name, "too many connections: closed for one with a token");
+                tracing::info!(connection = id, export = %guest.name, "too many connections: closed in favour of one with a token");
                 guest.close();
             }
         }
@@ -228,7 +232,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Back to the handshake: it was refused after all.
+    /// Back to the handshake: the connection was refused after all.
     fn demote(&self, id: u64) {
         let mut connections = self.connections();
         if let Some(connection) = connections.serving.remove(&id) {
@@ -240,7 +244,7 @@ impl Shared {
         let info = ConnInfo { id: self.next_id.fetch_add(1, Ordering::Relaxed), peer };
         let stop = self.stop.child_token();
         self.admit(info.id, &stop);
-        // Declared before all that a connection holds, so dropped after it.
+        // Declared before everything that a connection holds, so it is dropped last.
         let _listed = Listed { shared: self, id: info.id };
         let shaking = shake_hands(&mut socket, info, self, &stop);
         let shaking = tokio::time::timeout(self.limits.handshake_timeout, shaking);
@@ -255,7 +259,8 @@ impl Shared {
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());
         let end = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures).serve().await;
-        // C4, S1: all operations were dropped with the connection; now the slot may go on to the next. The socket closes at the same time.
+        // C4, S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
+        // closes now.
         drop(socket);
         drop(place);
         match end {

@@ -1,60 +1,61 @@
-//! Bounds on what clients can make the front hold, and the patience it has with them.
+//! Limits on the resources that clients can make the front hold, and its timeouts.
 
 use holdfast_types::limits::REQUEST_BYTES_MAX;
 use std::time::Duration;
 
-/// Bounds of one front. `Default` is what a gateway uses where nothing else is configured.
+/// Limits of one front. `Default` is what a gateway uses without configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontLimits {
-    /// Connections in transmission at most.
+    /// Maximum number of connections in transmission.
     pub connections: usize,
-    /// Connections that are still shaking hands at most. One more, and the oldest of them is closed: who does not get on with it
-    /// cannot keep others out.
+    /// Maximum number of connections in the handshake. One more, and the oldest of them is closed: a client that makes
+    /// no progress cannot keep others out.
     pub handshakes: usize,
-    /// Requests of one connection that run at the same time at most.
+    /// Maximum number of concurrent requests of one connection.
     pub connection_requests: usize,
-    /// The same over all connections, also of requests that hold no bytes (FLUSH, TRIM): more wait, none is refused. Never less than two for each
-    /// connection that there may be.
+    /// The same over all connections, including requests that hold no bytes (FLUSH, TRIM). Further requests wait; none
+    /// is refused. Never less than two for each possible connection.
     pub gateway_requests: usize,
-    /// Bytes that one connection's requests and unsent replies hold at most.
+    /// Maximum bytes of one connection's requests and unsent replies.
     pub connection_bytes: u64,
-    /// The same over all connections, with what is left of replies that nobody paid for ([`FrontLimits::unpaid_bytes`]).
+    /// The same over all connections. Includes the rest of unpaid replies ([`FrontLimits::unpaid_bytes`]).
     pub gateway_bytes: u64,
     /// From the connection's first byte to the answer that begins transmission.
     pub handshake_timeout: Duration,
     /// A peer that sends a payload, or takes its replies, at less than [`STALL_BYTES_MIN`] in this time is closed.
     pub stall_timeout: Duration,
-    /// A read of what cannot be read anywhere is asked again after this pause, then after twice as long each time, up to half a minute.
+    /// Pause before the retry of a read that no gateway can serve; it doubles each time, up to half a minute.
     pub unreadable_pause: Duration,
 }
 
 const CONNECTIONS: usize = 1024;
 const CONNECTION_REQUESTS: usize = 256;
-/// What a request holds beside its bytes is small: its future, and what the device has of it. It adds up: without this bound there could be a quarter of
-/// a million of them.
+/// Beside its bytes, a request needs little memory: its future, and the device's state. But it adds up: without this
+/// limit there could be a quarter of a million requests.
 const GATEWAY_REQUESTS: usize = 32_768;
-/// Requests that every connection may run without asking the others, at most: enough to be served while others wait for a store that is away.
+/// Maximum guaranteed share of one connection, in requests: enough to be served while others wait for a store that is
+/// away.
 const FLOOR_REQUESTS_MAX: usize = 16;
 
 const _: () = {
     assert!(GATEWAY_REQUESTS < CONNECTIONS * CONNECTION_REQUESTS);
-    // Half of it is for the floors, and every connection has a whole one.
+    // Half of it is for the guaranteed shares, and every connection has a full one.
     assert!(GATEWAY_REQUESTS / 2 == CONNECTIONS * FLOOR_REQUESTS_MAX);
     assert!(FLOOR_REQUESTS_MAX < CONNECTION_REQUESTS);
-    // What is shared lets many connections at once run as much as each may.
+    // The shared half lets many connections at once run as much as each may.
     assert!(GATEWAY_REQUESTS / 2 >= 64 * CONNECTION_REQUESTS);
 };
 
-/// Bytes that one connection has to itself at most, however much there is for all.
+/// Maximum guaranteed share of one connection, in bytes.
 const OWN_BYTES_MAX: u64 = 1 << 20;
-/// Of those, one part in so many is for replies that nobody paid for.
+/// One part in this many of the share is for unpaid replies.
 const UNPAID_PART: u64 = 8;
-/// And no more than this. Such a reply has 16 to 38 bytes: a client that reads never leaves so many unsent.
+/// And no more than this. An unpaid reply has 16 to 38 bytes: a client that reads never leaves so many unsent.
 const UNPAID_BYTES_MAX: u64 = 32 << 10;
 
 const _: () = assert!(UNPAID_BYTES_MAX < OWN_BYTES_MAX);
 
-/// Progress that counts as such, in bytes per [`FrontLimits::stall_timeout`].
+/// Minimum progress, in bytes per [`FrontLimits::stall_timeout`].
 pub const STALL_BYTES_MIN: u64 = 1 << 20;
 
 impl Default for FrontLimits {
@@ -73,7 +74,7 @@ impl Default for FrontLimits {
     }
 }
 
-/// Limits that contradict one another.
+/// Contradictory limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: found {found}, expected at least {expected}")]
 pub struct LimitsError {
@@ -83,22 +84,24 @@ pub struct LimitsError {
 }
 
 impl FrontLimits {
-    /// Bytes that every connection has to itself, of its half of them all.
+    /// Every connection's guaranteed bytes, from the half of all bytes that is for guaranteed shares.
     fn own_bytes(&self) -> u64 {
         (self.gateway_bytes / 2 / self.connections.max(1) as u64).min(OWN_BYTES_MAX)
     }
 
-    /// Bytes of unsent replies that no request paid for, of one connection: where so many wait, it begins nothing more. Never none, for that would be for ever.
+    /// Maximum bytes of unsent replies of one connection that no request paid for. At this limit the connection begins
+    /// nothing more. Never 0: the connection would wait for ever.
     pub fn unpaid_bytes(&self) -> u64 {
         (self.own_bytes() / UNPAID_PART).clamp(1, UNPAID_BYTES_MAX)
     }
 
-    /// Bytes that every connection may hold without asking the others: what a flood elsewhere cannot take from it.
+    /// Bytes that every connection may hold whatever the others do (its floor): a flood elsewhere cannot take them
+    /// away.
     pub fn floor_bytes(&self) -> u64 {
         self.own_bytes().saturating_sub(self.unpaid_bytes())
     }
 
-    /// Bytes that all connections share beyond what each has to itself.
+    /// Bytes that all connections share beyond their floors.
     pub fn shared_bytes(&self) -> u64 {
         self.gateway_bytes.saturating_sub(self.own_bytes().saturating_mul(self.connections as u64))
     }
@@ -107,7 +110,7 @@ impl FrontLimits {
         self.gateway_requests.max(self.connections.saturating_mul(2))
     }
 
-    /// Requests that every connection may run without asking the others: one at least.
+    /// Requests that every connection may run whatever the others do: at least one.
     pub fn floor_requests(&self) -> usize {
         (self.requests() / 2 / self.connections.max(1)).min(FLOOR_REQUESTS_MAX)
     }
@@ -120,7 +123,7 @@ impl FrontLimits {
     /// Checks the relations between the fields.
     ///
     /// # Errors
-    /// The first bound that could not let a single largest request through.
+    /// The first limit that would block even a single request of the largest size.
     pub fn validate(&self) -> Result<(), LimitsError> {
         let request = u64::from(REQUEST_BYTES_MAX) + u64::from(INPUT_SLACK_BYTES);
         let at_least = |what, found: u64, expected: u64| {
@@ -135,7 +138,8 @@ impl FrontLimits {
     }
 }
 
-/// Room beside a payload in a buffer of its own: the next request's header, so that equal requests fit the same buffer again.
+/// Extra room after a payload in its own buffer, for the next request's header. So requests of equal size fit the same
+/// buffer again.
 pub(super) const INPUT_SLACK_BYTES: u32 = 64;
 
 #[cfg(test)]
@@ -166,7 +170,7 @@ mod tests {
         }
         assert_eq!(FrontLimits::default().unpaid_bytes(), 32 << 10);
         let crowded = FrontLimits { connections: 1 << 40, ..FrontLimits::default() };
-        assert_eq!((crowded.floor_bytes(), crowded.unpaid_bytes()), (0, 1), "one reply at a time gets through");
+        assert_eq!((crowded.floor_bytes(), crowded.unpaid_bytes()), (0, 1), "one reply at a time passes");
     }
 
     #[test]
@@ -179,7 +183,7 @@ mod tests {
         assert_eq!(places(CONNECTIONS, GATEWAY_REQUESTS), (16, 16_384));
         assert_eq!(places(1, GATEWAY_REQUESTS), (16, 32_752));
         assert_eq!(places(2, 4), (1, 2));
-        assert_eq!(places(4, 4), (1, 4), "four are too few for four");
+        assert_eq!(places(4, 4), (1, 4), "four are too few for four connections");
         assert_eq!(places(65_536, GATEWAY_REQUESTS), (1, 65_536));
     }
 }

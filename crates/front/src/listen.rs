@@ -1,4 +1,4 @@
-//! Listeners: accept, set the socket up, hand it on.
+//! Listeners: accept connections, set the sockets up, pass them on.
 
 use super::Shared;
 use super::device::Peer;
@@ -14,15 +14,15 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
-/// A peer that is silent for this long is asked whether it is there.
+/// A peer that has been silent for this long is probed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Sent bytes that nobody acknowledges for this long end the connection: a dead host's plain lease must become free.
+/// A connection ends if sent bytes are not acknowledged for this long: the plain lease of a dead host must become free.
 const USER_TIMEOUT: Duration = Duration::from_secs(25);
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// After a failure to accept (no more file descriptors), before the next try.
+/// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const _: () = assert!(
@@ -59,8 +59,9 @@ impl Listener for Tcp {
     }
 }
 
-/// What every accepted socket of a gateway gets. Nagle's delay is off: a small answer that waits for the next one costs 40 ms (measured between gateways: it
-/// was the 99th percentile of every write). And whoever vanished is noticed by the kernel.
+/// The options of every accepted socket of a gateway. Nagle's algorithm is off: a small answer that waits for the next
+/// one costs 40 ms (measured between gateways, it was the 99th percentile of every write). The kernel detects vanished
+/// peers.
 pub fn set_up(socket: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_tcp_nodelay(socket, true)?;
@@ -92,7 +93,7 @@ impl Unix {
             }
             other => other?,
         };
-        // Whoever may connect may read and write volumes.
+        // A user who may connect may read and write volumes.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self { listener, path: path.into() })
     }
@@ -101,7 +102,7 @@ impl Unix {
 impl Drop for Unix {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "the socket file was gone already");
+            tracing::debug!(path = %self.path.display(), %error, "the socket file was already removed");
         }
     }
 }
@@ -130,13 +131,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Listener for Given<S> {
     async fn accept(&self) -> io::Result<(S, Peer)> {
         match self.0.lock().await.recv().await {
             Some(socket) => Ok((socket?, Peer::Unix)),
-            // Nobody is there to come any more.
+            // The sender is gone, so no further connection will come.
             None => std::future::pending().await,
         }
     }
 }
 
-/// Accepts until the front stops, then waits for the end of every connection that it accepted.
+/// Accepts until the front stops, then waits until every accepted connection has ended.
 pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -153,7 +154,7 @@ pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
                     let shared = shared.clone();
                     connections.spawn(async move { shared.connection(socket, peer).await });
                 }
-                // Of a single connection, which was gone before it was accepted.
+                // An error of a single connection, which was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept NBD connections");

@@ -1,9 +1,9 @@
-//! What the front counts. Handles are looked up once per connection, not per request.
+//! The front's metrics. Handles are looked up once per connection, not per request.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::Instant;
 
-/// Kinds of requests, as they are counted.
+/// Kinds of requests in the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -33,7 +33,7 @@ pub(super) struct Measures {
 }
 
 impl Measures {
-    /// Counts one connection more, until dropped.
+    /// Counts one more connection until dropped.
     pub(super) fn new() -> Self {
         let connections = gauge!("holdfast_nbd_connections");
         connections.increment(1.0);
@@ -45,13 +45,13 @@ impl Measures {
         }
     }
 
-    /// A request is answered.
+    /// A request was answered.
     pub(super) fn ended(&self, kind: Kind, len: u64, since: Instant) {
         self.seconds[kind as usize].record(since.elapsed().as_secs_f64());
         self.bytes[kind as usize].increment(len);
     }
 
-    /// A request is answered with an error.
+    /// A request was answered with an error.
     pub(super) fn refused(&self) {
         self.refused.increment(1);
     }

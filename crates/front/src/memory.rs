@@ -1,4 +1,5 @@
-//! A device in memory, for tests and for measuring what the front itself costs. It keeps nothing: never an export of a gateway.
+//! A device in memory, for tests and for measuring the cost of the front itself. It is not persistent: never export it
+//! from a gateway.
 
 use super::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, ReadPart, Refusal, RefusalKind,
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are allocated together.
+/// Allocation unit in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A thin device in memory. Answers at once.
@@ -36,7 +37,7 @@ impl MemoryDevice {
         ready(Ok(result)).boxed()
     }
 
-    /// Blocks that `offset..offset + len` touches: (block, first byte in it, bytes of it).
+    /// The blocks in `offset..offset + len`: (block, first byte in it, number of bytes).
     fn touched(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
         let end = offset + len;
         (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |block| {
@@ -46,7 +47,7 @@ impl MemoryDevice {
         })
     }
 
-    /// Writes now.
+    /// Writes at once.
     pub fn put(&self, offset: u64, data: &[u8]) {
         let mut blocks = self.blocks();
         let mut rest = data;
@@ -58,7 +59,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Reads now.
+    /// Reads at once.
     pub fn get(&self, offset: u64, len: u32) -> Vec<ReadPart> {
         let blocks = self.blocks();
         let mut parts: Vec<ReadPart> = Vec::new();
@@ -180,7 +181,7 @@ impl Device for MemoryDevice {
     }
 }
 
-/// Plain exports of devices by name, and any session of them: tokens are not looked at.
+/// Plain exports of devices by name, and any session of them: tokens are ignored.
 #[derive(Default)]
 pub struct MemoryExports {
     devices: Mutex<BTreeMap<String, Exported>>,
@@ -199,21 +200,21 @@ impl MemoryExports {
         self.devices.locked()
     }
 
-    /// Adds or replaces an export, `SET/VOLUME`. Cancelling the token that is returned closes what has it open.
+    /// Adds or replaces an export, `SET/VOLUME`. Cancelling the returned token closes its connections.
     pub fn put(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, read_only: bool) -> CancellationToken {
         let (closed, draining) = (CancellationToken::new(), CancellationToken::new());
         self.devices().insert(name.into(), Exported { device, closed: closed.clone(), draining, epoch, read_only });
         closed
     }
 
-    /// What has the export open gets answers to what it asked, and is let go then.
+    /// Drains the export's connections: their requests are answered, then they are closed.
     pub fn drain(&self, name: &str) {
         if let Some(exported) = self.devices().get(name) {
             exported.draining.cancel();
         }
     }
 
-    /// The same, closed by a token that is there already.
+    /// The same, with an existing token that closes its connections.
     pub fn put_closed_by(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, closed: CancellationToken) {
         let draining = CancellationToken::new();
         self.devices().insert(name.into(), Exported { device, closed, draining, epoch, read_only: false });

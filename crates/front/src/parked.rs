@@ -1,18 +1,21 @@
-//! Reads of what no gateway can read now (R9): neither answered nor a reason to close the connection that others use (R8). They are asked again, with pauses that grow.
+//! Reads that no gateway can serve now (R9). They are not answered, and they are no reason to close a connection that
+//! other requests use (R8). They are retried with growing pauses.
 //!
-//! Owns: which, and when. Does not own: the clock, how a read is asked.
+//! Owns: which reads are retried, and when. Does not own: the clock, the reads themselves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The longest pause between two tries of one read.
+/// Maximum pause between two attempts of one read.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Reads of one connection that are asked again at the same time: looking for a missing object takes seconds, and others want to be served meanwhile.
+/// Maximum number of parked reads of one connection that are retried at the same time. The search for a missing object
+/// takes seconds, and other requests need to be served meanwhile.
 pub(super) const AGAIN_MAX: usize = 4;
-/// Reads of one connection that wait so beside its running requests. What is beyond takes the place of a running one, so that what is held is bounded.
+/// Maximum number of reads of one connection that wait beside its running requests. Further ones keep the place of a
+/// running request, so memory is bounded.
 pub(super) const PARKED_MAX: usize = 1024;
 
-/// Waiting reads, by when they are asked again. `M` is a moment, `R` what is known of a read.
+/// Waiting reads, ordered by the time of their next attempt. `M` is a moment, `R` describes a read.
 pub(super) struct Parked<M, R> {
     first_pause: Duration,
     count: u64,
@@ -28,19 +31,19 @@ impl<M: Copy + Ord + std::ops::Add<Duration, Output = M>, R> Parked<M, R> {
         self.reads.len()
     }
 
-    /// Keeps a read that could not be answered at try number `tries`, counted from 0.
+    /// Parks a read that could not be answered at attempt `tries`, counted from 0.
     pub(super) fn keep(&mut self, now: M, read: R, tries: u32) {
         let pause = self.first_pause.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(PAUSE_MAX);
         self.count += 1;
         self.reads.insert((now + pause, self.count), (read, tries));
     }
 
-    /// When the next one is asked again.
+    /// Time of the next attempt.
     pub(super) fn next(&self) -> Option<M> {
         self.reads.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// One whose pause is over, and the number of its next try.
+    /// A read whose pause is over, with the number of its next attempt.
     pub(super) fn due(&mut self, now: M) -> Option<(R, u32)> {
         let first = self.reads.first_entry().filter(|first| first.key().0 <= now)?;
         let (read, tries) = first.remove();

@@ -1,15 +1,19 @@
-//! Connection slots of attached devices: who of several connections is the one that counts.
+//! Connection slots of attached devices: they decide which of several connections counts.
 //!
-//! A device that reconnects does not know what became of its old connection: requests may still stand in that one's receive buffer, and
-//! executing one of them after its retry would undo what was written since. So:
+//! A device that reconnects does not know what happened to its old connection. Requests may still be in that
+//! connection's receive buffer. Executing one of them after its retry would undo later writes. So:
 //!
-//! S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its reader
-//!     is gone and its unfinished operations are dropped (what is sequenced by then stays, and is ordered before everything new).
-//! S2  A slot never goes back: a connection that is not newer than the newest ever seen is refused, however late it arrives.
-//! S3  Newer means a later epoch, or the same epoch and a higher generation: another owner counts its generations from anew.
-//! S4  A connection that follows an older generation of its epoch is served only once whatever that one handed in has its outcome. Its client takes what it reads
-//!     for what became of its unanswered requests; one that is under way in the log could still come to pass behind that read. (An older epoch's
-//!     requests come to nothing behind the grant of a later one: R2.)
+//! S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its
+//!     reader is gone and its unfinished operations are dropped. (Operations that are sequenced by then remain, and are
+//!     ordered before everything new.)
+//! S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however late it
+//!     arrives.
+//! S3  Newer means a later epoch, or the same epoch and a higher generation: each owner starts its own count of
+//!     generations.
+//! S4  A connection that follows an older generation of the same epoch is served only once all requests of that one
+//!     have an outcome. Its client uses what it reads to find out what happened to its unanswered requests, and a
+//!     request that is still in progress in the log could be applied after that read. (Requests of an older epoch have
+//!     no effect after the grant of a later one: R2.)
 
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
@@ -38,7 +42,7 @@ pub struct Slots {
 
 #[derive(Debug, Default)]
 struct Volume {
-    /// Latest epoch under which any slot was taken.
+    /// The latest epoch of any connection of a slot.
     epoch: Epoch,
     slots: BTreeMap<u8, Slot>,
 }
@@ -46,7 +50,8 @@ struct Volume {
 #[derive(Debug, Default)]
 struct Slot {
     newest: (Epoch, u64),
-    /// Connections that have not ended yet, oldest first. More than one only while a newer one waits for the older.
+    /// Connections that have not ended yet, oldest first. There is more than one only while a newer one waits for older
+    /// ones.
     living: Vec<Living>,
 }
 
@@ -56,7 +61,7 @@ struct Living {
     ended: CancellationToken,
 }
 
-/// A place in a slot. Dropping it says that the connection has ended: its reader is gone, its operations are dropped.
+/// A place in a slot. Dropping it means that the connection has ended: its reader is gone, its operations are dropped.
 #[derive(Debug)]
 pub struct SlotPlace {
     slots: Slots,
@@ -79,12 +84,13 @@ impl Slots {
         self.volumes.locked()
     }
 
-    /// Takes the slot that `name` asks for: refuses a stale one (S2), tells the older connections to stop through their `stop`, and
-    /// returns once they have ended (S1). `None` for a plain export, which has no slots. `stop` is cancelled when a newer connection comes;
-    /// a caller that is cancelled while it waits just drops the future.
+    /// Takes the slot that `name` asks for. Refuses a stale connection (S2), tells the older connections to stop
+    /// through their `stop`, and returns once they have ended (S1). Returns `None` for a plain export, which has no
+    /// slots. `stop` is cancelled when a newer connection arrives. A caller that is cancelled while it waits just drops
+    /// the future.
     ///
     /// # Errors
-    /// The connection is not newer than the newest one that was seen.
+    /// The connection is not newer than the newest one seen.
     pub async fn take(
         &self,
         name: &ExportName,
@@ -99,7 +105,8 @@ impl Slots {
             let volume = volumes.entry(key.clone()).or_default();
             if epoch > volume.epoch {
                 volume.epoch = epoch;
-                // What ended under an earlier epoch is refused by the volume's epoch from now on and need not be remembered.
+                // Connections of an earlier epoch are now refused by the volume's epoch, so ended ones need not be
+                // remembered.
                 volume.slots.retain(|_, slot| !slot.living.is_empty());
             }
             let newest = volume.slots.get(&session.slot).map_or((volume.epoch, 0), |slot| slot.newest);
@@ -129,7 +136,7 @@ impl Slots {
 impl Drop for SlotPlace {
     fn drop(&mut self) {
         if let Some(slot) = self.slots.lock().get_mut(&self.key).and_then(|volume| volume.slots.get_mut(&self.slot)) {
-            // Tokens have no identity to compare, so the mark is set first and looked for.
+            // Tokens have no identity to compare, so cancel this one first and then remove the cancelled ones.
             self.ended.cancel();
             slot.living.retain(|living| !living.ended.is_cancelled());
         }
@@ -153,7 +160,7 @@ mod tests {
 
     type Taken = Result<Option<SlotPlace>, StaleGeneration>;
 
-    /// Polls once. Everything here is woken by tokens only, so nothing is missed.
+    /// Polls once. Only tokens wake anything here, so no wake-up is missed.
     fn poll(future: std::pin::Pin<&mut impl Future<Output = Taken>>) -> Poll<Taken> {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -178,7 +185,7 @@ mod tests {
             assert!(stops[0].is_cancelled(), "the older one is told to stop");
             assert!(poll(third.as_mut()).is_pending());
             assert!(stops[1].is_cancelled());
-            // The second gives up waiting; the third must wait for the first all the same.
+            // The second one gives up; the third must still wait for the first.
         }
         assert!(poll(third.as_mut()).is_pending(), "S1: the first has not ended");
         drop(first);
@@ -193,10 +200,10 @@ mod tests {
         let place = take(&slots, &name("v", 3, 5), 7, &stop).unwrap();
         assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err());
         drop(place);
-        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err(), "also after the newer one has ended");
+        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err(), "even after the newer one has ended");
         assert!(take(&slots, &name("v", 3, 4), 7, &stop).is_err());
-        assert!(take(&slots, &name("v", 2, 0), 7, &stop).is_ok(), "another slot counts for itself");
-        assert!(take(&slots, &name("w", 3, 1), 7, &stop).is_ok(), "another volume as well");
+        assert!(take(&slots, &name("v", 2, 0), 7, &stop).is_ok(), "another slot has its own count");
+        assert!(take(&slots, &name("w", 3, 1), 7, &stop).is_ok(), "and so has another volume");
     }
 
     #[test]
@@ -224,7 +231,7 @@ mod tests {
         let late = take(&slots, &name("v", 1, 51), 7, &stop).unwrap_err();
         assert_eq!((late.newest_epoch, late.found_epoch), (Epoch(8), Epoch(7)));
         assert!(take(&slots, &name("v", 1, 0), 8, &stop).is_ok());
-        assert_eq!(slots.lock().len(), 1, "what is over is not remembered");
+        assert_eq!(slots.lock().len(), 1, "ended connections of old epochs are dropped");
         assert_eq!(slots.lock().values().map(|volume| volume.slots.len()).sum::<usize>(), 2);
     }
 

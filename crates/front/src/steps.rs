@@ -1,12 +1,12 @@
-//! Operations that are longer than a device takes at once.
+//! Operations that are too long for one call of a device.
 
 use super::device::DeviceError;
 use futures_util::future::BoxFuture;
 
-/// A zeroing or trim beyond 32 bits (extended headers only) is carried out in steps of this length.
+/// A zeroing or trim of more than 32 bits (extended headers only) is done in steps of this length.
 const STEP_BYTES: u64 = 2 << 30;
 
-/// One operation for what fits 32 bits, else one after another.
+/// One operation if the length fits 32 bits, else several, one after another.
 pub(super) fn in_steps(
     offset: u64,
     len: u64,

@@ -1,4 +1,4 @@
-//! The front over pipes and real sockets, against our own client and those of others.
+//! Tests of the front over pipes and real sockets, with our own client and with others.
 
 #[cfg(test)]
 mod faults;

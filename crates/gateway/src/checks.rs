@@ -1,5 +1,5 @@
-//! Stores checked without a gateway: by a person, and before a recovery raises anything (ADR 0008). What is asked of them is `store`'s to know; where a gateway
-//! decides, `admin/checks.rs` asks.
+//! Checks of stores without a gateway: by an operator, and before a recovery raises any head (ADR 0008). Crate `store`
+//! does the checks; `admin/checks.rs` calls them where a gateway decides.
 
 use holdfast_set::random::random_u128;
 use holdfast_store::{StoreError, StoreOptions, Stores, check};
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 pub use holdfast_store::{CHECK_LIMIT, CheckError, CheckReport};
 
-/// The stores that a text names, each once: one URL, several with their write quorum, or in the middle of a change both lists.
+/// The stores in a text, each once. The text is one URL, several URLs with their write quorum, or, during a change,
+/// both lists.
 ///
 /// # Errors
-/// A text that cannot be read.
+/// The text is invalid.
 pub fn urls_of(text: &str) -> Result<Vec<String>, StoreError> {
     let placement = Placement::parse(text);
     let mut urls: Vec<String> = Vec::new();
@@ -27,11 +28,11 @@ pub fn urls_of(text: &str) -> Result<Vec<String>, StoreError> {
     Ok(urls)
 }
 
-/// Checks the one store at `url`, in `limit` and a few seconds more at most; its keys come from `credentials_file` where one is given. `existing`: a directory that is
-/// no store yet is refused instead of made one.
+/// Checks the one store at `url`, in `limit` plus a few seconds. Its keys come from `credentials_file` if there is one.
+/// `existing`: refuse a directory that is not a store yet, instead of making it one.
 ///
 /// # Errors
-/// [`CheckError`], also where it cannot be opened.
+/// [`CheckError`], also if it cannot be opened.
 pub async fn check_store(
     url: &str,
     credentials_file: Option<&Path>,

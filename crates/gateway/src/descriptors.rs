@@ -1,21 +1,22 @@
-//! How many file descriptors this process may have open.
+//! The limit of open file descriptors of this process.
 
 use crate::doors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// NBD connections (as configured, 1024 unless they are), all doors, the files of journal and cache, and connections to stores and peers fit in. Fewer
-/// will do for a small cluster; then whatever runs out waits.
+/// Enough for the NBD connections (1024 by default), all other listeners, the files of journal and cache, and
+/// connections to stores and peers. A small cluster needs fewer. If they run out, the operations that need one wait.
 const ENOUGH: u64 = 4096;
 
 const _: () = assert!(ENOUGH as usize >= 1024 + doors::CONNECTIONS + 1024);
 
-/// Raises the limit of open file descriptors to what this process may raise it to, and says in the log what it is. To be called once, before a gateway runs.
+/// Raises the limit of open file descriptors as far as this process may, and logs it. Call it once, before a gateway
+/// runs.
 pub fn raise_descriptors() {
     let before = getrlimit(Resource::Nofile);
     if let Some(wanted) = raised(&before)
         && let Err(error) = setrlimit(Resource::Nofile, wanted)
     {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let now = getrlimit(Resource::Nofile);
     let text = |limit: Option<u64>| limit.map_or("no limit".to_string(), |limit| limit.to_string());
@@ -24,12 +25,12 @@ pub fn raise_descriptors() {
         tracing::warn!(
             found = text(now.current),
             expected = ENOUGH,
-            "few files may be open at the same time: raise LimitNOFILE (systemd) or `ulimit -Hn`"
+            "the limit of open files is low: raise LimitNOFILE (systemd) or `ulimit -Hn`"
         );
     }
 }
 
-/// The limit to ask for, where it can be raised.
+/// The limit to request, if it can be raised.
 fn raised(before: &Rlimit) -> Option<Rlimit> {
     (before.current != before.maximum).then_some(Rlimit { current: before.maximum, maximum: before.maximum })
 }

@@ -1,17 +1,19 @@
-//! Whether the journal's disk has the room that the journal was given.
+//! Checks whether the journal's disk has room for the journal's bound.
 
 use std::io;
 use std::path::Path;
 
-/// What the disk of the journal in `dir` lacks of `bound` bytes, if anything; for people. The files that the journal has already count as room.
+/// Describes, for people, how much room the disk of the journal in `dir` lacks for `bound` bytes; `None` if it has
+/// enough. Files that the journal already has count as room.
 ///
-/// A disk that does not say counts as one with room: who runs out of it is told then ([`holdfast_log::LogUsage::stalled`]).
+/// A disk that does not report its free space counts as having enough. If it fills up, that is reported then
+/// ([`holdfast_log::LogUsage::stalled`]).
 pub(crate) fn lacking(dir: &Path, bound: u64) -> Option<String> {
     let known = free(dir).and_then(|free| Ok((free, held(dir)?)));
     match known {
         Ok((free, held)) => shortfall(free, held, bound),
         Err(error) => {
-            tracing::debug!(dir = %dir.display(), %error, "the room on the journal's disk is not known");
+            tracing::debug!(dir = %dir.display(), %error, "the free space on the journal's disk is unknown");
             None
         }
     }
@@ -35,8 +37,8 @@ fn shortfall(free: u64, held: u64, bound: u64) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     (has < bound).then(|| {
         format!(
-            "the journal may grow to {} MiB (journal.bound), and its disk has {} MiB for it ({} free, {} in its files): when the disk is full, writers wait. \
-             Free some, or lower journal.bound",
+            "the journal may grow to {} MiB (journal.bound), but its disk has only {} MiB for it ({} free, {} in its files). \
+             When the disk is full, writers wait. Free some space, or lower journal.bound",
             mib(bound),
             mib(has),
             mib(free),
@@ -51,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_disk_smaller_than_the_bound_is_named_with_both_numbers() {
-        assert_eq!(shortfall(6 << 30, 2 << 30, 8 << 30), None, "what the journal has counts");
+        assert_eq!(shortfall(6 << 30, 2 << 30, 8 << 30), None, "the journal's own files count as room");
         let said = shortfall(1 << 30, 1 << 30, 8 << 30).unwrap_or_default();
         assert!(said.contains("8192 MiB") && said.contains("2048 MiB"), "{said}");
     }
@@ -64,7 +66,7 @@ mod tests {
         assert!(free(dir.path())? > 0);
         assert_eq!(lacking(dir.path(), 0), None);
         assert!(lacking(dir.path(), u64::MAX).is_some());
-        assert_eq!(lacking(&dir.path().join("no such folder"), u64::MAX), None, "not known");
+        assert_eq!(lacking(&dir.path().join("no such folder"), u64::MAX), None, "unknown free space is no shortfall");
         Ok(())
     }
 }

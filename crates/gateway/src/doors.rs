@@ -1,14 +1,16 @@
-//! The doors that are not NBD (admin door, door between gateways, HTTP): what a connection may cost, and how long one that is dead may.
+//! The listeners other than NBD (admin, peer, HTTP): limits on connections, and the detection of dead ones.
 //!
 //! ```text
 //!   listener ─▶ Door::accept ─▶ Socket, holds one of the door's places ─▶ TLS (5 s, crate `tls`) ─▶ HTTP/2 with pings, or HTTP
 //! ```
-//! - **D1** A door has [`Limits::connections`] places. Who finds none is closed at once: it tries another gateway, instead of hanging in a queue.
-//! - **D2** A connection that says nothing, at first for [`Limits::hello`] and later for [`Limits::idle`], ends. HTTP/2 pings are answered by whoever
-//!   lives, so that only the dead are silent for so long there.
-//! - **D3** A peer that vanished without a word is noticed: by HTTP/2 pings, by the kernel's keepalive, and by what it does not acknowledge. Each cut
-//!   between gateways leaves some such connections behind.
-//! - **D4** A failure to accept (no more file descriptors) is waited out, never tried again in a circle.
+//! - **D1** A listener has [`Limits::connections`] places. A connection that finds none is closed at once, so the
+//!   client tries another gateway instead of waiting in a queue.
+//! - **D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after [`Limits::idle`].
+//!   Live peers answer HTTP/2 pings, so only dead ones are silent that long there.
+//! - **D3** A peer that vanished silently is detected: by HTTP/2 pings, by the kernel's keepalive, and by missing
+//!   acknowledgements. Each network cut between gateways leaves some such connections behind.
+//! - **D4** After a failure to accept (no more file descriptors), the listener waits before it retries. It never
+//!   retries in a busy loop.
 
 use futures_util::Stream;
 use std::io;
@@ -24,41 +26,41 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::transport::Server;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// After a failure to accept, before the next try.
+/// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often the same trouble of a door is said again, at most.
+/// Minimum time before a listener logs the same problem again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 
-/// Without a word from the other side for so long, it is pinged …
+/// A peer that has been silent for this long gets a ping …
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// … and has so long to answer. A process that was stopped for a while, or a line full of bulk data, is no dead peer.
+/// … and must answer within this time. It may be a process that was stopped for a while, or a link full of bulk data.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a door allows.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Open connections (D1).
     pub connections: usize,
-    /// From the accepting to the first byte (D2).
+    /// Time from accept to the first byte (D2).
     pub hello: Duration,
-    /// Between two bytes (D2).
+    /// Maximum time between two bytes (D2).
     pub idle: Duration,
 }
 
-/// Hosts' agents and attaches have one each, commands come and go.
+/// Agents and attach processes have one connection each; commands come and go.
 pub(crate) const ADMIN: Limits =
     Limits { connections: 1024, hello: Duration::from_secs(10), idle: Duration::from_secs(60) };
-/// Two for each other gateway, and those of cuts that nobody has noticed yet.
+/// Two for each other gateway, plus dead ones that are not detected yet.
 pub(crate) const PEERS: Limits = Limits { connections: 256, ..ADMIN };
-/// Load balancers and a Prometheus, which may keep its connection from one minute's question to the next.
+/// Load balancers, and a Prometheus that may keep its connection from one scrape to the next.
 pub(crate) const HTTP: Limits = Limits { connections: 256, idle: Duration::from_secs(180), ..ADMIN };
 
-/// What all doors together may have open.
+/// Maximum number of connections of all these listeners together.
 pub(crate) const CONNECTIONS: usize = ADMIN.connections + PEERS.connections + HTTP.connections;
 
 const _: () = assert!(ADMIN.idle.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
 
-/// D3: a gRPC server that pings whoever is connected.
+/// D3: a gRPC server that pings its clients.
 pub(crate) fn server() -> Server {
     pinging(PING_INTERVAL, PING_TIMEOUT)
 }
@@ -67,7 +69,7 @@ fn pinging(interval: Duration, timeout: Duration) -> Server {
     Server::builder().http2_keepalive_interval(Some(interval)).http2_keepalive_timeout(Some(timeout))
 }
 
-/// A listener with places.
+/// A listener with a limited number of places.
 pub(crate) struct Door {
     what: &'static str,
     listener: TcpListener,
@@ -82,12 +84,13 @@ impl Door {
         Self { what, listener, limits, places, said: None }
     }
 
-    /// The next connection. Does not fail: whatever is wrong with one connection is its own, and what is wrong with all of them passes (D4).
+    /// The next connection. It never fails: an error of one connection concerns only that one, and an error of all of
+    /// them passes (D4).
     pub(crate) async fn next(&mut self) -> (Socket, SocketAddr) {
         loop {
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
-                // Of a single connection, which was gone before it was accepted.
+                // One connection was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
                     self.say(|door| tracing::warn!(door, %error, "cannot accept connections"));
@@ -99,19 +102,19 @@ impl Door {
                 metrics::counter!("holdfast_door_refused_total", "door" => self.what).increment(1);
                 let limit = self.limits.connections;
                 self.say(
-                    |door| tracing::warn!(door, limit, %peer, "all places are taken: connections are closed (D1)"),
+                    |door| tracing::warn!(door, limit, %peer, "the connection limit is reached: new connections are closed (D1)"),
                 );
                 continue;
             };
             if let Err(error) = holdfast_front::set_up(&stream) {
-                tracing::debug!(door = self.what, %peer, %error, "a connection was gone before it was set up");
+                tracing::debug!(door = self.what, %peer, %error, "a connection was closed before it was set up");
                 continue;
             }
             return (Socket::new(stream, self.limits, place), peer);
         }
     }
 
-    /// Once, and again if it lasts.
+    /// Logs a problem once, and again if it lasts.
     fn say(&mut self, say: impl FnOnce(&'static str)) {
         if self.said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
             self.said = Some(Instant::now());
@@ -119,7 +122,7 @@ impl Door {
         }
     }
 
-    /// All connections, for a gRPC server. Holds no error: tonic tries again at once after one.
+    /// All connections, for a gRPC server. The stream has no errors: tonic would retry at once after one.
     pub(crate) fn incoming(self) -> impl Stream<Item = io::Result<Socket>> + Send {
         futures_util::stream::unfold(self, |mut door| async move {
             let (socket, _) = door.next().await;
@@ -141,12 +144,14 @@ impl axum::serve::Listener for Door {
     }
 }
 
-/// An accepted connection: holds its place at the door until it is dropped (D1), and ends itself when nothing comes (D2).
+/// An accepted connection. It holds its place at the listener until it is dropped (D1), and fails if no data arrives
+/// (D2).
 pub(crate) struct Socket {
     stream: TcpStream,
-    /// When to look whether the other side was silent for too long. Not moved at each read: looked at when it has passed.
+    /// When to check whether the peer has been silent for too long. Reads do not move it; it is compared with
+    /// `silent_until` when it fires.
     look: Pin<Box<Sleep>>,
-    /// The last moment at which it may have been silent no longer than it may.
+    /// The peer may be silent until then.
     silent_until: Instant,
     idle: Duration,
     _place: OwnedSemaphorePermit,
@@ -159,12 +164,12 @@ impl Socket {
         Self { stream, look, silent_until, idle: limits.idle, _place: place }
     }
 
-    /// Nothing to read: pending until there is, or an error once that took too long.
+    /// No data to read: pending until there is, or an error once that took too long.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.look.as_mut().poll(context));
             if Instant::now() >= self.silent_until {
-                let why = "nothing was heard of the other side for too long (D2)";
+                let why = "the peer was silent for too long (D2)";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
             let until = self.silent_until;

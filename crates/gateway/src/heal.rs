@@ -1,5 +1,6 @@
-//! Healing of damaged groups (R9, docs/adr/0011-healing.md): who to ask is kept on disk, since group 0 itself may be what is damaged;
-//! a quarantined group is asked back in until its leader has taken this member out of it. What quarantine means is `raft`'s.
+//! Healing of damaged groups (R9, docs/adr/0011-healing.md). The list of the other gateways is kept on disk, since
+//! group 0 itself may be damaged. For a quarantined group, this member asks its peers until the group's leader has
+//! removed it from the group. `raft` defines quarantine.
 
 use crate::node::{Node, NodeError};
 use crate::registration;
@@ -11,22 +12,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The file's name inside the data directory: member id → `HOST:PORT` of its peer door.
+/// The file's name inside the data directory. It maps member ids to the `HOST:PORT` of their peer listeners.
 const BOOK: &str = "peers.json";
 
-/// Between two rounds of asking. The others are not to be kept busy by it.
+/// Pause between two rounds of requests, to keep the load on the peers low.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two questions whether this member is one still, while group 0 itself is what it was not let into. Each is an entry of group 0.
+/// How often to ask whether this gateway is still a member, while group 0 itself is quarantined. Each question is an
+/// entry of group 0.
 const MEMBER_STILL: Duration = Duration::from_secs(5);
 
-/// How often the same refusal is said again, at most.
+/// Minimum time before the same refusal is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 
-/// Notes who the members are; durable on return.
+/// Writes the list of members; durable on return.
 ///
 /// # Errors
-/// When the disk refuses.
+/// The disk failed.
 pub fn save_book(data_dir: &Path, peers: &BTreeMap<MemberId, String>) -> io::Result<()> {
     let entries: BTreeMap<u64, &str> = peers.iter().map(|(id, addr)| (id.0, addr.as_str())).collect();
     let beside = data_dir.join("peers.json.new");
@@ -37,7 +39,7 @@ pub fn save_book(data_dir: &Path, peers: &BTreeMap<MemberId, String>) -> io::Res
     std::fs::File::open(data_dir)?.sync_all()
 }
 
-/// Who the members were when it was last noted; empty where that was never, or is not readable: a hint is all that it is.
+/// The members as last written; empty if there is no readable list. The list is only a hint.
 pub fn load_book(data_dir: &Path) -> BTreeMap<MemberId, String> {
     let path = data_dir.join(BOOK);
     let read = match std::fs::read(&path) {
@@ -47,13 +49,13 @@ pub fn load_book(data_dir: &Path) -> BTreeMap<MemberId, String> {
     match read {
         Ok(entries) => entries.into_iter().map(|(id, addr)| (MemberId(id), addr)).collect(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "no list of the other gateways on this disk");
+            tracing::warn!(path = %path.display(), %error, "the list of the other gateways on this disk cannot be read");
             BTreeMap::new()
         }
     }
 }
 
-/// Whether this is damage that peers can heal, and of which group.
+/// The group, if this is damage that peers can heal.
 pub fn healable(error: &NodeError) -> Option<GroupId> {
     match error {
         NodeError::Raft(holdfast_raft::NodeError::Damaged { group, .. }) => Some(*group),
@@ -61,19 +63,20 @@ pub fn healable(error: &NodeError) -> Option<GroupId> {
     }
 }
 
-/// Whom to ask: the members as group 0 names them, else those of the book. A member that learns group 0 anew knows nobody from it; were it removed
-/// before it has, nobody would tell it (found by simulation, seed 82).
+/// The gateways to ask: the members from group 0, or else those of the list on disk. A member that copies group 0 again
+/// does not know the others from it yet. If it were removed before that, nobody would tell it (found by simulation,
+/// seed 82).
 pub fn peers(node: &Node) -> BTreeMap<MemberId, String> {
     let members = node.cluster.state().members;
     let known: BTreeMap<MemberId, String> = members.into_values().map(|m| (m.id, m.peer_addr)).collect();
     if known.is_empty() { load_book(&node.config.data_dir) } else { known }
 }
 
-/// Asks the other gateways until this member is out of the quarantined `group` and may start it as a newcomer. False when the
-/// gateway stops first.
+/// Asks the other gateways until this member is removed from the quarantined `group` and may start it as a newcomer.
+/// Returns false if the gateway stops first.
 ///
-/// Where that is group 0, nothing else here would hear that the member was removed meanwhile, and whoever was removed is let in by nobody: so it
-/// asks that as well, and ends (found by simulation, seed 200).
+/// If the group is group 0, this gateway cannot learn in any other way that it was removed, and peers never readmit a
+/// removed member. So it asks about that too, and stops (found by simulation, seed 200).
 pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool {
     let mut said: Option<(String, std::time::Instant)> = None;
     let mut asked_whether: Option<tokio::time::Instant> = None;
@@ -85,13 +88,13 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
         };
         match asked {
             Ok(since) => {
-                tracing::info!(%group, %since, "R9: out of the group since that entry; its log here is dropped, it is learnt anew from the leader");
+                tracing::info!(%group, %since, "R9: removed from the group at that entry; its log here is dropped and copied again from the leader");
                 return true;
             }
             Err(error) => {
                 let text = error.to_string();
                 if said.as_ref().is_none_or(|(last, at)| *last != text || at.elapsed() > SAY_AGAIN) {
-                    tracing::warn!(%group, %error, "not let in again yet; tried again");
+                    tracing::warn!(%group, %error, "not readmitted yet; trying again");
                     said = Some((text, std::time::Instant::now()));
                 }
                 if group == GroupId::CLUSTER && asked_whether.is_none_or(|at| at.elapsed() > MEMBER_STILL) {
@@ -125,7 +128,7 @@ mod tests {
         save_book(dir.path(), &peers)?;
         assert_eq!(load_book(dir.path()), peers);
         std::fs::write(dir.path().join(BOOK), b"no")?;
-        assert!(load_book(dir.path()).is_empty(), "a bad hint is none");
+        assert!(load_book(dir.path()).is_empty(), "an unreadable list counts as empty");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics` for Prometheus and `/healthz` for load balancers and people.
+//! `/metrics` for Prometheus, and `/healthz` for load balancers and people.
 
 use crate::doors::{self, Door};
 use crate::node::Node;
@@ -13,12 +13,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// Upper edges of the histograms' buckets, in seconds: from a write that is on a disk at once to one that has waited for a takeover or a store.
+/// Upper limits of the histograms' buckets, in seconds: from a fast disk write to one that has waited for a takeover or
+/// a store.
 const BUCKETS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// So often what was measured goes into its buckets. Until then each measurement is kept by itself: where nobody asked for the page they took memory for ever,
-/// and who asked after four million requests had them counted on the runtime's thread, where heartbeats wait meanwhile.
+/// How often measurements are moved into their buckets. Until then each one is kept separately. Without this, they
+/// would use ever more memory if nobody requests the page. And a request after four million measurements would count
+/// them all on the runtime's thread and delay heartbeats.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// One recorder per process: a second gateway in the same process (tests) shares it.
@@ -36,7 +38,7 @@ fn recorder() -> Option<PrometheusHandle> {
         .clone()
 }
 
-/// Answers until the listener's task is dropped.
+/// Serves until the listener's task is dropped.
 pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::io::Result<()> {
     let recorder = recorder();
     let measured = recorder.clone();
@@ -56,7 +58,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::i
     }
 }
 
-/// Calls `gather` as often as [`GATHER`] says, whether or not somebody asks for the page.
+/// Calls `gather` as often as [`GATHER`] says, even if nobody requests the page.
 async fn gathering(gather: impl Fn() + Clone + Send + 'static) -> Infallible {
     let mut ticks = tokio::time::interval(GATHER);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +79,7 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
     };
     match holdfast_log::spawn_blocking(move || recorder.render()).await {
         Ok(page) => (StatusCode::OK, page),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("no page: {error}\n")),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot make the page: {error}\n")),
     }
 }
 
@@ -88,7 +90,8 @@ async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
 
 fn told(not_ready: Option<String>, warnings: impl Iterator<Item = String>) -> (StatusCode, String) {
     match not_ready {
-        // A store in trouble stops no gateway from serving: said, but no reason to send clients elsewhere (R8).
+        // A store with a problem does not stop a gateway from serving. It is a warning, but no reason to send clients
+        // elsewhere (R8).
         None => {
             let warnings: String = warnings.map(|warning| format!("warning: {warning}\n")).collect();
             (StatusCode::OK, format!("ok\n{warnings}"))
@@ -122,7 +125,7 @@ mod tests {
     async fn what_was_measured_is_gathered_though_nobody_asks() {
         let (count, mut gathered) = tokio::sync::watch::channel(0_u32);
         let gathering = tokio::spawn(gathering(move || count.send_modify(|count| *count += 1)));
-        // More than once: it goes on by itself.
+        // More than once: it repeats by itself.
         tokio::time::timeout(PATIENCE, gathered.wait_for(|count| *count >= 2)).await.unwrap().unwrap();
         gathering.abort();
     }
@@ -132,7 +135,7 @@ mod tests {
         assert!(BUCKETS.windows(2).all(|two| two[0] < two[1]));
     }
 
-    /// What a load balancer is told of a gateway that is in no cluster.
+    /// The answer for a load balancer, from a gateway without a cluster.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_gateway_that_cannot_serve_answers_503_and_why() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Who this node is: a random disk uuid and the member id, on the disk itself, and a counter of its starts.
+//! Identity of this node, on the disk itself: a random disk uuid, the member id, and a counter of its starts.
 //!
-//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and lives (`lives.rs`).
+//! A disk that was copied, restored or wiped cannot act as the member it was: peers check uuid and lives (`lives.rs`).
 
 use crate::lives::Lives;
 use holdfast_raft::{Life, Lineage};
@@ -14,23 +14,23 @@ const FILE: &str = "identity.json";
 /// Layout of the file that this version writes and reads.
 const VERSION: u32 = 1;
 
-/// What the identity file holds.
+/// Content of the identity file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     version: u32,
     /// Random uuid of the data directory, made at its first start; 32 hex digits.
     disk: String,
-    /// The cluster that it was adopted by; 32 hex digits, empty before.
+    /// The cluster that adopted it; 32 hex digits, empty before.
     cluster: String,
-    /// Its member id, 0 before it was adopted.
+    /// Its member id, 0 before adoption.
     pub member: u64,
-    /// Starts of a gateway on this directory, this one included.
+    /// Number of gateway starts on this directory, including this one.
     pub boot: u64,
-    /// A journal was begun here: it must be there at every later start.
+    /// A journal was created here: every later start must find it.
     #[serde(default)]
     journal: bool,
-    /// In a file of its own.
+    /// Stored in a file of its own.
     #[serde(skip)]
     lives: Lives,
 }
@@ -38,7 +38,7 @@ pub struct Identity {
 /// The identity cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// Reading or writing it.
+    /// Reading or writing it failed.
     #[error("{path}: {source}")]
     Io {
         /// The file.
@@ -47,15 +47,15 @@ pub enum IdentityError {
         #[source]
         source: io::Error,
     },
-    /// It is not one of ours.
+    /// The file is not valid.
     #[error("{path}: {reason}; restore the file, or start with an empty data directory and join as a new member")]
     Bad {
         /// The file.
         path: PathBuf,
-        /// What was found and expected.
+        /// The finding and the expectation.
         reason: String,
     },
-    /// The journal is gone, and with it what this member acknowledged.
+    /// The journal is gone, and with it everything that this member acknowledged.
     #[error(
         "{path}: found no journal, expected the one that member {member} has kept here; mount what is missing, or move this \
          data directory away, start empty, and join in place of the member (holdfast gateway replace)"
@@ -71,14 +71,15 @@ pub enum IdentityError {
     Adopted {
         /// The member that it is.
         member: u64,
-        /// The cluster that it is in.
+        /// The cluster that it belongs to.
         cluster: String,
         /// The member that it was asked to be.
         asked: u64,
     },
 }
 
-/// Replaces a file of `dir` by `what` as JSON. On disk before it returns; a crash leaves the old or the new one.
+/// Replaces a file of `dir` by `what` as JSON. On disk before it returns; a crash leaves either the old or the new
+/// file.
 ///
 /// # Errors
 /// [`IdentityError::Io`].
@@ -100,7 +101,7 @@ fn hex(value: u128) -> String {
 }
 
 impl Identity {
-    /// Reads the identity of `dir`, or makes one, and counts this start; on disk before it returns.
+    /// Reads the identity of `dir`, or creates one, and counts this start; on disk before it returns.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -122,8 +123,9 @@ impl Identity {
         identity.boot = identity.boot.saturating_add(1);
         identity.lives = Lives::read(dir)?;
         identity.lives.begin(identity.boot, rand::random());
-        // The counter of starts first: a start that is cut short in between looks like one of a build without lives, and forgets them (V3). The other way about such a
-        // build's start would pass for this one.
+        // Write the counter of starts first. If this start is cut short in between, it looks like a start of a build
+        // without lives, which drops the lives (V3). In the other order, a start of such a build could be mistaken for
+        // this one.
         identity.save(dir)?;
         identity.lives.save(dir)?;
         Ok(identity)
@@ -138,7 +140,7 @@ impl Identity {
         let whole = u128::from_str_radix(&identity.disk, 16).is_ok_and(|v| hex(v) == identity.disk && v != 0);
         let adopted = identity.cluster.is_empty() == (identity.member == 0);
         if !whole || !adopted {
-            return Err(bad("disk uuid or membership is not of its form".to_string()));
+            return Err(bad("the disk uuid or the membership is malformed".to_string()));
         }
         Ok(identity)
     }
@@ -157,10 +159,10 @@ impl Identity {
         u128::from_str_radix(&self.cluster, 16).ok()
     }
 
-    /// Becomes `member` of `cluster`, for ever; on disk before it returns. The same again changes nothing.
+    /// Becomes `member` of `cluster` for good; on disk before it returns. A repeated call changes nothing.
     ///
     /// # Errors
-    /// When it is another member, or of another cluster, already; or [`IdentityError::Io`].
+    /// It is already another member, or a member of another cluster; or [`IdentityError::Io`].
     pub fn adopt(&mut self, dir: &Path, cluster: u128, member: u64) -> Result<(), IdentityError> {
         if self.member == member && self.cluster() == Some(cluster) {
             return Ok(());
@@ -177,13 +179,13 @@ impl Identity {
 }
 
 impl Identity {
-    /// The life that this process runs under, and those before it that the disk remembers.
+    /// The life of this process, and the earlier lives that the disk remembers.
     pub fn lineage(&self) -> Lineage {
         let ((boot, nonce), before) = self.lives.told();
         Lineage { life: Life { disk: self.disk(), boot, nonce }, before }
     }
 
-    /// Others are about to be told of the present life. On disk before it returns.
+    /// The current life is about to be sent to peers. On disk before it returns.
     ///
     /// # Errors
     /// [`IdentityError::Io`].
@@ -191,23 +193,23 @@ impl Identity {
         self.change_lives(dir, Lives::used)
     }
 
-    /// This process goes on under a new life, where there is room for one. On disk before it returns.
+    /// This process continues under a new life, if there is room for one. On disk before it returns.
     ///
     /// # Errors
-    /// [`IdentityError::Io`]: it goes on under the present one.
+    /// [`IdentityError::Io`]: the process continues under the current life.
     pub fn renew_life(&mut self, dir: &Path) -> Result<Lineage, IdentityError> {
         self.change_lives(dir, |lives| lives.renew(rand::random()))
     }
 
-    /// `life` is registered: those before it are forgotten.
+    /// `life` is registered: the earlier ones are dropped.
     ///
     /// # Errors
-    /// [`IdentityError::Io`]: they are remembered until the next time.
+    /// [`IdentityError::Io`]: they stay until the next call.
     pub fn life_registered(&mut self, dir: &Path, life: &Life) -> Result<Lineage, IdentityError> {
         self.change_lives(dir, |lives| lives.registered(life.boot))
     }
 
-    /// These lives, whatever else has changed meanwhile.
+    /// Takes over these lives, whatever else has changed meanwhile.
     pub(crate) fn with_lives_of(self, other: &Self) -> Self {
         Self { lives: other.lives.clone(), ..self }
     }
@@ -221,13 +223,14 @@ impl Identity {
         Ok(self.lineage())
     }
 
-    /// Before the journal in `journal` is opened: it must hold a file of one, once one was begun here. A folder without (a lost mount, files that somebody
-    /// deleted to make room) would make a member that has forgotten its votes and what it acknowledged.
+    /// Call this before the journal in `journal` is opened. If a journal was created here, the folder must contain a
+    /// file of it. With an empty folder (a lost mount, or files deleted to free space), the member would have forgotten
+    /// its votes and what it acknowledged.
     ///
     /// # Errors
     /// [`IdentityError::JournalGone`], or [`IdentityError::Io`].
     pub fn check_journal(&self, journal: &Path) -> Result<(), IdentityError> {
-        // What lies beside a journal's files: its lock, and files for the next ones.
+        // Other files beside the journal's: its lock, and files prepared for later.
         let beside = |name: &str| name == "lock" || ["ready-", "fill-", "begin-"].iter().any(|of| name.starts_with(of));
         let none = std::fs::read_dir(journal)
             .map_or(true, |entries| !entries.flatten().any(|entry| !beside(&entry.file_name().to_string_lossy())));
@@ -237,7 +240,7 @@ impl Identity {
         Ok(())
     }
 
-    /// The journal was opened: from now on it must be there. On disk before it returns.
+    /// The journal was opened: from now on it must exist. On disk before it returns.
     ///
     /// # Errors
     /// [`IdentityError::Io`].

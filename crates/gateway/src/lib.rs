@@ -1,6 +1,6 @@
-//! A node: its settings, its identity, the sets that run here, the admin door, metrics and health, and [`run_until`].
+//! A node: its settings, its identity, the sets that run here, the admin API, metrics and health, and [`run_until`].
 //!
-//! Owns: the wiring between rooms, members and sets as group 0 says, listeners.
+//! Owns: the wiring between crates, members and sets as group 0 says, listeners.
 //! Does not own: what one set does (set), NBD connections (front), decisions (control, volume), the command line.
 
 pub mod admin;

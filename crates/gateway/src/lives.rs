@@ -1,18 +1,21 @@
-//! Which lives this disk has had (C3): a counter and a random nonce each, on the disk itself. A life begins with each start, and again whenever a running gateway
-//! renews it, so that a copy of the disk that is older than the last renewal is found out, however often it is started.
+//! The lives of this disk (C3), stored on the disk itself. A life is a counter and a random nonce. A life begins with
+//! each start, and whenever a running gateway renews it. So a copy of the disk that is older than the last renewal is
+//! detected, however often it is started.
 //!
 //! ```text
-//!   registered ── start ──▶ begun ──▶ used ── registered ──▶ those before are forgotten
+//!   registered ── start ──▶ begun ──▶ used ── registered ──▶ earlier lives are dropped
 //!                             │         │
-//!                             │         └── start, renewal: one more, and none is forgotten
-//!                             └── start: nobody was told of it, and it goes
+//!                             │         └── start, renewal: one more life, none is dropped
+//!                             └── start: no peer knows the life, so it is dropped
 //! ```
 //!
-//! V1  A life is on the disk before anybody is told of it, and its counter is above every other one's of this disk that was told.
-//! V2  From the last life that is known to be registered on, every life that was told is remembered. After `LIVES_MAX` that nobody has confirmed no further one
-//!     begins: the last one goes on through further starts. So none is forgotten that may be the registered one.
-//! V3  A start of a build that keeps no lives is seen by the counter of starts, which has gone on: what was before is forgotten, since that build registered lives
-//!     of its own.
+//! V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of this
+//!     disk.
+//! V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX` lives are
+//!     unconfirmed, no further one begins: later starts reuse the last one. So a life that may be the registered one is
+//!     never forgotten.
+//! V3  If a build without lives has run on this disk, the counter of starts has grown meanwhile. Then the remembered
+//!     lives are dropped, since that build registered lives of its own.
 
 use crate::identity::{IdentityError, save};
 use holdfast_raft::LIVES_MAX;
@@ -20,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 
-/// The file's name inside the data directory. An older build passes over it.
+/// The file's name inside the data directory. Older builds ignore it.
 const FILE: &str = "lives.json";
 
 /// Layout of the file that this version writes and reads.
@@ -31,21 +34,21 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Past {
     counter: u64,
-    /// As text: a reader of JSON may take numbers for floating point.
+    /// As text: JSON readers may treat numbers as floating point.
     #[serde(with = "hex64")]
     nonce: u64,
 }
 
-/// What the file holds.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lives {
     version: u32,
-    /// The start that they are of (V3).
+    /// The start that these lives belong to (V3).
     boot: u64,
-    /// Oldest first; the last one is the present one.
+    /// Oldest first; the last one is the current one.
     lives: Vec<Past>,
-    /// Somebody may have been told of the last one.
+    /// A peer may know the last life.
     used: bool,
 }
 
@@ -56,7 +59,7 @@ impl Default for Lives {
 }
 
 impl Lives {
-    /// Reads the lives of `dir`; none where there is no file yet.
+    /// Reads the lives of `dir`; none if there is no file yet.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -78,10 +81,11 @@ impl Lives {
         Ok(lives)
     }
 
-    /// A start, which is the `boot`th on this disk.
+    /// Start number `boot` on this disk.
     pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
-        // V3. Not where the lives are ahead of the starts: a build without them is too old for that cluster, and a start that was cut short, or could not be written, is all that
-        // is missing. A counter that began anew would lie below what was registered, for ever.
+        // V3, except if the lives are ahead of the starts. Then no build without lives has run, since it would be too
+        // old for that cluster; only some starts were cut short or could not be written. A new counter would be below
+        // the registered one for ever.
         let ahead = self.lives.last().is_some_and(|last| last.counter >= boot);
         if boot > self.boot.saturating_add(1) && !ahead {
             self.lives.clear();
@@ -99,12 +103,12 @@ impl Lives {
         self.used = false;
     }
 
-    /// The present life is about to be told. Whether that is news.
+    /// The current life is about to be sent to peers. Returns whether this is a change.
     pub(crate) fn used(&mut self) -> bool {
         !std::mem::replace(&mut self.used, true)
     }
 
-    /// The running gateway goes on under a new life; not where too many are remembered already.
+    /// The running gateway continues under a new life, unless too many lives are remembered already.
     pub(crate) fn renew(&mut self, nonce: u64) -> bool {
         let Some(last) = self.lives.last().copied() else { return false };
         if self.lives.len() >= LIVES_MAX || last.counter == u64::MAX {
@@ -115,7 +119,8 @@ impl Lives {
         true
     }
 
-    /// The life with this counter is registered: those before it cannot be the last one that is, any more. Whether that is news.
+    /// The life with this counter is registered: no earlier life can be the last registered one any more. Returns
+    /// whether this is a change.
     pub(crate) fn registered(&mut self, counter: u64) -> bool {
         let before = self.lives.len();
         if self.lives.iter().any(|past| past.counter == counter) {
@@ -124,13 +129,13 @@ impl Lives {
         self.lives.len() != before
     }
 
-    /// Counter and nonce of the present life, and of those before it.
+    /// Counter and nonce of the current life, and of the earlier ones.
     pub(crate) fn told(&self) -> ((u64, u64), Vec<(u64, u64)>) {
         let mut all: Vec<(u64, u64)> = self.lives.iter().map(|past| (past.counter, past.nonce)).collect();
         (all.pop().unwrap_or_default(), all)
     }
 
-    /// On disk before it returns; a crash leaves the old or the new ones.
+    /// On disk before it returns; a crash leaves either the old or the new lives.
     ///
     /// # Errors
     /// [`IdentityError::Io`].
@@ -173,9 +178,9 @@ mod tests {
         assert_eq!(Lives::read(dir.path())?, lives);
         lives.begin(2, 20);
         assert_eq!(told(&lives), [(1, 10), (2, 20)]);
-        // A start that told nobody.
+        // A start that sent its life to no peer.
         lives.begin(3, 30);
-        assert_eq!(told(&lives), [(1, 10), (3, 30)], "V1: above every one that was told");
+        assert_eq!(told(&lives), [(1, 10), (3, 30)], "V1: above every used life");
         lives.used();
         lives.begin(4, 40);
         lives.used();
@@ -184,12 +189,12 @@ mod tests {
         assert!(!lives.registered(3) && !lives.registered(2) && !lives.registered(9));
         assert!(lives.registered(4));
         assert_eq!(told(&lives), [(4, 40)]);
-        // Renewed while it runs: its counter goes ahead of that of the starts, and stays there.
+        // Renewed while it runs: its counter gets ahead of the counter of starts, and stays ahead.
         assert!(lives.renew(50));
         assert_eq!(told(&lives), [(4, 40), (5, 50)]);
         lives.begin(5, 60);
         assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 60)]);
-        // What a start knows of another one's is what was saved: this one told nobody.
+        // A start knows only what an earlier start has saved: this one sent its life to no peer.
         lives.begin(6, 61);
         assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 61)]);
         Ok(())
@@ -199,23 +204,24 @@ mod tests {
     fn a_start_of_a_build_without_lives_makes_them_forget() {
         let mut lives = Lives::default();
         lives.begin(7, 70);
-        assert_eq!(told(&lives), [(7, 70)], "the first start with them, on a disk that had six");
+        assert_eq!(told(&lives), [(7, 70)], "the first start with lives, on a disk that had six starts");
         lives.used();
         lives.begin(9, 90);
-        assert_eq!(told(&lives), [(9, 90)], "V3: start 8 is not known here");
-        // Renewed lives are ahead of the starts, and stay so when a start or two could not be saved.
+        assert_eq!(told(&lives), [(9, 90)], "V3: start 8 left no life here");
+        // Renewed lives are ahead of the starts, and stay ahead if a start or two could not be saved.
         let mut renewed = lives.clone();
         renewed.used();
         assert!((0..20).all(|nonce| renewed.renew(nonce)) && renewed.registered(29));
         renewed.begin(12, 120);
-        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "V1: above what was told");
-        // Nor is a start of which only the counter came to be saved: whoever ran after it may have been such a build.
+        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "V1: above every used life");
+        // The same for a start of which only the counter was saved: the next start may have been of a build without
+        // lives.
         lives.used();
         lives.begin(11, 110);
         assert_eq!(told(&lives), [(11, 110)], "V3");
         let mut lives = Lives::default();
         lives.begin(9, 90);
-        // Ten starts that told nobody are known, though none of them stays.
+        // Ten starts that sent their life to no peer are noticed, although none of their lives stays.
         lives.used();
         (10..20).for_each(|boot| lives.begin(boot, boot * 10));
         assert_eq!(told(&lives), [(9, 90), (19, 190)]);
@@ -229,12 +235,16 @@ mod tests {
             lives.used();
         }
         let all = told(&lives);
-        assert_eq!((all.len(), all[0], all[LIVES_MAX - 1]), (LIVES_MAX, (1, 10), (64, 640)), "V2: the last goes on");
+        assert_eq!(
+            (all.len(), all[0], all[LIVES_MAX - 1]),
+            (LIVES_MAX, (1, 10), (64, 640)),
+            "V2: the last life is used again"
+        );
         assert!(!lives.renew(1) && told(&lives) == all);
         assert!(lives.registered(64) && lives.renew(2010));
         assert_eq!(told(&lives), [(64, 640), (65, 2010)]);
         lives.begin(201, 2020);
-        assert_eq!(told(&lives), [(64, 640), (65, 2010), (201, 2020)], "none of the starts is missing");
+        assert_eq!(told(&lives), [(64, 640), (65, 2010), (201, 2020)], "no start is missing");
     }
 
     #[test]

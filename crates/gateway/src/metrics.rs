@@ -1,11 +1,11 @@
-//! What each metric of a gateway means: for `/metrics`, and for the page that people read.
+//! Descriptions of a gateway's metrics, for `/metrics` and for docs/operating/metrics.md.
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-/// What a metric does.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Only grows; begins anew with the process.
+    /// Only grows; starts at 0 with the process.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -13,63 +13,59 @@ enum Kind {
     Histogram,
 }
 
-/// All of them, by name.
+/// All metrics, sorted by name.
 const METRICS: &[(Kind, &str, &str)] = &[
-    (
-        Kind::Gauge,
-        "holdfast_backlog_bytes",
-        "Bytes that are in the journal and that no checkpoint has brought to the store.",
-    ),
+    (Kind::Gauge, "holdfast_backlog_bytes", "Bytes in the journal that no checkpoint has brought to the store yet."),
     (
         Kind::Counter,
         "holdfast_cache_admitted_bytes_total",
-        "Sealed bytes that were fetched for readers and put on the cache's disk.",
+        "Sealed bytes that were fetched for readers and written to the cache's disk.",
     ),
     (
         Kind::Counter,
         "holdfast_cache_answers_total",
-        "Answers of the read cache, by kind (extents, pages) and tier (memory, disk, store, shared with another reader; journal: not asked of the cache).",
+        "Answers of the read cache, by kind (extents, pages) and tier (memory, disk, store; shared: waited for another reader's fetch; journal: answered from the journal without the cache).",
     ),
     (
         Kind::Counter,
         "holdfast_cache_disk_errors_total",
-        "Reads of the cache's disk that failed or took too long; the store was asked.",
+        "Reads of the cache's disk that failed or took too long. The store was asked instead.",
     ),
     (
         Kind::Counter,
         "holdfast_cache_disk_rejected_total",
-        "Bytes from the cache's disk that did not open; the store was asked.",
+        "Entries from the cache's disk that failed to open. The store was asked instead.",
     ),
     (Kind::Gauge, "holdfast_cache_disk_up", "1 while the cache has a disk."),
     (Kind::Counter, "holdfast_cache_failures_total", "Fetches into the cache that failed."),
     (
         Kind::Counter,
         "holdfast_cache_kept_bytes_total",
-        "Sealed bytes that were put on the cache's disk unasked: uploaded here, or brought in as a follower.",
+        "Sealed bytes that were written to the cache's disk before any reader asked: uploaded here, or read in advance as a follower.",
     ),
     (
         Kind::Counter,
         "holdfast_cache_left_out_bytes_total",
-        "Sealed bytes that were fetched for a scan and not put on the cache's disk.",
+        "Sealed bytes that were fetched for a scan and not written to the cache's disk.",
     ),
     (Kind::Gauge, "holdfast_cache_memory_bytes", "Bytes in the cache's memory."),
     (Kind::Gauge, "holdfast_cache_memory_entries", "Entries in the cache's memory."),
     (
         Kind::Counter,
         "holdfast_cache_rewritten_bytes_total",
-        "Sealed bytes that were read from the older part of the cache's disk, and written there again so that they stay.",
+        "Sealed bytes that were read from the older part of the cache's disk and written there again to keep them.",
     ),
-    (Kind::Counter, "holdfast_checkpoints_total", "Checkpoints that were completed here."),
+    (Kind::Counter, "holdfast_checkpoints_total", "Checkpoints that this gateway completed."),
     (
         Kind::Counter,
         "holdfast_clock_suspicions_total",
-        "Jumps and gaps of the clock; each voids the read leases until a quorum has answered.",
+        "Jumps and gaps of the clock. Each voids the read leases until a quorum has answered.",
     ),
-    (Kind::Gauge, "holdfast_connections", "NBD connections to a set that is served here."),
+    (Kind::Gauge, "holdfast_connections", "NBD connections to a set that this gateway serves."),
     (
         Kind::Gauge,
         "holdfast_data_key_older_bytes",
-        "Bytes of a set's current state that are under older data keys, while its data key is changed.",
+        "Bytes of a set's current state that use older data keys, while its data key is being changed.",
     ),
     (
         Kind::Counter,
@@ -79,40 +75,44 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Counter,
         "holdfast_door_refused_total",
-        "Connections at the admin, peer and HTTP doors that were closed because there were as many as may be, by door.",
+        "Connections to the admin, peer and HTTP listeners that were closed because the connection limit was reached, by door.",
     ),
-    (Kind::Counter, "holdfast_etcd_failures_total", "Grants that etcd could not be told."),
-    (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that etcd was told."),
-    (Kind::Counter, "holdfast_etcd_newer_total", "Grants that etcd knew a newer one of."),
-    (Kind::Counter, "holdfast_groups_healed_total", "Damaged groups that were learnt anew from their peers."),
-    (Kind::Gauge, "holdfast_groups_healing", "Damaged groups that wait for that."),
+    (Kind::Counter, "holdfast_etcd_failures_total", "Grants that could not be written to etcd."),
+    (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that were written to etcd."),
+    (Kind::Counter, "holdfast_etcd_newer_total", "Grants that were not written because etcd already had a newer one."),
+    (Kind::Counter, "holdfast_groups_healed_total", "Damaged groups that were copied again from their peers."),
+    (Kind::Gauge, "holdfast_groups_healing", "Damaged groups that wait for healing."),
     (Kind::Gauge, "holdfast_index_extents", "Extents of a set's journal index."),
-    (Kind::Gauge, "holdfast_journal_blocked", "1 while the journal frees no file because of a bad record."),
-    (Kind::Gauge, "holdfast_journal_bound_bytes", "Most bytes that the journal may take."),
+    (Kind::Gauge, "holdfast_journal_blocked", "1 while the journal cannot free files because of a bad record."),
+    (Kind::Gauge, "holdfast_journal_bound_bytes", "Maximum size of the journal."),
     (
         Kind::Counter,
         "holdfast_journal_corrupt_records_total",
-        "Synced records of the journal that did not read back (R9).",
+        "Synced journal records that could not be read back at startup (R9).",
     ),
     (Kind::Gauge, "holdfast_journal_live_bytes", "Bytes of the journal that a group still needs."),
-    (Kind::Gauge, "holdfast_journal_stalled", "1 while the journal waits for room on its disk."),
-    (Kind::Counter, "holdfast_journal_unread_total", "Records that did not read back while the gateway ran."),
-    (Kind::Gauge, "holdfast_journal_used_bytes", "Bytes that the journal takes."),
-    (Kind::Histogram, "holdfast_journal_write_seconds", "One write of the journal with its sync."),
+    (Kind::Gauge, "holdfast_journal_stalled", "1 while the journal waits for free space on its disk."),
+    (
+        Kind::Counter,
+        "holdfast_journal_unread_total",
+        "Journal records that could not be read back while the gateway was running.",
+    ),
+    (Kind::Gauge, "holdfast_journal_used_bytes", "Size of the journal."),
+    (Kind::Histogram, "holdfast_journal_write_seconds", "Duration of one journal write, including its sync."),
     (Kind::Counter, "holdfast_map_pages_given_up_total", "Damaged map pages that nothing needed any more."),
-    (Kind::Gauge, "holdfast_nbd_connections", "NBD connections that are open."),
-    (Kind::Counter, "holdfast_nbd_request_bytes_total", "Bytes that clients read and wrote."),
+    (Kind::Gauge, "holdfast_nbd_connections", "Open NBD connections."),
+    (Kind::Counter, "holdfast_nbd_request_bytes_total", "Bytes read and written by clients."),
     (Kind::Counter, "holdfast_nbd_request_errors_total", "Requests that were answered with an error."),
-    (Kind::Histogram, "holdfast_nbd_request_seconds", "From a request's last byte to its answer."),
+    (Kind::Histogram, "holdfast_nbd_request_seconds", "Time from a request's last byte to its answer."),
     (
         Kind::Gauge,
         "holdfast_pair_answers_for_seconds",
-        "In a gateway pair: how long this gateway may answer if the etcd confirms its seat no more.",
+        "In a gateway pair: how long this gateway may still answer without another confirmation of its seat by the etcd.",
     ),
     (
         Kind::Histogram,
         "holdfast_pair_flush_seconds",
-        "In a gateway pair: how long a flush, or a write that waits like one, waited for the store.",
+        "In a gateway pair: how long a flush, or a write that must be flushed, waited for the store.",
     ),
     (Kind::Gauge, "holdfast_pair_holder", "In a gateway pair: 1 while this gateway has the seat."),
     (
@@ -120,15 +120,15 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_pair_keepalive_failures_total",
         "In a gateway pair: keep-alives that the etcd did not answer.",
     ),
-    (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: times that this gateway won the seat."),
-    (Kind::Gauge, "holdfast_raft_applied_index", "Last entry of a group that was applied here."),
-    (Kind::Gauge, "holdfast_raft_leader", "1 at the gateway that leads the group."),
-    (Kind::Gauge, "holdfast_raft_term", "The group's term, as known here."),
-    (Kind::Counter, "holdfast_read_ahead_extents_total", "Extents that were fetched before anybody asked for them."),
+    (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: how often this gateway won the seat."),
+    (Kind::Gauge, "holdfast_raft_applied_index", "Index of the group's last entry that was applied here."),
+    (Kind::Gauge, "holdfast_raft_leader", "1 on the gateway that leads the group."),
+    (Kind::Gauge, "holdfast_raft_term", "The group's term as known here."),
+    (Kind::Counter, "holdfast_read_ahead_extents_total", "Extents that were fetched by read-ahead."),
     (
         Kind::Counter,
         "holdfast_read_ahead_left_out_total",
-        "Reads ahead that were left out: too many under way, or the store in trouble.",
+        "Read-aheads that were skipped: too many in progress, or a problem of the store.",
     ),
     (Kind::Counter, "holdfast_schedule_failures_total", "Scheduled snapshots that failed."),
     (Kind::Counter, "holdfast_scheduled_snapshots_total", "Scheduled snapshots that were taken."),
@@ -136,88 +136,108 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Gauge,
         "holdfast_scrub_complete_seconds",
-        "Unix time at which the last complete scrub of a set ended; 0: none did.",
+        "Unix time when the last complete scrub of a set ended; 0: no scrub was completed.",
     ),
-    (Kind::Counter, "holdfast_scrub_damage_found_total", "Damaged places that the scrub has found."),
-    (Kind::Gauge, "holdfast_scrub_damaged", "Damaged places that are known now."),
-    (Kind::Gauge, "holdfast_scrub_running", "1 while a set is scrubbed."),
-    (Kind::Counter, "holdfast_sets_fenced_total", "Sets that were taken over by a recovery, as this gateway noticed."),
+    (Kind::Counter, "holdfast_scrub_damage_found_total", "Damaged places found by the scrub."),
+    (Kind::Gauge, "holdfast_scrub_damaged", "Currently known damaged places."),
+    (Kind::Gauge, "holdfast_scrub_running", "1 while a set is being scrubbed."),
+    (Kind::Counter, "holdfast_sets_fenced_total", "Sets that this gateway found taken over by a recovery."),
     (Kind::Gauge, "holdfast_snapshots", "Snapshots of a set."),
-    (Kind::Counter, "holdfast_space_damaged_total", "Segments and pages that collection could not read."),
+    (Kind::Counter, "holdfast_space_damaged_total", "Segments and pages that garbage collection could not read."),
     (Kind::Counter, "holdfast_space_deleted_total", "Objects that were deleted from the store."),
     (
         Kind::Gauge,
         "holdfast_space_dropped_roots",
-        "Deleted snapshots and old checkpoints whose objects are not looked through yet.",
+        "Deleted snapshots and old checkpoints whose objects still have to be checked for garbage.",
     ),
-    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes of segments that no volume shows, as of the last checkpoint."),
+    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes of segments that no volume uses, as of the last checkpoint."),
     (
         Kind::Gauge,
         "holdfast_space_given_up_objects",
-        "Objects that checkpoints of this leader began to write and that it does not know to be named yet; those of the one under way too.",
+        "Objects that this leader's checkpoints began to write and that are not known to be referenced yet, including those of the running checkpoint.",
     ),
     (
         Kind::Counter,
         "holdfast_space_held_total",
-        "Checkpoints that moved less than they had to because of the limits in [space].",
+        "Checkpoints that moved less than necessary because of the limits in [space].",
     ),
-    (Kind::Gauge, "holdfast_space_listed_bytes", "Bytes of a set that a listing of the store showed last."),
-    (Kind::Gauge, "holdfast_space_listed_objects", "Objects of a set that a listing of the store showed last."),
+    (Kind::Gauge, "holdfast_space_listed_bytes", "Bytes of a set in the last listing of the store."),
+    (Kind::Gauge, "holdfast_space_listed_objects", "Objects of a set in the last listing of the store."),
     (
         Kind::Gauge,
         "holdfast_space_live_bytes",
-        "Bytes of segments that volumes show (not: snapshots alone), their share of each segment.",
+        "Bytes of segments that volumes use, as their share of each segment. Data that only snapshots use does not count.",
     ),
-    (Kind::Counter, "holdfast_space_moved_bytes_total", "Bytes that collection has copied, before compression."),
+    (
+        Kind::Counter,
+        "holdfast_space_moved_bytes_total",
+        "Bytes that garbage collection has copied, before compression.",
+    ),
     (
         Kind::Counter,
         "holdfast_space_refused_total",
-        "Deletions that were not carried out: another leader or another life of the set.",
+        "Deletions that were not carried out because of another leader or another life of the set.",
     ),
-    (Kind::Gauge, "holdfast_space_retired_objects", "Objects that wait for their deletion."),
-    (Kind::Counter, "holdfast_space_retired_total", "Objects that were given up for deletion."),
-    (Kind::Gauge, "holdfast_space_stored_bytes", "Bytes of the segments that the last checkpoint names."),
-    (Kind::Histogram, "holdfast_store_attempt_seconds", "One attempt of a request to the store."),
-    (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by op and outcome."),
-    (Kind::Counter, "holdfast_store_errors_total", "Attempts that failed, by kind of trouble."),
-    (Kind::Counter, "holdfast_store_failovers_total", "Of several stores: reads that went on to another one."),
-    (Kind::Gauge, "holdfast_store_missing_bytes", "Of several stores: bytes that one lacks, as the leader knows."),
-    (Kind::Gauge, "holdfast_store_missing_objects", "Of several stores: objects that one lacks, as the leader knows."),
-    (Kind::Gauge, "holdfast_store_needs_operator", "1 while the store needs a person. Page on it."),
+    (Kind::Gauge, "holdfast_space_retired_objects", "Objects that wait to be deleted."),
+    (Kind::Counter, "holdfast_space_retired_total", "Objects that were marked for deletion."),
+    (Kind::Gauge, "holdfast_space_stored_bytes", "Bytes of the segments that the last checkpoint references."),
+    (Kind::Histogram, "holdfast_store_attempt_seconds", "Duration of one attempt of a store request."),
+    (Kind::Counter, "holdfast_store_attempts_total", "Attempts of store requests, by op and outcome."),
+    (Kind::Counter, "holdfast_store_errors_total", "Failed attempts, by kind of error."),
+    (Kind::Counter, "holdfast_store_failovers_total", "With several stores: reads that were retried at another store."),
+    (
+        Kind::Gauge,
+        "holdfast_store_missing_bytes",
+        "With several stores: bytes that one store lacks, as known by the leader.",
+    ),
+    (
+        Kind::Gauge,
+        "holdfast_store_missing_objects",
+        "With several stores: objects that one store lacks, as known by the leader.",
+    ),
+    (Kind::Gauge, "holdfast_store_needs_operator", "1 while the store needs an operator. Alert on it."),
     (
         Kind::Counter,
         "holdfast_store_repaired_total",
-        "Of several stores: objects that were copied to one that lacked them.",
+        "With several stores: objects that were copied to a store that lacked them.",
     ),
     (
         Kind::Gauge,
         "holdfast_store_replica_trouble_since_seconds",
-        "Of several stores: Unix time of one's first failure in a row; 0 while all is well.",
+        "With several stores: Unix time of the first failure in the current series of failures of one store; 0 while it works.",
     ),
-    (Kind::Counter, "holdfast_store_retries_total", "Objects that the store did not take and that were tried again."),
+    (
+        Kind::Counter,
+        "holdfast_store_retries_total",
+        "Uploads of objects that the store did not accept and that were retried.",
+    ),
     (
         Kind::Counter,
         "holdfast_store_spoilt_total",
-        "Answers of the store that were not what was written, and were asked for anew (R9).",
+        "Answers of the store with damaged content, which were requested again (R9).",
     ),
     (
         Kind::Gauge,
         "holdfast_store_trouble_since_seconds",
-        "Unix time of the store's first failure in a row; 0 while all is well.",
+        "Unix time of the first failure in the current series of failures; 0 while the store works.",
     ),
-    (Kind::Counter, "holdfast_uploaded_bytes_total", "Bytes of segments that were uploaded."),
-    (Kind::Counter, "holdfast_warm_bytes_total", "Bytes that a follower read from the store for its cache, roots too."),
+    (Kind::Counter, "holdfast_uploaded_bytes_total", "Bytes of uploaded segments."),
+    (
+        Kind::Counter,
+        "holdfast_warm_bytes_total",
+        "Bytes, including roots, that a follower read from the store for its cache.",
+    ),
     (
         Kind::Counter,
         "holdfast_warm_checkpoints_total",
-        "Checkpoints of another gateway that a follower compared with the one before and went through for its cache.",
+        "Checkpoints of another gateway that a follower compared with the previous one and processed for its cache.",
     ),
     (
         Kind::Counter,
         "holdfast_warm_left_out_bytes_total",
-        "Bytes of such checkpoints that were not brought in when the step ended: too many at once, not read, or leadership moved (then they may come with the next).",
+        "Bytes of such checkpoints that a follower did not read into its cache by the end of the step: over the limit, not readable, or leadership moved (the next checkpoint may include them).",
     ),
-    (Kind::Counter, "holdfast_warm_requests_total", "Requests to the store that a follower made for its cache."),
+    (Kind::Counter, "holdfast_warm_requests_total", "Store requests that a follower made for its cache."),
 ];
 
 /// Tells the recorder.
@@ -250,7 +270,7 @@ mod tests {
         }
     }
 
-    /// In the sources of what runs in a gateway's process.
+    /// Checks the sources of the crates that run in a gateway's process.
     #[test]
     fn every_metric_has_words() {
         let mut named = BTreeSet::new();
@@ -269,15 +289,15 @@ mod tests {
         }
         let known: BTreeSet<String> = METRICS.iter().map(|(_, name, _)| name.to_string()).collect();
         assert!(named.len() > 40, "the sources were not read: {named:?}");
-        assert_eq!(named, known, "each metric needs a line in metrics.rs, and each line a metric");
+        assert_eq!(named, known, "each metric needs a line in metrics.rs, and each line needs a metric");
     }
 
     #[test]
     fn golden_page() {
-        let mut page = "# Metrics of a gateway\n\nAt `http_listen`, `/metrics`, for Prometheus. Counters begin anew with the process. Labels: `set`, `group`, `op`, `kind`, \
-            `tier`, `store`, `outcome`, `door` where they apply. An agent and a standby have their own (`/metrics` of each says what they are). Histograms are in seconds, in buckets from 0.1 ms to 30 s \
-            that are the same at every gateway, so that those of several may be added up; what was measured is in them a second later at most.\n\n\
-            To be told at night: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz` other than 200 for a minute, \
+        let mut page = "# Metrics of a gateway\n\nAt `http_listen`, `/metrics`, for Prometheus. Counters restart at 0 with the process. Labels: `set`, `group`, `op`, `kind`, \
+            `tier`, `store`, `outcome`, `door`, if they apply. An agent and a standby have their own metrics, described at their `/metrics`. Histograms are in seconds, in buckets from 0.1 ms to 30 s \
+            that are the same at every gateway, so the histograms of several gateways can be added up. A measurement appears in them within a second.\n\n\
+            Alert on: `holdfast_store_needs_operator` 1, `holdfast_journal_stalled` 1, `holdfast_scrub_damaged` above 0, `/healthz` other than 200 for a minute, \
             no gateway with `holdfast_raft_leader` 1 for a group.\n\n| metric | kind | what |\n| --- | --- | --- |\n"
             .to_string();
         for (kind, name, help) in METRICS {

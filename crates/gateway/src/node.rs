@@ -1,4 +1,4 @@
-//! One gateway: its identity, its groups, its sets; what it starts when group 0 says so.
+//! One gateway: its identity, its Raft groups, its sets. Group 0 says which groups and sets run here.
 //!
 //! ```text
 //!   data_dir ── identity ──▶ (adopted?) ──▶ journal ──▶ group 0 ──▶ reconcile: a group, a server, an uploader per set;
@@ -44,13 +44,14 @@ pub use seams::Seams;
 /// Entries of group 0 between two of its snapshots.
 const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
 
-/// Part of the cache's memory that opened map pages may take.
+/// The part of the cache's memory for opened map pages.
 const PAGE_MEMORY_SHARE: u64 = 4;
 
-/// Part of the cache's memory that may be read ahead of one reader. What nobody has asked for yet has a tenth of it before it goes.
+/// The part of the cache's memory that one reader may fill by read-ahead. The cache evicts pages that nobody has read
+/// once they fill a tenth of it.
 const READ_AHEAD_SHARE: u64 = 32;
 
-/// A gateway cannot start, or cannot go on.
+/// A gateway cannot start, or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// Identity on disk.
@@ -65,7 +66,7 @@ pub enum NodeError {
     /// Its certificate.
     #[error("[tls]: {0}")]
     Tls(#[from] TlsError),
-    /// The etcd that is told of grants.
+    /// The etcd that receives grants.
     #[error("[etcd]: {0}")]
     Etcd(#[from] EtcdError),
     /// The journal.
@@ -77,7 +78,7 @@ pub enum NodeError {
     /// A directory or a socket.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The reason.
         #[source]
@@ -86,12 +87,12 @@ pub enum NodeError {
     /// The cache.
     #[error("cache: {0}")]
     Cache(String),
-    /// The disk belongs to another member of the cluster than the one asked for.
+    /// The disk belongs to another member of the cluster than the requested one.
     #[error("{0}")]
     Refused(String),
 }
 
-/// What exists once the gateway has a place in a cluster.
+/// Available once the gateway is a member of a cluster.
 #[derive(Clone)]
 pub struct Adopted {
     /// Its Raft groups.
@@ -108,46 +109,46 @@ pub struct Node {
     pub config: GatewayConfig,
     /// Times derived from the round trip.
     pub timing: Timing,
-    /// The cluster as applied here.
+    /// The cluster state as applied here.
     pub cluster: Arc<Cluster>,
     /// Its sets, by name.
     pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
     /// When the process started.
     pub started: Instant,
-    /// Ends everything.
+    /// Stops everything.
     pub stop: CancellationToken,
-    /// Its certificate, where it has one.
+    /// Its certificate, if it has one.
     pub tls: Option<Tls>,
-    /// The etcd that is told of grants.
+    /// The etcd that receives grants.
     mirror: Option<Mirror>,
     seams: Seams,
     identity: Mutex<Identity>,
     keys: ClusterKeys,
     cache: Cache,
-    /// What followers here may bring into it.
+    /// Limits what followers on this gateway may read into the cache.
     warmth: Arc<Warmth>,
     /// Why group 0 refused this start (C3).
     refused: Mutex<Option<String>>,
-    /// What the journal's disk lacked of its bound when it was opened.
+    /// Set if the journal's disk had less room than the journal's bound when it was opened.
     lacks_room: OnceLock<String>,
-    /// From the opening of the journal on; group 0 may still be waiting to be healed then.
+    /// Set once the journal is open. Group 0 may still be waiting to be healed then.
     raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
-    /// One change of what the disk remembers of its lives at a time.
+    /// Serializes changes of the lives that the disk remembers.
     changing_identity: tokio::sync::Mutex<()>,
-    /// One adoption at a time.
+    /// Serializes adoptions.
     adopting: tokio::sync::Mutex<()>,
-    /// One change of the sets at a time, or of their keys: what is proposed follows from what was read before it.
+    /// Serializes changes of the sets and of their keys: each proposal depends on what was read before it.
     pub(crate) changing_sets: Arc<tokio::sync::Mutex<()>>,
-    /// The same of members.
+    /// The same for members.
     pub(crate) changing_members: Arc<tokio::sync::Mutex<()>>,
-    /// One writer of the node key's file at a time.
+    /// Serializes writes of the node key's file.
     pub(crate) writing_node_key: tokio::sync::Mutex<()>,
-    /// Why a set does not run here, by name.
+    /// Why a set does not run here, by set name.
     troubles: Mutex<BTreeMap<String, String>>,
-    /// What runs for each set, so that it can be ended.
+    /// The tasks of each set, so that they can be stopped.
     running: Mutex<BTreeMap<SetId, ended::Running>>,
-    /// What this gateway has done of deletions while it leads group 0.
+    /// Progress of the deletions that this gateway carries out while it leads group 0.
     deletions: Mutex<BTreeMap<SetId, Progress>>,
 }
 
@@ -162,7 +163,7 @@ fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
 }
 
 impl Node {
-    /// Opens the data directory. Starts group 0 where the disk has been adopted.
+    /// Opens the data directory. Starts group 0 if the disk has been adopted.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -170,7 +171,7 @@ impl Node {
         Self::open_over(config, stop, Seams::default()).await
     }
 
-    /// The same over another disk, store and network.
+    /// The same with another disk, store and network.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -191,7 +192,7 @@ impl Node {
         let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
         let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
-        // A witness never serves, so nobody ever reads there.
+        // A witness never serves, so nobody reads from its cache.
         let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
         let warmth = Arc::new(Warmth::new(warm, config.cache.disk.0));
         let node = Arc::new(Self {
@@ -232,22 +233,22 @@ impl Node {
         self.identity.locked().clone()
     }
 
-    /// How other gateways are connected to (R10).
+    /// Connects to other gateways (R10).
     pub fn dialer(&self) -> Dialer {
         self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(self.tls.as_ref()))
     }
 
-    /// The cluster keys at hand.
+    /// The cluster keys of this gateway.
     pub fn keys(&self) -> &ClusterKeys {
         &self.keys
     }
 
-    /// The groups, once adopted.
+    /// The groups, once this gateway is adopted.
     pub fn adopted(&self) -> Option<Adopted> {
         self.adopted.reading().clone()
     }
 
-    /// The Raft node, from the opening of the journal on.
+    /// The Raft node, once the journal is open.
     pub fn raft(&self) -> Option<RaftNode> {
         self.raft.reading().clone()
     }
@@ -257,13 +258,14 @@ impl Node {
         self.sets.reading().get(name).cloned()
     }
 
-    /// What this gateway has done of a deletion; `None` where it has done nothing, or does not lead group 0.
+    /// This gateway's progress on a deletion; `None` if there is none or if it does not lead group 0.
     pub fn deletion_progress(&self, set: SetId) -> Option<Progress> {
         self.deletions.locked().get(&set).cloned()
     }
 
-    /// Gives this gateway its place in a cluster, for ever, and starts group 0. Goes on to its end when nobody waits for it any more: opening the journal may take
-    /// longer than a caller does, and what is half open cannot be opened again. Asked again, it does what is left.
+    /// Makes this gateway a permanent member of a cluster and starts group 0. It runs to its end even if the caller
+    /// stops waiting: opening the journal may take longer than the caller waits, and a half-open journal cannot be
+    /// opened again. A repeated call does the rest.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -274,7 +276,7 @@ impl Node {
             node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
             match node.raft() {
                 None => node.start().await,
-                // Opened, and group 0 did not start; unless it waits for being healed.
+                // The journal is open but group 0 did not start, and it does not wait to be healed.
                 Some(raft) if node.adopted().is_none() && raft.healing().is_empty() => {
                     node.start_cluster_group(&raft, member).await
                 }
@@ -306,7 +308,7 @@ impl Node {
         tracing::info!(?report, "journal opened");
         if let Some(why) = disk_space::lacking(&dir, bound) {
             tracing::warn!(dir = %dir.display(), "{why}");
-            // Opened once in the life of a process.
+            // The journal is opened once per process.
             let _ = self.lacks_room.set(why);
         }
         for bad in &report.corrupt {
@@ -337,7 +339,7 @@ impl Node {
         tokio::spawn(clock_loop(self.clone()));
         match self.start_cluster_group(&raft, member).await {
             Err(e) if heal::healable(&e).is_some() => {
-                tracing::error!(error = %e, "group 0 does not start here before it is healed");
+                tracing::error!(error = %e, "group 0 is damaged and starts only after it is healed");
                 tokio::spawn(heal_cluster_group(self.clone(), raft, member));
                 Ok(())
             }
@@ -345,7 +347,7 @@ impl Node {
         }
     }
 
-    /// Starts group 0, and with it what group 0 says.
+    /// Starts group 0, and the tasks that follow it.
     async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
         raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
@@ -361,18 +363,18 @@ impl Node {
         Ok(())
     }
 
-    /// This gateway must not take part: it ends, for this reason.
+    /// Group 0 refuses this gateway: it stops, for this reason.
     pub(crate) fn refuse(&self, why: String) {
         *self.refused.locked() = Some(why);
         self.stop.cancel();
     }
 
-    /// Why this gateway ends by itself, if it does.
+    /// Why this gateway stops by itself, if it does.
     pub fn refusal(&self) -> Option<NodeError> {
         self.refused.locked().clone().map(NodeError::Refused)
     }
 
-    /// Why this gateway is not fit to serve; `None` when it is.
+    /// Why this gateway is not ready to serve; `None` if it is.
     pub fn not_ready(&self) -> Option<String> {
         let healing = self.raft().and_then(|raft| raft.healing().into_iter().next());
         if let Some(healing) = healing {
@@ -392,12 +394,12 @@ impl Node {
         found.or_else(|| self.troubles.locked().iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
-    /// What is wrong with the journal and does not keep this gateway from serving.
+    /// A problem of the journal that does not keep this gateway from serving.
     pub fn journal_warning(&self) -> Option<String> {
         self.lacks_room.get().cloned()
     }
 
-    /// Gateways whose times are not this one's.
+    /// Other gateways whose timing settings differ from ours.
     pub fn timing_warnings(&self) -> Vec<String> {
         self.raft().map(|raft| raft.unequal_times()).unwrap_or_default()
     }
@@ -412,48 +414,50 @@ impl Node {
             return Some(format!("group {} has no leader", group.id()));
         }
         if let Some(why) = group.unsaved_snapshot() {
-            return Some(format!("group {}: its state snapshot does not get onto the disk: {why}", group.id()));
+            return Some(format!("group {}: its state snapshot cannot be written to disk: {why}", group.id()));
         }
         let patience = self.timing.election_max() * 2;
         let silent = |at| boot_now().saturating_since(at) > patience;
         let alone = leadership.mine
             && group.applied().term == leadership.term
             && group.quorum_acked().is_none_or(|(_, at)| silent(at));
-        alone.then(|| format!("group {}: no quorum of gateways answers its leader here", group.id()))
+        alone.then(|| format!("group {}: its leader on this gateway gets no answer from a quorum", group.id()))
     }
 }
 
-/// Why the journal does not do what it must, for people.
+/// Why the journal does not work as it should, for people.
 fn journal_trouble(usage: &LogUsage) -> Option<String> {
     let (failed, stalled, blocked) = (&usage.failed, &usage.stalled, &usage.blocked);
     let failed = failed.as_ref().map(|why| format!("journal failed: {why}"));
     let stalled =
-        || stalled.as_ref().map(|why| format!("the journal waits for room on its disk, and takes nothing: {why}"));
-    let blocked = || blocked.as_ref().map(|why| format!("the journal frees no file any more: {why}"));
+        || stalled.as_ref().map(|why| format!("the journal waits for room on its disk and takes no writes: {why}"));
+    let blocked = || blocked.as_ref().map(|why| format!("the journal frees no files: {why}"));
     failed.or_else(stalled).or_else(blocked)
 }
 
-/// A group that is being healed, for people.
+/// Describes a group that is being healed, for people.
 pub(crate) fn healing_text(healing: &holdfast_raft::Healing) -> String {
     let (group, record) = (healing.group, &healing.record);
     match healing.since {
-        None => format!("group {group} is damaged ({record}); waiting for its peers to take this member out of it"),
-        Some(since) => format!("group {group} was damaged ({record}); out of it since {since}, learning it anew"),
+        None => format!("group {group} is damaged ({record}); waiting for its peers to remove this member from it"),
+        Some(since) => format!(
+            "group {group} was damaged ({record}); this member left it at {since} and copies it from the leader"
+        ),
     }
 }
 
-/// Group 0 is damaged: this member asks to be let in again, then starts it.
+/// Group 0 is damaged: this member asks its peers to let it rejoin, then starts the group.
 async fn heal_cluster_group(node: Arc<Node>, raft: RaftNode, member: MemberId) {
     while heal::readmit(&node, &raft, GroupId::CLUSTER).await {
         match node.start_cluster_group(&raft, member).await {
             Ok(()) => return,
-            Err(e) => tracing::error!(error = %e, "group 0 does not start"),
+            Err(e) => tracing::error!(error = %e, "group 0 cannot be started"),
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// Looks at the clocks; a suspicion voids every read lease until a quorum has answered anew.
+/// Checks the clocks. A suspicious clock voids every read lease until a quorum has answered again.
 async fn clock_loop(node: Arc<Node>) {
     let mut watch = ClockWatch::with_timing(&node.timing);
     let mut tick = tokio::time::interval(node.timing.clock_tick());
@@ -464,13 +468,14 @@ async fn clock_loop(node: Arc<Node>) {
             _ = tick.tick() => {}
         }
         if let Some(suspicion) = watch.sample(boot_now(), monotonic_now()) {
-            // A person who wonders why leadership moved has to find this one.
+            // An operator who asks why leadership moved must find this line.
             match suspicion {
                 ClockSuspicion::Gap { found, .. } if found >= node.timing.election_min() => tracing::warn!(
                     stood_still = ?found,
-                    "this process did nothing for longer than an election timeout: it was stopped, had no processor, or something in it did not yield; another gateway may lead by now"
+                    "this process did nothing for longer than an election timeout: it was stopped, got no CPU time, or a task did not yield; \
+                     another gateway may lead by now"
                 ),
-                _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers anew"),
+                _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers again"),
             }
             metrics::counter!("holdfast_clock_suspicions_total").increment(1);
             let sets: Vec<_> = node.sets.reading().values().cloned().collect();
@@ -481,7 +486,7 @@ async fn clock_loop(node: Arc<Node>) {
     }
 }
 
-/// Makes this node what group 0 says: sets that run here, members of each group that this node leads.
+/// Runs what group 0 says: the sets of this node, and the members of each group that this node leads.
 async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
     let mut changes = node.cluster.changes();
     let mut book = BTreeMap::new();
@@ -499,7 +504,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         node.cache.look(node.started.elapsed());
         let state = node.cluster.state();
         note_peers(&node, &state, &mut book);
-        // Before what is new: a new set may have the name of one that is gone.
+        // Before new sets start: a new set may have the name of a deleted one.
         ender.round(&node, &adopted, &state, &mut healing).await;
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
@@ -508,7 +513,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                 placing::follow(&node, &set, &entry.store_url).await;
                 continue;
             }
-            // Ended here already: group 0 is behind on this gateway.
+            // Already ended here: group 0 on this gateway is behind.
             if waits || adopted.raft.is_over(*id) {
                 continue;
             }
@@ -519,7 +524,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                     troubles.remove(entry.name.as_str());
                 }
                 Err(e) => {
-                    tracing::error!(set = %entry.name, error = %e, "the set does not run here");
+                    tracing::error!(set = %entry.name, error = %e, "the set cannot run here");
                     if let Some(group) = heal::healable(&e) {
                         let (node, raft) = (node.clone(), adopted.raft.clone());
                         healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
@@ -532,20 +537,21 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
     }
 }
 
-/// The same data keys under another cluster key, or another data key: opened with, sealed under and written into heads from now on.
+/// The set has new wrapped keys (another cluster key, or another data key). From now on, they open and seal its data
+/// and are written into its heads.
 fn follow_keys(node: &Node, set: &SetServer, entry: &holdfast_control::cluster::SetEntry) {
     match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
         Ok(keys) => {
-            // In this order: no head may be under a key that its keyring has not got.
+            // In this order: a head must never use a key that its keyring does not have.
             set.head.set_keyring(node.keys.keyring_of(entry));
             set.reader.mapping().key.replace(keys, entry.key_id);
         }
-        // It has what it had; who asks for its keys hears that one is missing.
-        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set does not unwrap here"),
+        // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
+        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here"),
     }
 }
 
-/// Keeps the list of who to ask, should group 0 itself be what is damaged at the next start.
+/// Keeps the list of other gateways on disk. It is needed if group 0 itself is damaged at the next start.
 fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book: &mut BTreeMap<MemberId, String>) {
     let peers: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
     if peers.is_empty() || peers == *book {
@@ -553,12 +559,12 @@ fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book
     }
     match heal::save_book(&node.config.data_dir, &peers) {
         Ok(()) => *book = peers,
-        Err(error) => tracing::warn!(%error, "the list of the other gateways is not on disk"),
+        Err(error) => tracing::warn!(%error, "the list of the other gateways cannot be written to disk"),
     }
 }
 
 impl Node {
-    /// Ends what must end in order: groups, then the cache's disk.
+    /// Closes in order: first the groups, then the cache's disk.
     pub async fn close(&self) {
         if let Some(raft) = self.raft() {
             raft.stop().await;
@@ -581,6 +587,6 @@ mod tests {
         let blocked = LogUsage { blocked: why.clone(), ..LogUsage::default() };
         assert!(said(&blocked).contains("frees no file") && said(&blocked).contains("No space left"));
         let failed = LogUsage { failed: why, ..stalled };
-        assert!(said(&failed).starts_with("journal failed"), "what lasts for good goes first");
+        assert!(said(&failed).starts_with("journal failed"), "a permanent failure comes first");
     }
 }

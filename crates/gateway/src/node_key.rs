@@ -1,7 +1,8 @@
-//! The key of this node's own files: `node.key` in the data directory, wrapped by the cluster key (R10).
+//! The key for this node's own files: `node.key` in the data directory, wrapped by the cluster key (R10).
 //!
-//! Random and this node's alone: a change of the cluster key wraps it anew and leaves journal and snapshots as they are. Who takes a
-//! disk without the cluster key reads nothing of it but names of files, group numbers, indexes and lengths.
+//! The key is random and belongs to this node only. A change of the cluster key rewraps it and leaves journal and
+//! snapshots as they are. Without the cluster key, a stolen disk reveals only file names, group numbers, indexes and
+//! lengths.
 
 use holdfast_log::Sealing;
 use holdfast_seal::{NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The file's name inside the data directory.
 const FILE: &str = "node.key";
 
-/// The node key cannot be had.
+/// The node key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeKeyError {
     /// Reading or writing it.
@@ -26,7 +27,7 @@ pub enum NodeKeyError {
         #[source]
         source: io::Error,
     },
-    /// It is not this node's, or the cluster key is another one.
+    /// It belongs to another node, or the cluster key is different.
     #[error(
         "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast gateway replace)"
     )]
@@ -39,8 +40,8 @@ pub enum NodeKeyError {
     },
 }
 
-/// What this node's files are sealed with: the key in `dir`, made there where `wanted` and none is; on disk before it returns.
-/// Not `wanted`: a key that is there still opens what was sealed before.
+/// The key that seals this node's files. If `dir` has none and `wanted` is true, makes one, on disk before it returns.
+/// If `wanted` is false, an existing key still opens what was sealed before.
 ///
 /// # Errors
 /// [`NodeKeyError`].
@@ -66,25 +67,25 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Resu
     Ok(Some(Sealing { key, new_files: wanted }))
 }
 
-/// Which cluster key wraps the node key in `dir`; `None` where there is none.
+/// The cluster key that wraps the node key in `dir`; `None` if there is no node key.
 ///
 /// # Errors
 /// [`NodeKeyError`].
 pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
     let path = dir.join(FILE);
     match std::fs::read(&path) {
-        // What is no wrapped key is told where it is opened; here it is of no key that anybody has.
+        // An invalid file is reported when it is opened. Here it counts as wrapped by an unknown key.
         Ok(wrapped) => Ok(Some(node_wrapped_by(&wrapped).map_or(0, |by| by.0))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(NodeKeyError::Io { path, source }),
     }
 }
 
-/// Wraps the node key in `dir` by the current cluster key, on disk before it returns; the key itself stays, and with it journal and
-/// snapshots. The old file is whole until the new one is.
+/// Rewraps the node key in `dir` with the current cluster key, on disk before it returns. The key itself stays, and so
+/// do journal and snapshots. The old file stays intact until the new one is complete.
 ///
 /// # Errors
-/// [`NodeKeyError`]; the file is then as it was.
+/// [`NodeKeyError`]; the file is then unchanged.
 pub fn rewrap(dir: &Path, disk: u128, cluster: &ClusterKeys) -> Result<(), NodeKeyError> {
     let current = cluster.current();
     if wrapped_now(dir)?.is_none_or(|by| by == current.fingerprint().0) {
@@ -97,7 +98,7 @@ pub fn rewrap(dir: &Path, disk: u128, cluster: &ClusterKeys) -> Result<(), NodeK
     let mut nonce = [0; 24];
     rand::rng().fill_bytes(&mut nonce);
     save(dir, &path, &current.wrap_node(&key, disk, nonce)).map_err(failed)?;
-    tracing::info!(path = %path.display(), by = %current.fingerprint(), "the key of this node's files is wrapped by the new cluster key");
+    tracing::info!(path = %path.display(), by = %current.fingerprint(), "the key of this node's files is now wrapped by the new cluster key");
     Ok(())
 }
 
@@ -122,7 +123,7 @@ mod tests {
     fn wrapped_anew_it_is_the_same_key_and_opens_by_the_new_one_alone() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;
         rewrap(dir.path(), 5, &cluster(2))?;
-        assert_eq!(wrapped_now(dir.path())?, None, "none is made");
+        assert_eq!(wrapped_now(dir.path())?, None, "no key file");
         let made = open(dir.path(), 5, &cluster(1), true)?.expect("wanted");
         assert!(rewrap(dir.path(), 5, &cluster(2)).is_err(), "without the old key");
         let both = ClusterKeys::of_bytes(2, Some(1));
@@ -134,18 +135,18 @@ mod tests {
         let found = open(dir.path(), 5, &cluster(2), true)?.expect("there");
         assert_eq!(made.key.fingerprint(), found.key.fingerprint());
         assert_eq!(early.key.fingerprint(), found.key.fingerprint());
-        assert!(open(dir.path(), 5, &cluster(1), true).is_err(), "the old key opens nothing any more");
+        assert!(open(dir.path(), 5, &cluster(1), true).is_err(), "the old cluster key no longer opens it");
         Ok(())
     }
 
     #[test]
     fn made_once_and_found_again() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;
-        assert!(open(dir.path(), 5, &cluster(1), false)?.is_none(), "not wanted, and none there");
+        assert!(open(dir.path(), 5, &cluster(1), false)?.is_none(), "not wanted, and there is no key");
         let made = open(dir.path(), 5, &cluster(1), true)?.expect("wanted");
         let found = open(dir.path(), 5, &cluster(1), true)?.expect("there");
         assert_eq!(made.key.fingerprint(), found.key.fingerprint());
-        let off = open(dir.path(), 5, &cluster(1), false)?.expect("what was sealed before must open");
+        let off = open(dir.path(), 5, &cluster(1), false)?.expect("sealed data must still open");
         assert!(!off.new_files && found.new_files);
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Starts and lives (C3): every start of this gateway is registered in group 0, and so is every renewal of its life while it runs; what group 0 knows of the
-//! members' lives goes to the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`; whether the disk that asks
-//! remembers the life that was registered last, by `raft::KnownLife`.
+//! Registers starts and lives (C3). Every start of this gateway is registered in group 0, and so is every renewal of
+//! its life while it runs. The peer protocol gets the registered lives of all members from group 0 and refuses any
+//! other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk remembers
+//! the life that was registered last.
 
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
@@ -14,37 +15,39 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two tries. Group 0 may have no leader for a while.
+/// Pause between two attempts. Group 0 may have no leader for a while.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// Between two questions of a member that leaves whether it is out. Each is an entry of group 0 until it is.
+/// How often a leaving member asks whether it has been removed. Each question is an entry of group 0 until it has been.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Between a life's first word to the others and its registration: a call that was sent under the life before has arrived by then, as a rule, and is sent again where it has not.
+/// Time from the first use of a new life to its registration. Calls sent under the previous life have normally arrived
+/// by then; the others are sent again.
 const SETTLES: Duration = Duration::from_secs(5);
 
-/// How long the leader of group 0 may take to apply what it has. Whoever asks waits for 5 s.
+/// How long the leader of group 0 may take to apply its log. Callers wait for 5 s.
 const SETTLED_LIMIT: Duration = Duration::from_secs(2);
 
-/// Without a leader of group 0 for so long, a member asks whether it is one still.
+/// A member that has had no leader of group 0 for this long asks whether it is still a member.
 const LONELY: Duration = Duration::from_secs(10);
 
-/// What the peer protocol is to know.
+/// The lives that the peer protocol accepts.
 pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
     let boot = |id: &MemberId| state.boots.get(id).map(|b| (b.boot, b.nonce));
     state.members.iter().map(|(id, m)| (*id, KnownLife { disk: m.disk, boot: boot(id) })).collect()
 }
 
-/// Commits registrations where this gateway leads group 0.
+/// Commits registrations while this gateway leads group 0.
 pub fn registrar(cluster: Arc<Cluster>, group: Group) -> Registrar {
     let one = Arc::new(tokio::sync::Mutex::new(()));
     Box::new(move |member, lineage, level| {
         let (cluster, group, one) = (cluster.clone(), group.clone(), one.clone());
         Box::pin(async move {
-            // What is judged must be what it is applied to: a leader that was just elected has entries that it has not applied, and a registration may be among them.
+            // The check must use the same state to which the registration is applied: a leader that was just elected
+            // may have unapplied entries, and one of them may be a registration.
             let _one = one.lock().await;
             let Some(term) = cluster.settled(&group, SETTLED_LIMIT).await else {
-                return Registered::NotNow("the leader has not applied all that it has".to_string());
+                return Registered::NotNow("the leader has not applied all of its log yet".to_string());
             };
             let state = cluster.state();
             if level < state.level {
@@ -71,12 +74,12 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
             | ClusterRefusal::MemberRemoved { .. }
             | ClusterRefusal::TooOld { .. }),
         )) => Registered::Refused(why.to_string()),
-        // A member that is not there yet may come.
+        // A member that is still unknown may be added later.
         Err(why) => Registered::NotNow(why.to_string()),
     }
 }
 
-/// Whatever group 0 says of addresses and lives goes to the peer protocol as soon as it is applied.
+/// Passes addresses and lives from group 0 to the peer protocol as soon as they are applied.
 pub async fn follow(node: Arc<Node>, adopted: Adopted) {
     let mut changes = node.cluster.changes();
     loop {
@@ -103,7 +106,8 @@ pub async fn follow(node: Arc<Node>, adopted: Adopted) {
     }
 }
 
-/// Registers this start, and its renewals; tried again until it is answered. A life that is refused ends the gateway.
+/// Registers this start and its renewals, and retries until there is an answer. If a life is refused, the gateway
+/// stops.
 pub async fn register(node: Arc<Node>, adopted: Adopted) {
     if registered(&node, &adopted).await {
         tracing::info!(boot = node.identity().boot, "start registered");
@@ -111,7 +115,7 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
     }
 }
 
-/// Whether the present life is registered; else the gateway ends.
+/// Returns true once the current life is registered; false if the gateway stops.
 async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
     let life = adopted.raft.lineage().life;
     loop {
@@ -139,7 +143,7 @@ async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
     }
 }
 
-/// Whether so much time passes before the gateway ends.
+/// Waits; returns false if the gateway stops first.
 async fn passes(node: &Node, time: Duration) -> bool {
     tokio::select! {
         () = node.stop.cancelled() => false,
@@ -152,11 +156,11 @@ async fn change_life(
     change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
 ) {
     if let Err(error) = node.change_identity(change).await {
-        tracing::warn!(%error, "the lives of this disk stay as they are");
+        tracing::warn!(%error, "the lives of this disk could not be changed");
     }
 }
 
-/// A copy of this disk is older than its last renewal, or knows nothing of the next: the others refuse it.
+/// A copy of this disk is older than its last renewal, or does not know the next one. So the others refuse it.
 async fn renew(node: &Arc<Node>, adopted: &Adopted) {
     let pace = node.renewal_pace();
     while passes(node, pace).await {
@@ -167,7 +171,8 @@ async fn renew(node: &Arc<Node>, adopted: &Adopted) {
     }
 }
 
-/// A member that leaves is out of group 0 before the entry that removes it, and one that was cut off hears nothing of it: it has to ask.
+/// A leaving member is out of group 0 before the entry that removes it, and a member that was cut off receives nothing.
+/// So it has to ask.
 async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
     while passes(node, ASK_AGAIN).await {
         let state = node.cluster.state();
@@ -181,11 +186,11 @@ async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
     }
 }
 
-/// Whether group 0 does not have this start any more, as far as anybody says; the gateway ends then.
+/// Whether group 0 has removed this start, as far as any peer knows. If so, the gateway stops.
 pub(crate) async fn refused(node: &Node, raft: &RaftNode) -> bool {
     match raft.register(&heal::peers(node), FEATURE_LEVEL).await {
         Registered::Refused(why) => {
-            tracing::warn!(%why, "this gateway ends");
+            tracing::warn!(%why, "this gateway stops");
             node.refuse(why);
             true
         }

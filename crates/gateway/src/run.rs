@@ -1,4 +1,4 @@
-//! Runs one gateway: its listeners around its node, until it is told to stop.
+//! Runs one gateway, with the listeners around its node, until it is told to stop.
 
 use crate::admin::AdminDoor;
 use crate::config::{GatewayConfig, SnapshotExports};
@@ -26,17 +26,19 @@ use tonic::transport::server::Connected;
 /// How long open gRPC calls may take once the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// HTTP/2 windows of the peer listener, as the senders' (measured there).
+/// HTTP/2 windows of the peer listener, equal to those of the senders (measured there).
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// A gateway ended other than by being told to.
+/// A gateway stopped without being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// It could not start.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// An address is in use or not ours.
-    #[error("{what} on {addr}: {source}; is another gateway running, or the address not this machine's?")]
+    /// An address is in use, or does not belong to this machine.
+    #[error(
+        "{what} on {addr}: {source}; another gateway may be running, or the address may not belong to this machine"
+    )]
     Listen {
         /// Which listener.
         what: &'static str,
@@ -46,13 +48,13 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
-    /// What was to be done before its doors open could not be done.
+    /// The work before its listeners open failed.
     #[error(transparent)]
     Begin(Box<dyn std::error::Error + Send + Sync>),
-    /// Bounds that contradict one another.
+    /// Contradictory limits.
     #[error("[in_flight]: {0}")]
     Limits(#[from] LimitsError),
-    /// A listener ended by itself.
+    /// A listener stopped by itself.
     #[error("{what} ended: {reason}")]
     Ended {
         /// Which listener.
@@ -98,7 +100,8 @@ async fn listen(what: &'static str, addr: SocketAddr) -> Result<TcpListener, Run
     TcpListener::bind(addr).await.map_err(|source| RunError::Listen { what, addr: addr.to_string(), source })
 }
 
-/// Runs a gateway until `stop` is cancelled. Boxed: else its machine code would be generated again in each crate that calls it.
+/// Runs a gateway until `stop` is cancelled. The future is boxed: otherwise its machine code would be generated again
+/// in each crate that calls this.
 ///
 /// # Errors
 /// [`RunError`].
@@ -106,10 +109,10 @@ pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'s
     Box::pin(run_life(config, stop, Seams::default(), None))
 }
 
-/// What a node does before its doors open.
+/// Work of a node before its listeners open.
 pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
 
-/// Runs a node from its data directory to its end. When this returns, nothing of it runs or listens any more.
+/// Runs a node from its data directory. When this returns, no task or listener of it is left.
 ///
 /// # Errors
 /// [`RunError`].
@@ -119,7 +122,7 @@ pub async fn run_life(
     seams: Seams,
     begin: Option<Begin>,
 ) -> Result<(), RunError> {
-    // Addresses first: two gateways on one data directory must not both get as far as the journal.
+    // Bind the addresses first: two gateways on one data directory must not both reach the journal.
     let api = listen("admin door", config.api_listen).await?;
     let peer = listen("peer door", config.peer_listen).await?;
     let http_listener = match config.http_listen {
@@ -168,7 +171,7 @@ pub async fn run_life(
     }
 }
 
-/// Waits for `stop`, or for the first door that ends (`ended`); gives what is wrong where a door ended by itself.
+/// Waits for `stop`, or for the first listener that ends (`ended`). Returns the error if a listener ended by itself.
 async fn first_failure(
     stop: &CancellationToken,
     ended: impl Future<Output = Option<Result<DoorEnd, JoinError>>>,
@@ -179,7 +182,8 @@ async fn first_failure(
         ended = ended => ended,
     };
     match ended? {
-        // Doors end with a stop as well, and that stop may come between the two looks above: no failure of theirs.
+        // Listeners also end because of the stop, and the stop may come between the two checks above. That is no
+        // failure.
         Ok((_, Ok(()))) if stop.is_cancelled() => None,
         Ok((what, Ok(()))) => Some(RunError::Ended { what, reason: "exited unexpectedly".to_string() }),
         Ok((what, Err(reason))) => Some(RunError::Ended { what, reason }),
@@ -187,10 +191,10 @@ async fn first_failure(
     }
 }
 
-/// Who may use the door between gateways.
+/// The roles that may use the API between gateways.
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
-/// R10: with a certificate, a door speaks nothing but mutually authenticated TLS.
+/// R10: with a certificate, a listener accepts only mutual TLS.
 fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
     match tls {
         Some(tls) => builder.tls_config(tls.server()).map_err(|error| error.to_string()),
@@ -209,7 +213,7 @@ fn admin_door(node: Arc<Node>) -> AdminServer<AdminDoor> {
 async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
     let tls = node.tls.clone();
     let door = admin_door(node);
-    // A certificate of another authority does not come as far as this; one of ours that names no role does.
+    // TLS already rejects certificates of another authority. This rejects our own certificates that name no role.
     let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
     let builder = match with_tls(doors::server(), tls.as_ref()) {
         Ok(builder) => builder,
@@ -228,7 +232,7 @@ async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationT
     ("peer door", serve_peers_over(incoming, node, None, stop).await)
 }
 
-/// Serves the door between gateways and the admin door on the same connections, without TLS: a simulation has one way in.
+/// Serves the peer API and the admin API on the same connections, without TLS: a simulation has a single listener.
 ///
 /// # Errors
 /// The listener.
@@ -244,10 +248,10 @@ where
     serve_peers_over(incoming, node, Some(admin), stop).await
 }
 
-/// Serves NBD on the connections that come in, for as long as the front lives.
+/// Serves NBD on the incoming connections, as long as the front lives.
 ///
 /// # Errors
-/// Limits that contradict one another.
+/// Contradictory limits.
 pub fn serve_nbd_over<C>(
     incoming: mpsc::UnboundedReceiver<std::io::Result<C>>,
     config: &GatewayConfig,
@@ -261,7 +265,7 @@ where
     Ok(front)
 }
 
-/// Serves the door between gateways on the connections that come in, until `stop` is cancelled; and `admin` beside it.
+/// Serves the peer API on the incoming connections until `stop` is cancelled, and `admin` beside it.
 async fn serve_peers_over<C>(
     incoming: impl Stream<Item = std::io::Result<C>>,
     node: Arc<Node>,
@@ -271,7 +275,7 @@ async fn serve_peers_over<C>(
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    // Before adoption there is nothing to say to peers: their calls are refused by closing.
+    // Before adoption, peers are not served: their connections are closed.
     let raft = loop {
         if let Some(raft) = node.raft() {
             break raft;
@@ -298,7 +302,7 @@ async fn bounded(stop: CancellationToken) {
     stop.cancelled().await;
 }
 
-/// A graceful end waits for open calls, and streams between gateways never end by themselves: a bound.
+/// A graceful stop waits for open calls, but streams between gateways never end by themselves. So the wait is limited.
 async fn finish(
     served: impl Future<Output = Result<(), tonic::transport::Error>>,
     stop: CancellationToken,
@@ -321,7 +325,7 @@ mod tests {
         std::future::ready(Some(Ok(end)))
     }
 
-    /// On a busy machine the stop, and the end of a door by it, fall between the look at the one and the look at the other.
+    /// On a busy machine the stop, and the end of a listener because of it, fall between the two checks.
     #[tokio::test]
     async fn a_door_that_ends_by_the_stop_is_no_failure() {
         let stop = CancellationToken::new();
@@ -346,6 +350,6 @@ mod tests {
         assert_eq!(said(failed), "peer door ended: no descriptors");
         let dies = tokio::spawn(async { panic!("on purpose") });
         let failed = first_failure(&stop, async { Some(dies.await) }).await;
-        assert!(said(failed).starts_with("a door ended: "), "a panic is told");
+        assert!(said(failed).starts_with("a door ended: "), "a panic is reported");
     }
 }

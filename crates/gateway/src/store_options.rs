@@ -1,10 +1,10 @@
-//! How this gateway reaches any store: by its settings; what those leave out, by the environment.
+//! Access to stores: this gateway's settings, and the environment for what they leave out.
 
 use crate::config::GatewayConfig;
 use holdfast_store::{BoxFuture, Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
 use std::sync::Arc;
 
-/// The options that the settings give.
+/// The options from the settings.
 pub fn store_options(config: &GatewayConfig) -> StoreOptions {
     let (read_timeout_ms, write_timeout_ms) = (config.store.read_timeout_ms, config.store.write_timeout_ms);
     let defaults = StoreOptions::default();
@@ -19,7 +19,8 @@ pub fn store_options(config: &GatewayConfig) -> StoreOptions {
     }
 }
 
-/// Opens the store at `url` with this gateway's settings, off the runtime's threads. `health` is told of every attempt.
+/// Opens the store at `url` with this gateway's settings, off the runtime's threads. Every attempt is reported to
+/// `health`.
 pub fn open_store(
     config: &GatewayConfig,
     url: &str,

@@ -1,5 +1,6 @@
-//! What this disk has promised to leaders, over restarts: a member forgets which leader it had heard, so it votes for nobody until whatever it promised has run out (the vote
-//! embargo). How long that is follows from its settings, and these may have been others before the restart.
+//! The promises of this disk to leaders, kept across restarts. After a restart, a member does not know which leader it
+//! had heard. So it does not vote until all its earlier promises have expired (the vote embargo). The embargo's length
+//! depends on the settings, which may have been different before the restart.
 
 use crate::identity::{IdentityError, save};
 use holdfast_control::serve::{RTT_MAX, Timing};
@@ -12,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 /// The file's name inside the data directory.
 const FILE: &str = "promised.json";
 
-/// The longest that may still be in force.
+/// The longest promise that may still be in force.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Promised {
-    /// Round trip that all times follow from, in milliseconds.
+    /// The round trip from which all times are computed, in milliseconds.
     rtt_ms: u64,
 }
 
@@ -28,7 +29,8 @@ fn rtt_ms(timing: Timing) -> u64 {
     u64::try_from(timing.rtt().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The embargo of this start; on disk before anything is promised: the longest of what an earlier start may have promised, and what this one will.
+/// The embargo of this start: the longest of what an earlier start may have promised and what this one will. It is on
+/// disk before anything is promised.
 ///
 /// # Errors
 /// [`IdentityError::Io`].
@@ -37,7 +39,7 @@ pub(crate) fn embargo(dir: &Path, own: Timing) -> Result<Duration, IdentityError
     let before = match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_or_else(
             |error| {
-                tracing::warn!(path = %path.display(), %error, "what was promised is not known: as long as can be");
+                tracing::warn!(path = %path.display(), %error, "the earlier promises are unknown: using the longest possible vote embargo");
                 u64::try_from(RTT_MAX.as_millis()).unwrap_or(u64::MAX)
             },
             |promised: Promised| promised.rtt_ms,
@@ -52,7 +54,7 @@ pub(crate) fn embargo(dir: &Path, own: Timing) -> Result<Duration, IdentityError
     Ok(timing(longest).embargo())
 }
 
-/// Once the embargo is over only what this start promises is in force.
+/// After the embargo, only the promises of this start are in force.
 pub(crate) async fn settle_later(raft: RaftNode, dir: PathBuf, own: Timing, stop: CancellationToken) {
     while let Some(left) = raft.embargo_left() {
         tokio::select! {
@@ -62,7 +64,7 @@ pub(crate) async fn settle_later(raft: RaftNode, dir: PathBuf, own: Timing, stop
     }
     let settled = holdfast_log::spawn_blocking(move || settle(&dir, own)).await;
     if let Ok(Err(error)) = settled {
-        tracing::warn!(%error, "the next start waits longer before it votes than it had to");
+        tracing::warn!(%error, "the next start will wait longer than necessary before it votes");
     }
 }
 
@@ -76,12 +78,12 @@ fn settle(dir: &Path, own: Timing) -> Result<(), IdentityError> {
 mod tests {
     use super::*;
 
-    /// R3: who promised more before its restart keeps that, also through a second restart.
+    /// R3: an embargo under a longer round trip stays in force after a restart, and after a second one.
     #[test]
     fn what_was_promised_before_a_restart_is_waited_out() {
         let dir = tempfile::tempdir().unwrap();
         let (near, far) = (timing(1), timing(100));
-        assert_eq!(embargo(dir.path(), near).unwrap(), near.embargo(), "a new disk");
+        assert_eq!(embargo(dir.path(), near).unwrap(), near.embargo(), "a new disk has only its own embargo");
         assert_eq!(embargo(dir.path(), far).unwrap(), far.embargo());
         for _ in 0..2 {
             assert_eq!(embargo(dir.path(), near).unwrap(), far.embargo(), "promised under the other setting");
@@ -89,7 +91,11 @@ mod tests {
         settle(dir.path(), near).unwrap();
         assert_eq!(embargo(dir.path(), near).unwrap(), near.embargo());
         std::fs::write(dir.path().join(FILE), "{\"rtt_ms\": ").unwrap();
-        assert_eq!(embargo(dir.path(), near).unwrap(), Timing::from_rtt(RTT_MAX).embargo(), "not to be read");
+        assert_eq!(
+            embargo(dir.path(), near).unwrap(),
+            Timing::from_rtt(RTT_MAX).embargo(),
+            "an unreadable file means the longest embargo"
+        );
         settle(dir.path(), near).unwrap();
         assert_eq!(embargo(dir.path(), near).unwrap(), near.embargo());
     }

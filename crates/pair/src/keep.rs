@@ -1,4 +1,4 @@
-//! Waiting for the seat, and keeping it.
+//! Waits for the seat, and keeps it.
 
 use super::{Authority, Pair, PairError};
 use holdfast_control::pair::{Ended, renew_every};
@@ -8,16 +8,16 @@ use holdfast_types::MonoTime;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at a seat that is taken: one read of the etcd.
+/// Pause between two checks of a taken seat: each is one read of the etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// After a keep-alive that came to nothing; each has limits of its own besides.
+/// Pause after a failed keep-alive; each also has its own timeouts.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How often a failure that lasts is said again.
+/// Minimum time before a lasting failure is logged again.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// Says what changes, and what lasts now and then.
+/// Lets a message through when it changes, and now and then while it lasts.
 #[derive(Default)]
 pub(super) struct Said(Option<(String, Instant)>);
 
@@ -31,13 +31,13 @@ impl Said {
     }
 }
 
-/// Won, by a lease that was asked for after this moment.
+/// The seat, won with a lease that was requested after this moment.
 type Won = (Tenancy, MonoTime);
 
-/// Waits until the seat is ours; with the moment before it was asked for. `None`: told to stop.
+/// Waits until the seat is ours. Returns it with the moment before the request. `None`: told to stop.
 ///
 /// # Errors
-/// [`PairError::NotEnrolled`]: this build must not have it.
+/// [`PairError::NotEnrolled`]: this build must not have the seat.
 pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Result<Option<Won>, PairError> {
     let mut said = Said::default();
     loop {
@@ -55,7 +55,7 @@ pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Resul
     }
 }
 
-/// P6: whether the roster has this gateway as it is, as of now.
+/// P6: whether the roster currently lists this gateway with its build.
 async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
     match pair.roster.enrol().await {
         Ok(()) => Ok(true),
@@ -70,7 +70,7 @@ async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
 }
 
 async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, PairError> {
-    // The seat of a tenure that is over need not be waited for: whatever was served with it has ended.
+    // The seat of our own ended tenure need not expire: everything that was served with it has ended.
     if let Some(left) = pair.left {
         match pair.seat.give_up(&left).await {
             Ok(()) => pair.left = None,
@@ -82,7 +82,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             }
         }
     }
-    // Also while the other one has the seat: it waits for this gateway's word.
+    // Also while the other gateway has the seat: it waits for this gateway's entry in the roster.
     if pair.roster.is_due() && !enrolled(pair, said).await? {
         return Ok(None);
     }
@@ -94,7 +94,8 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
                 if namesake {
                     tracing::warn!(
                         name = who,
-                        "the seat's holder has this gateway's name and another address: if both run, the roster has one of them, and the pair stays at its level"
+                        "the seat's holder has this gateway's name and another address: if both run, the roster lists only one of them, \
+                         and the pair stays at its level"
                     );
                 }
                 tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");
@@ -102,16 +103,17 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             None
         }
         Ok(None) => {
-            // The pair may have come to a higher level since the last look: this gateway takes over no heads that it does not read.
+            // The pair's level may have risen since the last check: this gateway must not take over heads that it
+            // cannot read.
             if !enrolled(pair, said).await? {
                 return Ok(None);
             }
-            // P1: from before the asking.
+            // P1: the time before the request.
             let sent = boot_now();
             match pair.seat.take(&pair.holder()).await {
                 Ok(taken) => taken.map(|tenancy| (tenancy, sent)),
                 Err(error) => {
-                    tracing::warn!(%error, "the pair's seat is free, and not known to be won");
+                    tracing::warn!(%error, "the pair's seat was free, but it is unknown whether this gateway won it");
                     None
                 }
             }
@@ -126,7 +128,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
     Ok(won)
 }
 
-/// Whether that is another gateway of our name: in the roster each would overwrite what the other one has said.
+/// Whether the holder is another gateway with our name: each would overwrite the other's entry in the roster.
 fn is_namesake(ours: &Holder, holder: &Holder) -> bool {
     holder.gateway == ours.gateway && holder.api != ours.api
 }
@@ -157,7 +159,7 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
             }
             Some(Err(error)) => {
                 if said.is_news("not confirmed") {
-                    tracing::warn!(%error, left = ?left(authority), "the pair's seat is not confirmed; asked again until it is, or the tenure is over");
+                    tracing::warn!(%error, left = ?left(authority), "the pair's seat is not confirmed; retrying until it is, or until the tenure is over");
                 }
                 metrics::counter!("holdfast_pair_keepalive_failures_total").increment(1);
                 RETRY
@@ -187,6 +189,6 @@ mod tests {
         let ours = holder("g1", "10.0.0.1:7400", 0);
         assert!(is_namesake(&ours, &holder("g1", "10.0.0.2:7400", 5)));
         assert!(!is_namesake(&ours, &holder("g2", "10.0.0.2:7400", 5)));
-        assert!(!is_namesake(&ours, &holder("g1", "10.0.0.1:7400", 5)), "its own seat of before");
+        assert!(!is_namesake(&ours, &holder("g1", "10.0.0.1:7400", 5)), "its own earlier seat");
     }
 }

@@ -1,12 +1,14 @@
-//! A gateway of a pair whose authority is an etcd (ADR 0031): waits for the seat, takes the sets over, serves them while it has it.
+//! A gateway of a pair whose authority is an etcd (ADR 0031): it waits for the seat, takes the sets over,
+//! and serves them while it has the seat.
 //!
 //! ```text
-//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ doors open, serve ─overdue, lost, told to stop─▶ doors closed ─▶ campaign
-//!      ▲                               every answer asks the tenure (P1), whatever else goes on                                        │
-//!      └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ open the listeners and serve
+//!      ▲                            (every answer is checked against the tenure: P1)                │
+//!      └───── listeners closed ◀─ the seat is overdue or lost, or the gateway is told to stop ──────┘
 //! ```
-//! Owns: the loop, and what of it touches etcd, store and disk. Does not own: when an answer may leave, and what may be written (`holdfast_control::pair`), the calls
-//! to the etcd (`holdfast_etcd::Seat`, `RosterKey`), the node (`holdfast_gateway`), which knows nothing of pairs but the tenure that it may answer under
+//! Owns: the loop, and its access to etcd, store and disk. Does not own: when an answer may be sent and what may be
+//! written (`holdfast_control::pair`), the calls to the etcd (`holdfast_etcd::Seat`, `RosterKey`), and the node
+//! (`holdfast_gateway`). The node knows nothing of pairs except the tenure under which it may answer
 //! (`holdfast_set::authority`).
 
 mod keep;
@@ -36,91 +38,91 @@ use tokio_util::sync::CancellationToken;
 /// Below the data directory: one folder for each tenure of this gateway.
 const TENURES: &str = "tenures";
 
-/// How long a node may take to end once its tenure is over. It answers nobody meanwhile; one that hangs ends the process.
+/// How long a node may take to end once its tenure is over. It answers nobody meanwhile. If it hangs, the process ends.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// Giving the seat up, where the etcd answers: else it expires.
+/// Timeout for giving the seat up. If the etcd does not answer, the seat expires.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
 
-/// A gateway of a pair cannot go on.
+/// A gateway of a pair cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
-    /// The etcd is not to be used.
+    /// The settings for the etcd are not valid.
     #[error("[etcd]: {0}")]
     Etcd(#[from] EtcdError),
     /// A file of `[etcd]` cannot be read.
     #[error("{what}: {source}")]
     Io {
-        /// Which.
+        /// The file.
         what: String,
-        /// Why.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
     /// The node.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The sets could not be read or taken over.
+    /// The sets cannot be read or taken over.
     #[error("taking the pair's sets over: {0}")]
     Recovery(#[from] RecoveryError),
-    /// A step of the fresh node's beginning was refused.
+    /// A step at the start of the fresh node was refused.
     #[error("beginning a tenure: {0}")]
     Refused(Refusal),
     /// The tenure ended before its sets were served.
     #[error("the tenure ended before its sets were served: {0}")]
     Over(Ended),
-    /// A head names a later tenure than this one.
+    /// A head belongs to a later tenure than this one.
     #[error(
-        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: the etcd was set back, or this gateway stood \
-         still since it won the seat"
+        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: \
+         the etcd was restored to an old state, or this gateway stood still since it won the seat"
     )]
     Later {
         /// The set.
         set: String,
-        /// As found.
+        /// The revision in the head.
         found: u64,
-        /// This tenure's.
+        /// The revision of this tenure.
         ours: u64,
     },
-    /// The etcd gave the same revision twice.
+    /// The etcd issued the same revision twice.
     #[error(
-        "the etcd gave revision {revision} of the pair's seat a second time, {set}: it was set back. What lived under that name is kept apart from this by the next \
-         revision, which is asked for now"
+        "the etcd gave revision {revision} of the pair's seat a second time, {set}: the etcd was restored to an old state. The earlier data of this revision \
+         stays separate, since this gateway now asks for the next revision"
     )]
     Repeated {
-        /// What says so.
+        /// The evidence.
         set: String,
         /// The revision.
         revision: u64,
     },
-    /// It takes too long: the other gateway may be better placed.
+    /// The takeover takes too long; the other gateway may do better.
     #[error(
-        "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
+        "the sets are not served within {limit:?} after winning the seat: {last}; the seat is given up for the other gateway"
     )]
     Slow {
-        /// How long it was tried.
+        /// The time limit.
         limit: Duration,
-        /// What was waited for.
+        /// What it was waiting for.
         last: String,
     },
-    /// The roster does not let this gateway have the seat (P6).
+    /// The roster does not allow this gateway to have the seat (P6).
     #[error("{why} (key {key:?} of the etcd)")]
     NotEnrolled {
-        /// Where the roster lies.
+        /// The roster's key.
         key: String,
-        /// Why not.
+        /// The reason.
         why: NotEnrolled,
     },
-    /// An old node does not end.
-    #[error("the node of the tenure that is over does not end within {END_LIMIT:?}: this process ends")]
+    /// The node of an ended tenure does not end.
+    #[error("the node of an ended tenure does not stop within {END_LIMIT:?}: this process ends")]
     Hangs,
 }
 
-/// How one tenure ended.
+/// What follows a tenure.
 enum After {
     /// Told to stop.
     Stopped,
-    /// For the seat again, after so long.
+    /// Try for the seat again, after this pause.
     Again(Duration),
 }
 
@@ -130,13 +132,13 @@ struct Pair {
     roster: Enrolment,
     holder: Holder,
     ttl: Duration,
-    /// Ours, of a tenure that is over, and perhaps still there.
+    /// Our seat of an ended tenure, which may still be there.
     left: Option<Tenancy>,
-    /// Tenures in a row that came to nothing: each raises the sets' heads, which have only so many generations.
+    /// Failed tenures in a row. Each one raises the sets' heads, which have a limited number of generations.
     failures: u32,
 }
 
-/// Between two tenures that came to nothing: the seat's time to live, doubled each time up to this.
+/// Maximum pause between two failed tenures. It starts with the seat's time to live and doubles each time.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 impl From<PairError> for RunError {
@@ -145,7 +147,7 @@ impl From<PairError> for RunError {
     }
 }
 
-/// What is an error of this crate in what a node ended with.
+/// Extracts an error of this crate from the result of a node.
 fn of_pair(error: RunError) -> Result<PairError, RunError> {
     match error {
         RunError::Begin(error) => error.downcast().map(|error| *error).map_err(RunError::Begin),
@@ -153,7 +155,7 @@ fn of_pair(error: RunError) -> Result<PairError, RunError> {
     }
 }
 
-/// Runs a gateway of a pair until `stop` is cancelled. Boxed as [`holdfast_gateway::run_until`] is.
+/// Runs a gateway of a pair until `stop` is cancelled. Boxed for the same reason as [`holdfast_gateway::run_until`].
 ///
 /// # Errors
 /// [`RunError`].
@@ -188,7 +190,8 @@ impl Pair {
         Ok(Self { config, seat, roster, holder, ttl, left: None, failures: 0 })
     }
 
-    /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
+    /// One tenure, from winning the seat to the end of everything that was served with it. When this returns, nothing
+    /// of the tenure runs any more.
     async fn tenure(&mut self, tenancy: Tenancy, sent: MonoTime, stop: &CancellationToken) -> Result<After, RunError> {
         let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
         let durability = self.config.pair.durability.into();
@@ -199,7 +202,7 @@ impl Pair {
         let ends = stop.child_token();
         let data_dir = self.tenure_dir(id);
         if data_dir.exists() {
-            // P2: a node that would go on there has the journal, the leases and the tokens of another tenure.
+            // P2: a node that continued there would use the journal, leases and tokens of another tenure.
             authority.end(Ended::Resigned("its revision was used before".into()));
             let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
             let set = format!("and {} is there", data_dir.display());
@@ -211,12 +214,12 @@ impl Pair {
         let begin = takeover::begin(self.config.clone(), authority.clone());
         let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
         let run = run_life(config, ends.clone(), seams, Some(begin));
-        // In a task of its own: no wait of the node's holds up a keep-alive.
+        // In a task of its own, so that no wait in the node delays a keep-alive.
         let mut node = tokio::spawn(run);
         let ended = tokio::select! {
             ended = &mut node => Some(ended),
             () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
-            // Over connections of its own as well; it ends by `ends` alone.
+            // With its own connections; only `ends` stops it.
             () = self.roster.follow(&ends) => None,
         };
         let told = stop.is_cancelled();
@@ -239,22 +242,23 @@ impl Pair {
         };
         let served = !matches!(failed, Some(Ok(_)));
         if !served && let Err(error) = std::fs::remove_dir_all(self.tenure_dir(id)) {
-            tracing::warn!(%error, "what a tenure left that never served could not be removed");
+            tracing::warn!(%error, "the files of a tenure that never served could not be removed");
         }
         self.after(failed, told)
     }
 
-    /// Nothing reads what an earlier tenure left (P2), and a disk may have room for one. What was answered and not flushed is given up with it.
+    /// Deletes the files of earlier tenures: nothing reads them (P2), and a disk may have room for only one tenure.
+    /// Data that was answered but not flushed is lost with them.
     fn forget_earlier(&self) {
         let Ok(entries) = std::fs::read_dir(self.config.data_dir.join(TENURES)) else { return };
         for entry in entries.flatten() {
             if let Err(error) = std::fs::remove_dir_all(entry.path()) {
-                tracing::warn!(dir = %entry.path().display(), %error, "what an earlier tenure left could not be removed");
+                tracing::warn!(dir = %entry.path().display(), %error, "the files of an earlier tenure could not be removed");
             }
         }
     }
 
-    /// `failed`: what the tenure ended with, an error of the pair or any other.
+    /// `failed`: the error that ended the tenure, one of the pair or another one.
     fn after(&mut self, failed: Option<Result<PairError, RunError>>, told: bool) -> Result<After, RunError> {
         let counts = matches!(&failed, Some(Ok(error)) if !matches!(error, PairError::Over(_)));
         self.failures = if counts { self.failures.saturating_add(1) } else { 0 };
@@ -263,10 +267,10 @@ impl Pair {
             _ if told => Ok(After::Stopped),
             None => Ok(After::Again(Duration::ZERO)),
             Some(Ok(error @ PairError::Over(_))) => {
-                tracing::warn!(%error, "for the pair's seat again");
+                tracing::warn!(%error, "the tenure failed: trying for the pair's seat again");
                 Ok(After::Again(Duration::ZERO))
             }
-            // The other gateway may do better; should it be gone, this one tries again.
+            // The other gateway may do better. If it is gone, this one tries again.
             Some(Ok(error)) => {
                 tracing::error!(%error, ?pause, "the pair's seat is given up");
                 Ok(After::Again(pause))

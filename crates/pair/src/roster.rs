@@ -1,9 +1,9 @@
-//! The pair's roster in the etcd: each gateway says there which build it has, and learns from it what may be written into the pair's stores (P6 of
-//! `holdfast_control::pair`).
+//! The pair's roster in the etcd. Each gateway writes its build there, and reads from it what may be written into the
+//! pair's stores (P6 of `holdfast_control::pair`).
 //!
 //! ```text
-//!   a gateway starts ─▶ says what its build knows, or is refused ─▶ for the seat, which it asks for only after another look at the roster
-//!   a gateway serves ─▶ looks every few seconds whether both builds know more by now ─▶ the level is raised in the etcd
+//!   a gateway starts ─▶ writes what its build knows, or is refused ─▶ reads the roster again ─▶ asks for the seat
+//!   a gateway serves ─▶ reads every few seconds what both builds know ─▶ raises the level in the etcd
 //! ```
 
 use super::PairError;
@@ -15,19 +15,19 @@ use holdfast_gateway::config::GatewayConfig;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks: one read of the etcd each.
+/// Pause between two reads of the roster.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// After one that came to nothing.
+/// Pause after a failed read.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What this gateway has to do with the roster.
+/// This gateway's entry in the roster.
 pub(super) struct Enrolment {
     key: RosterKey,
     gateway: String,
-    /// As the roster said last.
+    /// The level in the roster, as last read.
     level: u32,
-    /// When that was.
+    /// The time of that read.
     looked: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ fn read(text: &RosterText) -> Roster {
     Roster { level: text.level, gateways: text.gateways.clone() }
 }
 
-/// The roster with this gateway in it, at the level that follows.
+/// The roster with this gateway in it, at the resulting level.
 fn enrolled(found: Option<&RosterText>, gateway: &str, knows: u32) -> Result<RosterText, NotEnrolled> {
     let next = found.map(read).unwrap_or_default().with(gateway, knows)?;
     Ok(RosterText::new(next.level, next.gateways))
@@ -47,20 +47,20 @@ impl Enrolment {
         Ok(Self { key, gateway: config.name.to_string(), level: FIRST_LEVEL, looked: None })
     }
 
-    /// What the roster says.
+    /// The roster's content.
     pub(super) async fn read(&mut self) -> Result<Roster, EtcdError> {
         Ok(self.key.read().await?.as_ref().map(read).unwrap_or_default())
     }
 
-    /// Whether it is time for a look while the seat is another's.
+    /// Whether the roster should be read again while another gateway has the seat.
     pub(super) fn is_due(&self) -> bool {
         self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY)
     }
 
-    /// Says which build this is, where the roster does not say it.
+    /// Writes this gateway's build into the roster, if it is not there yet.
     ///
     /// # Errors
-    /// [`PairError::Etcd`]: nothing is known. [`PairError::NotEnrolled`]: this gateway must not have the seat.
+    /// [`PairError::Etcd`]: the result is unknown. [`PairError::NotEnrolled`]: this gateway must not have the seat.
     pub(super) async fn enrol(&mut self) -> Result<(), PairError> {
         let gateway = self.gateway.as_str();
         let text = self.key.change(|found| enrolled(found, gateway, FEATURE_LEVEL)).await?;
@@ -72,7 +72,7 @@ impl Enrolment {
         Ok(())
     }
 
-    /// Keeps the level in the roster at what both builds know, until `ends` is cancelled.
+    /// Keeps the level in the roster at what both builds support, until `ends` is cancelled.
     pub(super) async fn follow(&mut self, ends: &CancellationToken) {
         let mut said = Said::default();
         loop {
@@ -87,7 +87,7 @@ impl Enrolment {
                 }
                 Err(error) => {
                     if said.is_news("roster") {
-                        tracing::warn!(%error, "the pair's roster is not confirmed; what may be written stays as it was");
+                        tracing::warn!(%error, "the pair's roster is not confirmed; the feature level stays as it was");
                     }
                     RETRY
                 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// What the rule says is tested in `control`; this is that nothing of the text is lost on the way to it and back.
+    /// The rule itself is tested in `control`. This test checks that the roster's text survives the way there and back.
     #[test]
     fn the_roster_is_read_and_written_as_the_rule_has_it() {
         let alone = enrolled(None, "a", 9).unwrap();

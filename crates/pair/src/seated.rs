@@ -1,38 +1,38 @@
-//! Who has a pair's seat, and which builds its gateways have, for people and tools.
+//! The holder of a pair's seat and the builds of its gateways, for people and tools.
 
 use super::{Pair, PairError};
 use holdfast_control::pair::{Roster, TenureId};
 use holdfast_gateway::config::GatewayConfig;
 
-/// Who has a pair's seat.
+/// The holder of a pair's seat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seated {
-    /// Name of the gateway; empty, like the rest of what it says itself, where the key's text is not of this form.
+    /// Name of the gateway. Empty, like the rest of its own data, if the key's text is malformed.
     pub gateway: String,
-    /// Its admin door.
+    /// Address of its admin API.
     pub api: String,
-    /// Where it serves NBD.
+    /// Address where it serves NBD.
     pub nbd: String,
-    /// Since when, by its wall clock, in Unix milliseconds.
+    /// Start of its tenure by its own wall clock, in Unix milliseconds.
     pub since_unix_ms: u64,
     /// Grows with each holder.
     pub revision: u64,
-    /// The cluster that its sets live in.
+    /// The cluster of its sets.
     pub cluster: u128,
 }
 
-/// A pair, as its etcd has it.
+/// A pair, as stored in its etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeatedPair {
     /// The seat's key.
     pub key: String,
-    /// Who has it.
+    /// The holder.
     pub seated: Option<Seated>,
-    /// Which build each gateway has, as it said last, and what may be written into the stores.
+    /// The last known build of each gateway, and the level of what may be written into the stores.
     pub roster: Roster,
 }
 
-/// Asks the etcd that `config` names; says nothing to it.
+/// Reads from the etcd in `config`; writes nothing.
 ///
 /// # Errors
 /// [`PairError::Io`], [`PairError::Etcd`].

@@ -1,13 +1,16 @@
-//! From the seat to served sets: what the pair's stores have becomes what a fresh node of one member serves.
+//! From the seat to served sets: a fresh node of one member takes over the sets in the pair's stores.
 //!
-//! 1. Make the fresh node a cluster of one, whose id is the tenure's: what fails for good does so before a head is touched, and each has few generations.
-//! 2. Look: the heads of all sets in the pair's stores, and whose each is (P3).
-//! 3. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
-//!    After a cluster that was given up: wait until a gateway of it that runs after all has noticed, as `cluster recover` does (ADR 0013).
-//! 4. Restore the sets into the node, with the snapshots and the schedule that their heads list.
+//! 1. Make the fresh node a cluster of one, whose id is the tenure's. Permanent errors then show up before any head is
+//! touched; each head has a limited number of generations.
+//! 2. Read the heads of all sets in the pair's stores, and find out which tenure or cluster owns each (P3).
+//! 3. Raise each head that an earlier tenure has left, or a cluster that the operator gave up, by a conditional PUT.
+//! From then on no flush of its former holder succeeds (P4). After a cluster that was given up: wait until its
+//! gateways, if one still runs, have noticed, as `cluster recover` does (ADR 0013).
+//! 4. Restore the sets into the node, with the snapshots and the schedule in their heads.
 //!
-//! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 3 done twice for one tenure finds its own
-//! id in the head, raised for this very disk (R12). An etcd that was set back may give the same revision twice: then the head says another disk, or none.
+//! After a crash between two steps, another tenure follows, on this gateway or the other one, and begins at 1. If step
+//! 3 is repeated for one tenure, it finds its own id in the head, raised for this same disk (R12). An etcd that was
+//! restored to an old state may issue the same revision twice: then the head names another disk, or none.
 
 use super::PairError;
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
@@ -28,22 +31,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// From the seat to served sets; after that the other gateway is given a chance.
+/// Time limit from the seat to served sets; after that, the other gateway gets its chance.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Between two tries of what may pass.
+/// Pause between two attempts after an error that may pass.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The member that a tenure's only gateway is.
+/// The member id of a tenure's only gateway.
 const MEMBER: MemberId = MemberId(1);
 
-/// What a tenure's node does before it opens its doors.
+/// Work of a tenure's node before its listeners open.
 pub(super) fn begin(config: GatewayConfig, authority: Arc<Authority>) -> Begin {
     Box::new(move |node| {
         Box::pin(async move {
             let (until, gave_up) = (Instant::now() + LIMIT, Mutex::default());
             let takeover = Takeover { config, authority, node, until, gave_up };
-            // What hangs, hangs no longer than this: the seat is wanted elsewhere.
+            // Even a hanging step ends after this: the other gateway may want the seat.
             let run = tokio::time::timeout(LIMIT * 2, takeover.run()).await;
             let slow = |_| PairError::Slow { limit: LIMIT * 2, last: "a step that does not end".to_owned() };
             run.map_err(slow).and_then(|outcome| outcome).map_err(RunError::from)
@@ -52,12 +55,12 @@ pub(super) fn begin(config: GatewayConfig, authority: Arc<Authority>) -> Begin {
 }
 
 struct Takeover {
-    /// The gateway's own, with the data directory of all tenures.
+    /// The gateway's own settings, with the data directory of all tenures.
     config: GatewayConfig,
     authority: Arc<Authority>,
     node: Arc<Node>,
     until: Instant,
-    /// When the head of a set was raised whose cluster the settings give up.
+    /// When the first head of a given-up cluster was raised.
     gave_up: Mutex<Option<Instant>>,
 }
 
@@ -72,9 +75,9 @@ impl Takeover {
         for set in taken {
             match self.restore(&set).await {
                 Ok(()) => found.push(set),
-                // One set that cannot be had keeps the others from nobody.
+                // A set that cannot be restored must not keep the others from being served.
                 Err(PairError::Refused(refusal)) => {
-                    tracing::error!(set = %set.head.name, error = %refusal, "a set of the pair was refused: it is not served");
+                    tracing::error!(set = %set.head.name, error = %refusal, "a set of the pair was refused and is not served");
                 }
                 Err(error) => return Err(error),
             }
@@ -86,26 +89,26 @@ impl Takeover {
         Ok(())
     }
 
-    /// A gateway of a cluster that was given up while it runs answers until it has looked at the heads (ADR 0013), as after a recovery by hand: both would serve
-    /// until then.
+    /// If a gateway of a given-up cluster still runs, it answers until it has checked the heads (ADR 0013), as after a
+    /// manual recovery. Until then both would serve.
     async fn await_notice(&self) -> Result<(), PairError> {
         let raised = *self.gave_up.locked();
         let Some(raised) = raised else { return Ok(()) };
         tracing::info!(
             seconds = NOTICED_AFTER.as_secs(),
-            "a cluster was given up: its gateways, if any runs, have so long to notice"
+            "a cluster was given up: waiting so that its gateways, if one still runs, can notice"
         );
         tokio::time::sleep_until(raised + NOTICED_AFTER).await;
         self.authority.may_answer().map_err(PairError::Over)
     }
 
-    /// Waits a little before `last` is tried again.
+    /// Pauses before `last` is retried.
     async fn again(&self, last: String) -> Result<(), PairError> {
         self.authority.may_answer().map_err(PairError::Over)?;
         if Instant::now() >= self.until {
             return Err(PairError::Slow { limit: LIMIT, last });
         }
-        tracing::debug!(last, "taking over: again");
+        tracing::debug!(last, "taking over: retrying");
         tokio::time::sleep(RETRY).await;
         Ok(())
     }
@@ -130,12 +133,12 @@ impl Takeover {
             let store = opened.map_err(RecoveryError::Store)?;
             let survey = recovery::survey(url, store, self.node.keys()).await?;
             for (set, why) in &survey.bad {
-                tracing::error!(%set, url, why, "a set of the pair's store cannot be opened: it is left as it is, and not served");
+                tracing::error!(%set, url, why, "a set of the pair's store cannot be opened: it is left unchanged and not served");
             }
             for found in survey.sets {
                 let name = &found.head.name;
                 if let Some(other) = all.iter().find(|o| o.set == found.set || o.head.name == *name) {
-                    tracing::error!(set = %name, url, other = other.url, "the pair's stores have two sets of that name or number: this one is left as it is, and not served");
+                    tracing::error!(set = %name, url, other = other.url, "two sets of the pair have the same name or number: this one is not served");
                     continue;
                 }
                 all.push(found);
@@ -151,13 +154,14 @@ impl Takeover {
         Ok(taken)
     }
 
-    /// `None`: not this pair's to touch, or of no use.
+    /// `None`: the set is not this pair's, or cannot be used.
     async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
         let whose = id.judge(found.head.life.cluster, self.adopted());
         let gives_up = matches!(whose, Whose::GivenUp);
         let leaves = match whose {
-            // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
+            // R12: raised by this takeover, for this disk, and without a checkpoint since. Otherwise another life has
+            // used the same tenure id before.
             Whose::Ours if found.head.raised_for == self.node.identity().disk() => return Ok(Some(found)),
             Whose::Ours => return Err(PairError::Repeated { set: name.to_string(), revision: id.revision }),
             Whose::Later { revision } => {
@@ -167,28 +171,32 @@ impl Takeover {
                 let cluster = hex128(found.head.life.cluster);
                 tracing::error!(
                     set = %name, cluster,
-                    "a set in the pair's store is another cluster's: it is left as it is, and not served. If that cluster is gone for good, name it in pair.adopt"
+                    "a set in the pair's store belongs to another cluster: it is left unchanged and not served. \
+                     If that cluster is gone for good, name it in pair.adopt"
                 );
                 return Ok(None);
             }
-            // A takeover is to be quick, and takes nothing from anybody: that tenure is over in any case. So of a root's leaves it is enough that nobody has deleted them:
-            // a small request for each pack, many at once. To read them is all their bytes as well, which the first checkpoint fetches anyway; it names one that is damaged.
+            // A takeover must be fast. It takes nothing from a running gateway, because that tenure is over in any
+            // case. So it is enough to check that nobody has deleted the root's leaves: one small request for each
+            // pack, many at once. Reading them would transfer all their bytes, which the first checkpoint does anyway;
+            // it reports a damaged one.
             Whose::Earlier { .. } => Leaves::There,
-            // Once, and from a cluster that could be started instead: as a recovery by hand.
+            // Once, and from a cluster that could be started again instead: read everything, as in a manual recovery.
             Whose::GivenUp => Leaves::Read,
         };
         if let Some(obstacle) = recovery::obstacle(&found, leaves, &mut Vec::new()).await? {
-            tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left as it is, and not served");
+            tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left unchanged and not served");
             return Ok(None);
         }
-        // Listed snapshots come back as they are listed, unlooked at: what they name was there when they were listed, and nobody has deleted it since (S15). One of which
-        // something was lost is then what it would have been without a takeover: there, unreadable, and named once garbage is looked for, which comes to a stop before
-        // anything is deleted.
-        // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
+        // Listed snapshots are restored unchecked. Their objects existed when they were listed, and nobody has deleted
+        // them since (S15). A snapshot that has lost an object is in the same state as without a takeover: present, but
+        // unreadable. Garbage collection reports it and stops before it deletes anything.
+        // This check does not keep an older tenure out; the condition of the PUT does. It keeps a tenure that stood
+        // still from fencing a later one needlessly.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
             Err(error @ RecoveryError::LastGeneration { .. }) => {
-                tracing::error!(set = %name, %error, "a set of the pair cannot be taken over any more: it is left as it is, and not served");
+                tracing::error!(set = %name, %error, "a set of the pair cannot be taken over any more: it is left unchanged and not served");
                 return Ok(None);
             }
             raised => raised?,

@@ -1,4 +1,4 @@
-//! An authority by the real clock; what the rule itself says is tested in `control`.
+//! An authority with the real clock; the rule itself is tested in `control`.
 
 use super::*;
 use holdfast_control::pair::Durability;
@@ -41,7 +41,7 @@ fn the_other_gateway_gets_its_chance_after_a_failure() {
     assert_eq!(after(None, false).unwrap(), "again after 0ns");
     assert_eq!(after(Some(Ok(PairError::Over(Ended::Overdue))), false).unwrap(), "again after 0ns");
     assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 10s");
-    // Each raises the sets' heads, which have only so many generations.
+    // Each tenure raises the sets' heads, which have a limited number of generations.
     assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 20s");
     assert_eq!(after(Some(Ok(slow())), true).unwrap(), "stopped");
     for _ in 0..20 {
@@ -50,6 +50,6 @@ fn the_other_gateway_gets_its_chance_after_a_failure() {
     assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 600s");
     assert_eq!(after(None, false).unwrap(), "again after 0ns");
     assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 10s");
-    // What no other tenure would do better: the process ends, and whoever runs it says so.
+    // An error that no other tenure would avoid: the process ends with it.
     after(Some(Err(NodeError::Refused("no disk".into()).into())), false).unwrap_err();
 }

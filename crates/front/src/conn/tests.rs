@@ -1,4 +1,5 @@
-//! What a connection holds of its replies where nobody takes them. Here the test has the connection's only turn, so what is held can be looked at.
+//! What a connection holds for replies that its client does not read. Here only the test drives the connection, so its
+//! state can be checked.
 
 use super::*;
 use crate::budget::Pool;
@@ -10,11 +11,11 @@ use holdfast_nbd::client::{CommandOut, Connected, Event, ReplyDecoder, RequestOu
 use tokio::io::DuplexStream;
 
 const MIB: u64 = 1 << 20;
-/// Room of the pipe to the client.
+/// Capacity of the pipe to the client.
 const PIPE_BYTES: usize = 4096;
-/// The largest reply, or head of one, that nobody pays for.
+/// The largest reply, or header of one, that nothing pays for.
 const SMALL_BYTES: u64 = 44;
-/// Length that is asked for, and the extents in it.
+/// The requested length, and the number of extents in it.
 const STATUS_BYTES: u64 = 4 * MIB;
 const EXTENTS: usize = 1024;
 
@@ -22,7 +23,7 @@ fn limits() -> FrontLimits {
     FrontLimits { connections: 4, connection_bytes: 40 << 20, gateway_bytes: 72 << 20, ..FrontLimits::default() }
 }
 
-/// Data and a hole by turns, 4 KiB each.
+/// Data and holes alternate, 4 KiB each.
 fn device() -> Arc<dyn Device> {
     let device = MemoryDevice::new(8 * MIB);
     for n in 0..EXTENTS as u64 / 2 {
@@ -41,7 +42,7 @@ fn served(style: HeaderStyle) -> Served {
     }
 }
 
-/// A client's side of the protocol, without a socket.
+/// The client's side of the protocol, without a socket.
 fn decoder(style: HeaderStyle) -> ReplyDecoder {
     ReplyDecoder::new(&Connected {
         size: 8 * MIB,
@@ -57,13 +58,13 @@ fn decoder(style: HeaderStyle) -> ReplyDecoder {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ask {
     Flush,
-    /// A command that there is not.
+    /// A command that does not exist.
     Unknown,
     Status,
     Read,
 }
 
-/// Requests with the cookies from 1 on, as if they had come right behind the handshake.
+/// Requests with the cookies from 1 on, as if they had arrived right after the handshake.
 fn requests(ask: Ask, count: u64, style: HeaderStyle, decoder: &mut ReplyDecoder) -> Input {
     let (len, command) = match ask {
         Ask::Flush | Ask::Unknown => (0, CommandOut::Flush),
@@ -77,21 +78,22 @@ fn requests(ask: Ask, count: u64, style: HeaderStyle, decoder: &mut ReplyDecoder
         let at = input.bytes.len();
         encode_request(&mut input.bytes, style, &request).unwrap();
         if ask == Ask::Unknown {
-            // Behind the magic and the flags.
+            // After the magic and the flags.
             input.bytes[at + 6..at + 8].copy_from_slice(&99_u16.to_be_bytes());
         }
     }
     input
 }
 
-/// Lets the connection do what it can.
+/// Lets the connection do all it can.
 async fn turn(connection: &mut Connection<'_, DuplexStream>) {
     poll_fn(|cx| Poll::Ready(connection.poll(cx))).await.unwrap();
-    // The runtime gives a task that never pauses nothing more to do.
+    // The runtime lets a task that never pauses do no more work.
     tokio::task::yield_now().await;
 }
 
-/// Floods a connection whose client does not read: `check` gets to see the bytes that wait then, and those drawn from the pool. The client reads afterwards.
+/// Floods a connection whose client does not read. `check` gets the number of waiting bytes and of bytes drawn from the
+/// pool. The client reads afterwards.
 async fn flood(ask: Ask, count: u64, style: HeaderStyle, check: impl FnOnce(u64, u64)) {
     let (limits, measures) = (limits(), Measures::new());
     let pool = Pool::new(&limits);
@@ -116,7 +118,7 @@ async fn flood(ask: Ask, count: u64, style: HeaderStyle, check: impl FnOnce(u64,
             }
             None => idle += 1,
         }
-        assert!(idle < 100, "{ask:?}, {style:?}: a client that reads gets no further than {next} of {count}");
+        assert!(idle < 100, "{ask:?}, {style:?}: a client that reads gets only {next} of {count}");
         while let Some(event) = decoder.next(&mut got).unwrap() {
             match event {
                 Event::Status { extents, .. } => assert_eq!(extents.len(), EXTENTS),
@@ -149,7 +151,7 @@ async fn p2_replies_that_nobody_paid_for_are_bounded() {
     }
 }
 
-/// Each answer is of 8 or 16 KiB here, and could be of 128 KiB.
+/// Each answer has 8 or 16 KiB here, and could have 128 KiB.
 #[tokio::test]
 async fn c3_statuses_are_paid_for() {
     for style in [HeaderStyle::Structured, HeaderStyle::Extended] {
@@ -157,20 +159,20 @@ async fn c3_statuses_are_paid_for() {
             assert!((30 * MIB..=40 * MIB).contains(&drawn), "{style:?}: {drawn} bytes are paid for");
             let most = drawn + limits().floor_bytes() + limits().unpaid_bytes() + SMALL_BYTES;
             assert!((MIB..most).contains(&held), "{style:?}: {held} bytes wait");
-            // 320 of them are what the connection may hold.
+            // The connection may hold 320 of them.
             assert!(held < 321 * (EXTENTS as u64 * 16 + 40), "{style:?}: {held} bytes wait");
         })
         .await;
     }
 }
 
-/// What is paid for does not count, or it would wait for the client long before it holds what it may.
+/// Paid bytes do not count; otherwise the connection would wait for its client long before it holds as much as it may.
 #[tokio::test]
 async fn p2_only_the_heads_of_reads_count() {
     let most = limits().unpaid_bytes();
     for style in STYLES {
         flood(Ask::Read, 10_000, style, |held, _| {
-            // Heads of 16 to 40 bytes.
+            // Headers of 16 to 40 bytes.
             assert!(held >= most / 40 * 512, "{style:?}: {held} bytes wait");
             assert!(held < most / 16 * (512 + 16) + 512 + SMALL_BYTES, "{style:?}: {held} bytes wait");
         })

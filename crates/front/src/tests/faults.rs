@@ -1,4 +1,4 @@
-//! Clients that die, flood, stall or talk nonsense, and closings from our side: nobody else may notice.
+//! Clients that die, flood, stall or send garbage, and connections that we close: no other client may notice.
 
 use super::gate::GateDevice;
 use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
@@ -24,7 +24,7 @@ fn memory() -> Arc<MemoryExports> {
     exports
 }
 
-/// Reads to the end of the stream; an abort counts as an end.
+/// Reads to the end of the stream; an aborted connection counts as its end.
 async fn drained(socket: &mut (impl tokio::io::AsyncRead + Unpin)) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = soon(socket.read_to_end(&mut all)).await;
@@ -45,7 +45,7 @@ async fn r8_what_is_declared_closed_is_closed_unanswered() {
     client.closed_unanswered().await;
     soon(running.dropped()).await;
     assert!(begun.try_recv().is_err(), "C2: a request was begun after the connection was declared closed");
-    // What connects while the token is cancelled gets no request through either.
+    // A connection made while the token is cancelled gets no request through either.
     if let Ok(mut late) = soon(Client::connect_as(pipe(&front), "s/v", HeaderStyle::Simple)).await {
         let _ = late.send(0, 512, WRITE, &[1; 512]).await;
         late.closed_unanswered().await;
@@ -57,7 +57,7 @@ async fn r8_what_is_declared_closed_is_closed_unanswered() {
 async fn c2_also_what_was_read_already_does_not_begin() {
     let (device, mut begun) = GateDevice::new(MIB);
     let exports = Arc::new(MemoryExports::default());
-    // The first request closes the connection while the others stand in its buffer, read in the same go.
+    // The first request closes the connection while the others are in its buffer, from the same read.
     exports.put_closed_by("s/v", device.clone(), Epoch(1), device.trap.clone());
     let front = front(FrontLimits::default(), &exports);
     let mut client = Client::connect(pipe(&front), "s/v").await;
@@ -69,7 +69,7 @@ async fn c2_also_what_was_read_already_does_not_begin() {
     assert!(begun.try_recv().is_err(), "C2");
 }
 
-/// C6: a planned move. What has begun is answered, nothing else begins, and then the connection ends.
+/// C6: a planned move. Requests that have begun are answered, nothing else begins, and then the connection ends.
 #[tokio::test]
 async fn what_is_drained_is_answered_and_then_let_go() {
     let (device, mut begun) = GateDevice::new(MIB);
@@ -83,8 +83,8 @@ async fn what_is_drained_is_answered_and_then_let_go() {
     let running = soon(begun.recv()).await.unwrap();
     exports.drain("s/v");
     idle.closed_unanswered().await;
-    assert!(running.go(Ok(())), "what has begun must not be dropped");
-    let (cookie, answer) = soon(client.answer()).await.expect("an answer to what has begun");
+    assert!(running.go(Ok(())), "a request that has begun must not be dropped");
+    let (cookie, answer) = soon(client.answer()).await.expect("an answer to the request that has begun");
     assert_eq!((cookie, answer), (first, Ok(Vec::new())));
     client.closed_unanswered().await;
     assert!(begun.try_recv().is_err(), "C6: a request was begun after the drain had");
@@ -111,7 +111,7 @@ async fn r8_closing_the_front_or_one_connection() {
     soon(front.close()).await;
     second.closed_unanswered().await;
     soon(running.dropped()).await;
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
 }
 
 #[tokio::test]
@@ -131,8 +131,8 @@ async fn a_client_that_dies_leaves_nothing_behind() {
         drop(client);
         until(|| front.connections().is_empty()).await;
     }
-    assert!(begun.try_recv().is_err(), "half a write is none");
-    // With operations running and replies half sent.
+    assert!(begun.try_recv().is_err(), "half a write must not begin");
+    // While operations run and replies are half sent.
     let mut client = Client::connect(pipe_of(&front, 1024), "s/v").await;
     for _ in 0..10 {
         client.send(0, MIB, READ, &[]).await.unwrap();
@@ -169,7 +169,7 @@ async fn garbage_ends_only_its_own_connection() {
         let _ = socket.write_all(seed).await;
         let _ = socket.shutdown().await;
         assert!(drained(&mut socket).await.starts_with(b"NBDMAGIC"));
-        // And after a handshake.
+        // The same after a handshake.
         let mut client = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
         let _ = client.socket.write_all(&[seed, &[0x99; 64][..]].concat()).await;
         client.closed_unanswered().await;
@@ -186,7 +186,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
     let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let mut good = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     assert_eq!(good.write(0, &[5; 8192]).await, Ok(vec![]));
-    // Ask for far more than is ever read, and announce payloads that never come.
+    // The clients ask for far more than they read, and announce payloads that never come.
     let mut floods = Vec::new();
     for n in 0..10u64 {
         let mut flood = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
@@ -201,7 +201,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
         assert_eq!(good.write(8192 + n * 4096, &[n as u8; 4096]).await, Ok(vec![]));
         assert_eq!(good.read(4096, 4096).await, Ok(vec![5; 4096]));
     }
-    // Also one that comes now.
+    // A client that connects now is served too.
     let mut late = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     assert_eq!(late.read(0, 8192).await, Ok(vec![5; 8192]));
     drop(floods);
@@ -218,17 +218,18 @@ async fn replies_are_paid_for_until_they_are_sent() {
     until(|| front.shared_bytes_held() == 0).await;
     client.send(0, 8 * MIB, READ, &[]).await.unwrap();
     until(|| front.shared_bytes_held() != 0).await;
-    // The device has long answered, and what does not fit the pipe waits here.
+    // The device has answered long ago. Replies that do not fit the pipe wait here.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         assert_eq!(front.shared_bytes_held(), 8 * MIB, "C3");
     }
     assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![7; 8 * MIB as usize]));
-    assert_eq!(client.read(0, 512).await, Ok(vec![7; 512]), "the front has seen that all was sent");
+    assert_eq!(client.read(0, 512).await, Ok(vec![7; 512]), "the front has noticed that everything was sent");
     until(|| front.shared_bytes_held() == 0).await;
 }
 
-/// P2: also where a request holds nothing, so that nobody has paid for its reply. Whoever reads late gets every one.
+/// P2: also for requests that hold nothing, so that nothing pays for their replies. A client that reads late gets every
+/// reply.
 #[tokio::test]
 async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
     const REQUESTS: u64 = 10_000;
@@ -243,8 +244,8 @@ async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
         for (offset, len, command) in [flush, wrong, status] {
             let mut flood = soon(Client::connect_as(pipe_of(&front, 4096), "s/v", style)).await.unwrap();
             let rest = flood.flood(REQUESTS, offset, len, command).await;
-            assert!(!rest.is_empty(), "C3: {REQUESTS} of {command:?} were taken in, {style:?}");
-            // A status is not to be had without structured replies.
+            assert!(!rest.is_empty(), "C3: {REQUESTS} of {command:?} were accepted, {style:?}");
+            // Block status needs structured replies.
             let refused = command == wrong.2 || (command == status.2 && style == HeaderStyle::Simple);
             floods.push((flood, rest, if refused { Err(Errno::Invalid) } else { Ok(vec![]) }));
         }
@@ -261,7 +262,7 @@ async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
     until(|| front.shared_bytes_held() == 0).await;
 }
 
-/// P2: a read that is asked again has a reply as well.
+/// P2: a retried read has a reply as well.
 #[tokio::test]
 async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
     const REQUESTS: u64 = 10_000;
@@ -276,7 +277,7 @@ async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
     assert!(!rest.is_empty());
     assert!(running.go(Err(DeviceError::Unreadable)));
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(begun.try_recv().is_err(), "asked again, and its answer would have to wait");
+    assert!(begun.try_recv().is_err(), "the read was retried although its answer would have to wait");
     soon(client.send_rest(rest)).await;
     for n in 1..=REQUESTS {
         assert_eq!(soon(client.answer()).await.unwrap(), (damaged + n, Err(Errno::Invalid)));
@@ -291,7 +292,7 @@ async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
 async fn a_long_run_of_small_requests() {
     let front = front(FrontLimits::default(), &memory());
     let mut client = Client::connect(pipe_of(&front, 1 << 20), "s/v").await;
-    // More than one turn's worth, all of them there before the first is looked at.
+    // More requests than one turn handles, all of them there before the first is looked at.
     client.send_flushes(5000).await;
     for n in 0..5000 {
         assert_eq!(soon(client.answer()).await.unwrap(), (n + 1, Ok(vec![])));
@@ -303,16 +304,16 @@ async fn who_stalls_is_closed() {
     let limits = FrontLimits { stall_timeout: Duration::from_millis(100), ..FrontLimits::default() };
     let front = front(limits, &memory());
     let mut idle = Client::connect(pipe(&front), "s/v").await;
-    // A payload that does not come.
+    // A payload that does not arrive.
     let mut sender = Client::connect(pipe(&front), "s/v").await;
     sender.send(0, 16 * MIB, WRITE, &[1; 1000]).await.unwrap();
     sender.closed_unanswered().await;
-    // Replies that nobody takes.
+    // Replies that nobody reads.
     let mut taker = Client::connect(pipe(&front), "s/v").await;
     idle.write(0, &vec![7; 2 * MIB as usize]).await.unwrap();
     taker.send(0, 2 * MIB, READ, &[]).await.unwrap();
     until(|| front.connections().len() <= 1).await;
-    assert_eq!(idle.read(0, 512).await, Ok(vec![7; 512]), "who asks for nothing may wait for ever");
+    assert_eq!(idle.read(0, 512).await, Ok(vec![7; 512]), "an idle client may stay connected for ever");
 }
 
 #[tokio::test]
@@ -321,7 +322,7 @@ async fn handshakes_that_do_not_end() {
     let slow = front(limits, &memory());
     let mut socket = pipe(&slow);
     socket.write_all(&[0, 0]).await.unwrap();
-    assert_eq!(drained(&mut socket).await.len(), 18, "the greeting, and then the end");
+    assert_eq!(drained(&mut socket).await.len(), 18, "the greeting, then the end of the stream");
 
     let patient = Duration::from_secs(3600);
     let limits = FrontLimits { handshakes: 3, handshake_timeout: patient, ..FrontLimits::default() };
@@ -331,7 +332,7 @@ async fn handshakes_that_do_not_end() {
         let mut greeting = [0; 18];
         soon(socket.read_exact(&mut greeting)).await.unwrap();
     }
-    // Three that never say a word keep nobody out: the oldest makes room.
+    // Three silent clients keep nobody out: the oldest is closed.
     let mut client = Client::connect(pipe(&few), "s/v").await;
     assert_eq!(client.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(drained(&mut waiting[0]).await, b"");
@@ -343,7 +344,7 @@ async fn no_more_connections_than_may_be() {
     let mut first = Client::connect(pipe(&front), "s/v").await;
     let second = Client::connect(pipe(&front), "s/v").await;
     let third = soon(Client::connect_as(pipe(&front), "s/v", HeaderStyle::Structured)).await;
-    assert!(matches!(third, Err(Broken::Handshake(_))), "told in the handshake");
+    assert!(matches!(third, Err(Broken::Handshake(_))), "refused in the handshake");
     drop(second);
     until(|| front.connections().len() <= 1).await;
     let mut fourth = Client::connect(pipe(&front), "s/v").await;
@@ -351,7 +352,8 @@ async fn no_more_connections_than_may_be() {
     assert_eq!(first.read(0, 512).await, Ok(vec![0; 512]));
 }
 
-/// Whoever needs no token cannot keep out who has one. A connection that finds no place is told so before it is told that it is served.
+/// A client without a token cannot keep out one with a token. A connection that finds no place is refused before it is
+/// told that it is served.
 #[tokio::test]
 async fn sessions_are_not_kept_out_by_connections_without() {
     let exports = memory();
@@ -359,15 +361,15 @@ async fn sessions_are_not_kept_out_by_connections_without() {
     let front = front(FrontLimits { connections: 2, ..FrontLimits::default() }, &exports);
     let mut guests = [Client::connect(pipe(&front), "s/old").await, Client::connect(pipe(&front), "s/v").await];
     let refused = soon(Client::connect_as(pipe(&front), "s/old", HeaderStyle::Extended)).await;
-    assert!(matches!(refused, Err(Broken::Handshake(_))), "told, not closed");
+    assert!(matches!(refused, Err(Broken::Handshake(_))), "refused in the handshake, not closed");
     let session = |slot: u8| format!("s/v?token=0000000000000000000000000000000{slot}&conn={slot}&gen=1");
     let mut first = Client::connect(pipe(&front), &session(1)).await;
     assert_eq!(first.write(0, &[1; 512]).await, Ok(vec![]));
     guests[0].closed_unanswered().await;
-    assert_eq!(guests[1].read(0, 512).await, Ok(vec![1; 512]), "one place was enough");
+    assert_eq!(guests[1].read(0, 512).await, Ok(vec![1; 512]), "only one guest had to go");
     let mut second = Client::connect(pipe(&front), &session(2)).await;
     guests[1].closed_unanswered().await;
-    // Sessions do not make room for one another, and nobody else does.
+    // Sessions are not closed in favour of one another, nor of others.
     for name in ["s/old", &session(3)] {
         let refused = soon(Client::connect_as(pipe(&front), name, HeaderStyle::Extended)).await;
         assert!(matches!(refused, Err(Broken::Handshake(_))), "{name}");
@@ -380,8 +382,8 @@ async fn sessions_are_not_kept_out_by_connections_without() {
     assert_eq!(third.read(0, 512).await, Ok(vec![1; 512]));
 }
 
-/// R8, R9: what no gateway can read is neither answered nor a reason to close the connection. It waits, without bytes and beside the running requests, and is
-/// asked again; everything else goes on.
+/// R8, R9: a read that no gateway can serve is not answered, and is no reason to close the connection. It waits without
+/// holding bytes, outside the running requests, and is retried. Everything else continues.
 #[tokio::test]
 async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
     let (device, mut begun) = GateDevice::new(64 * MIB);
@@ -396,7 +398,7 @@ async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
     let mut tries = 0;
     for round in 0..50_u64 {
         let sent = client.send(32 * MIB + round * 512, 512, WRITE, &[7; 512]).await.unwrap();
-        // Whichever comes first has the one place.
+        // The first one of them gets the one place.
         loop {
             let running = soon(begun.recv()).await.unwrap();
             if running.what == "write" {
@@ -410,21 +412,21 @@ async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
         assert_eq!(soon(client.answer()).await.unwrap(), (sent, Ok(vec![])));
     }
     until(|| front.shared_bytes_held() == 0).await;
-    // What was damaged is written anew, or was only missing for a while.
+    // The damaged data was rewritten, or was missing only for a while.
     let running = soon(begun.recv()).await.unwrap();
     assert_eq!((running.what, running.offset), ("read", 0));
     assert!(running.go(Ok(())));
     let (cookie, answer) = soon(client.answer()).await.unwrap();
     assert_eq!((cookie, answer.map(|data| data.len())), (damaged, Ok(16 << 20)));
-    assert!(tries < 20, "asked again {tries} times: the pauses grow");
-    // It ends with its connection.
+    assert!(tries < 20, "retried {tries} times although the pauses should grow");
+    // The read ends with its connection.
     client.send(0, 512, READ, &[]).await.unwrap();
     assert!(soon(begun.recv()).await.unwrap().go(Err(DeviceError::Unreadable)));
     drop(client);
     until(|| front.connections().is_empty()).await;
     while begun.try_recv().is_ok() {}
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(begun.try_recv().is_err(), "nobody asks for it any more");
+    assert!(begun.try_recv().is_err(), "the read is not retried any more");
     until(|| front.shared_bytes_held() == 0).await;
 }
 
@@ -445,7 +447,7 @@ async fn unix_sockets() {
     assert!(!path.exists());
     client.closed_unanswered().await;
     std::fs::write(&path, b"precious").unwrap();
-    assert!(second.listen_unix(&path).await.is_err(), "what is no socket is not replaced");
+    assert!(second.listen_unix(&path).await.is_err(), "a file that is no socket is not replaced");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 

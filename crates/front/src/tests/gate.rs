@@ -1,4 +1,4 @@
-//! A device whose operations wait until the test lets them go.
+//! A device whose operations wait until the test releases them.
 
 use crate::device::{Device, DeviceError, Extent, ReadPart};
 use crate::memory::MemoryDevice;
@@ -18,7 +18,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Lets it go on, or fail. `false` where the front has dropped it.
+    /// Lets it continue or fail. Returns `false` if the front has dropped it.
     pub(super) fn go(self, how: Result<(), DeviceError>) -> bool {
         self.release.send(how).is_ok()
     }
@@ -34,7 +34,7 @@ pub(super) struct GateDevice {
     begun: mpsc::UnboundedSender<Begun>,
     /// Cancelled by the first operation that begins.
     pub(super) trap: CancellationToken,
-    /// Whether what was handed in has its outcome.
+    /// Whether earlier requests have their outcome.
     pub(super) settled: watch::Sender<Result<bool, DeviceError>>,
 }
 
@@ -45,7 +45,7 @@ impl GateDevice {
         (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled }), receiver)
     }
 
-    /// Runs `operation` once the test lets it. As a device must: what is dropped before never happens.
+    /// Runs `operation` once the test allows it. As for any device, a dropped operation never takes effect.
     fn gated<T: Send + 'static>(
         &self,
         what: &'static str,

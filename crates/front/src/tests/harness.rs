@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// Nothing here takes this long; a test that waits longer hangs.
+/// No test step takes this long; a test that waits longer hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for something that must happen.
@@ -26,7 +26,7 @@ pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Waits until something has come about that nobody announces.
+/// Waits until a condition is true that nothing signals.
 pub(super) async fn until(mut come_about: impl FnMut() -> bool) {
     soon(async {
         while !come_about() {
@@ -54,7 +54,7 @@ pub(super) fn pipe_of(front: &Arc<Front>, bytes: usize) -> DuplexStream {
     near
 }
 
-/// Why a test's client got no further.
+/// Why a test's client could not continue.
 #[derive(Debug)]
 pub enum Broken {
     /// The server closed the connection.
@@ -72,7 +72,7 @@ pub struct Client<S = DuplexStream> {
     next_cookie: u64,
 }
 
-/// What a request brought.
+/// The result of a request.
 pub(super) type Answer = Result<Vec<u8>, Errno>;
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
@@ -129,7 +129,8 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         self.socket.write_all_buf(&mut out).await.unwrap();
     }
 
-    /// As [`Client::send`], but takes in what the server says meanwhile: with narrow pipes both would wait for room otherwise.
+    /// As [`Client::send`], but also receives what the server sends meanwhile: with narrow pipes, both sides would
+    /// otherwise wait for room.
     pub(super) async fn send_and_listen(&mut self, offset: u64, len: u64, command: CommandOut, payload: &[u8]) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
@@ -142,7 +143,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         cookie
     }
 
-    /// Sends `out`, and takes in what the server says meanwhile.
+    /// Sends `out`, and receives what the server sends meanwhile.
     pub(super) async fn send_rest(&mut self, mut out: BytesMut) {
         let (mut reader, mut writer) = tokio::io::split(&mut self.socket);
         while !out.is_empty() {
@@ -154,8 +155,9 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Sends a request `count` times and takes nothing in. Returns what the server did not take, for [`Client::send_rest`]. For a runtime of one thread: there,
-    /// who was let run often enough and took nothing waits for us.
+    /// Sends a request `count` times without receiving anything. Returns what the server did not accept, for
+    /// [`Client::send_rest`]. Only for a runtime with one thread: there, a server that got many turns and accepted
+    /// nothing is waiting for us.
     pub(super) async fn flood(&mut self, count: u64, offset: u64, len: u64, command: CommandOut) -> BytesMut {
         let mut out = BytesMut::new();
         for _ in 0..count {
@@ -191,7 +193,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// The next answer that is complete, with its cookie. Pieces of different reads are never interleaved by our server.
+    /// The next complete answer, with its cookie. Our server never interleaves parts of different reads.
     pub(super) async fn answer(&mut self) -> Result<(u64, Answer), Broken> {
         let mut data = Vec::new();
         loop {
@@ -227,7 +229,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         extents
     }
 
-    /// Waits until the server closed the connection; fails where it answers anything before.
+    /// Waits until the server has closed the connection; fails if it answers anything before.
     pub(super) async fn closed_unanswered(&mut self) {
         match soon(self.event()).await {
             Err(Broken::Closed) => {}

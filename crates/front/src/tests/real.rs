@@ -1,4 +1,4 @@
-//! Clients of others, where they are installed: nbdinfo, nbdcopy, nbdsh, qemu-img, qemu-io, fio.
+//! Third-party clients, if they are installed: nbdinfo, nbdcopy, nbdsh, qemu-img, qemu-io, fio.
 
 use super::harness::{soon, until};
 use crate::memory::{MemoryDevice, MemoryExports};
@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 const SIZE: u64 = 256 << 20;
 
-/// A tool on the path; without it the test is passed over.
+/// A tool on the path; without it the test is skipped.
 fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
@@ -23,7 +23,7 @@ fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// A Python that has libnbd.
+/// A Python with libnbd.
 async fn python() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     for python in std::env::split_paths(&path).map(|folder| folder.join("python3")).filter(|file| file.is_file()) {
@@ -63,7 +63,7 @@ async fn server() -> Server {
     Server { front, uri: format!("nbd://{address}/s/v"), unix_uri, folder }
 }
 
-/// A file with data in some places and holes between, as a disk image has.
+/// A file with data in some places and holes between them, like a disk image.
 fn image(path: &Path) -> Vec<u8> {
     let mut bytes = vec![0u8; SIZE as usize];
     let mut state = 1u64;
@@ -277,7 +277,7 @@ async fn clients_that_are_killed_disturb_nobody() {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        // Killed in the middle of its work: it is connected, and a copy takes longer than what follows.
+        // Killed in the middle of its work: it is connected, and a copy takes longer than the following steps.
         until(|| !server.front.connections().is_empty() || victim.try_wait().unwrap().is_some()).await;
         victim.start_kill().unwrap();
         let commands = ["-f", "raw", "-c", "write -P 0x5a 1M 1M", "-c", "read -P 0x5a 1M 1M", &server.uri];

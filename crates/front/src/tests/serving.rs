@@ -1,4 +1,4 @@
-//! What a well-behaved client gets.
+//! Tests with well-behaved clients.
 
 use super::gate::GateDevice;
 use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
@@ -64,11 +64,11 @@ async fn wrong_requests_get_the_right_error_and_change_nothing() {
     let mut client = Client::connect(pipe(&front), "s/v").await;
     assert_eq!(client.read(100, 512).await, Err(Errno::Invalid));
     assert_eq!(client.read(MIB, 512).await, Err(Errno::Invalid));
-    assert_eq!(client.read(0, 33 * MIB).await, Err(Errno::Invalid), "beyond the end comes first");
+    assert_eq!(client.read(0, 33 * MIB).await, Err(Errno::Invalid), "the end of the device is checked first");
     assert_eq!(client.write(MIB - 512, &[1; 1024]).await, Err(Errno::NoSpace));
     assert_eq!(client.write(10, &[1; 512]).await, Err(Errno::Invalid));
     assert_eq!(client.call(0, MIB * 2, CommandOut::Trim { fua: false }, &[]).await, Err(Errno::Invalid));
-    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": no hole is not fast in memory.
+    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": in memory, zeroing without a hole is not fast.
     let fast = CommandOut::Zero { punch: false, fast: true, fua: false };
     assert_eq!(client.call(0, 4096, fast, &[]).await, Err(Errno::NotSupported));
     assert_eq!(client.write(0, &[]).await, Ok(vec![]), "nothing to write is no error");
@@ -89,11 +89,11 @@ async fn the_largest_payloads() {
         let mut client = soon(Client::connect_as(pipe(&front), "s/v", style)).await.unwrap();
         let data: Vec<u8> = (0..32 * MIB).map(|n| (n / 512 + n) as u8).collect();
         assert_eq!(client.write(MIB, &data).await, Ok(vec![]));
-        assert!(client.read(MIB, 32 * MIB).await == Ok(data), "32 MiB come back as they went");
+        assert!(client.read(MIB, 32 * MIB).await == Ok(data), "32 MiB read back unchanged");
         let sparse = client.read(60 * MIB, 32 * MIB).await.unwrap();
         assert!(sparse.iter().all(|byte| *byte == 0) && sparse.len() as u64 == 32 * MIB);
     }
-    // All was given back.
+    // Everything was returned to the pool.
     until(|| front.shared_bytes_held() == 0).await;
 }
 
@@ -114,7 +114,7 @@ async fn lengths_beyond_32_bits_go_in_steps() {
     }
     assert_eq!(steps, [(4096, 2 << 30), (4096 + (2 << 30), 2 << 30), (4096 + (4 << 30), (1 << 30) + 512)]);
     assert_eq!(soon(client.answer()).await.unwrap(), (cookie, Ok(vec![])));
-    // What fits 32 bits is one operation.
+    // A length that fits 32 bits is one operation.
     client.send(0, u64::from(!511u32), CommandOut::Trim { fua: false }, &[]).await.unwrap();
     let whole = soon(begun.recv()).await.unwrap();
     assert_eq!((whole.what, whole.len), ("trim", u64::from(!511u32)));
@@ -155,7 +155,7 @@ async fn no_more_requests_run_than_may() {
     }
     let mut running = vec![soon(begun.recv()).await.unwrap(), soon(begun.recv()).await.unwrap()];
     for n in 0..5 {
-        // The third waits for the first: all that is there has been begun, as far as it may.
+        // The third waits for the first: all requests were begun, as far as allowed.
         tokio::task::yield_now().await;
         assert!(begun.try_recv().is_err(), "C3: more than two run");
         assert!(running.remove(0).go(Ok(())));
@@ -166,7 +166,8 @@ async fn no_more_requests_run_than_may() {
     }
 }
 
-/// Bytes do not bound these: a trim holds none. Who waits is not refused, and whoever comes has a place that nobody else can take.
+/// Bytes do not limit these: a trim holds none. Waiting requests are not refused, and a new connection has a place that
+/// nobody else can take.
 #[tokio::test]
 async fn no_more_requests_run_than_may_over_all_connections() {
     let (device, mut begun) = GateDevice::new(MIB);
@@ -178,7 +179,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
         clients.push(Client::connect(pipe(&front), "s/v").await);
     }
     let trim = CommandOut::Trim { fua: false };
-    // One is its own, and two are of those for all.
+    // One place is its own, and two are shared.
     let mut running = Vec::new();
     for n in 0..5 {
         clients[0].send(n * 512, 512, trim, &[]).await.unwrap();
@@ -196,7 +197,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
         tokio::task::yield_now().await;
         assert!(begun.try_recv().is_err(), "C3: more than four run");
     }
-    // The one that came first waited longest.
+    // The one that came first has waited longest.
     assert!(running.pop().unwrap().go(Ok(())));
     assert_eq!(soon(clients[0].answer()).await.unwrap(), (3, Ok(vec![])));
     running.push(soon(begun.recv()).await.unwrap());
@@ -205,7 +206,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
     assert_eq!(soon(clients[1].answer()).await.unwrap(), (1, Ok(vec![])));
     let own = soon(begun.recv()).await.unwrap();
     assert_eq!(own.offset, 9 * 512);
-    // A connection that ends gives back what it has, and what it waits for.
+    // A connection that ends returns its places, and stops waiting for more.
     front.connections().into_iter().min_by_key(|connection| connection.info.id).unwrap().close();
     for operation in running {
         soon(operation.dropped()).await;
@@ -233,7 +234,7 @@ async fn a_goodbye_waits_for_what_was_begun() {
     assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
     assert_eq!(soon(client.answer()).await.unwrap(), (write, Ok(vec![])));
     client.closed_unanswered().await;
-    assert!(begun.try_recv().is_err(), "nothing is read behind a goodbye");
+    assert!(begun.try_recv().is_err(), "nothing is read after NBD_CMD_DISC");
     let mut kept = vec![3; 512];
     kept.resize(4096, 0);
     assert_eq!(device.memory.get(0, 4096), [ReadPart::Data(kept.into())]);
@@ -256,7 +257,7 @@ async fn names_are_listed_described_and_refused() {
         assert!(matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))), "{name}");
     }
     let refused = soon(Client::shake(pipe(&front), Aim::GoOldStyle("s/x".into()), style)).await;
-    assert!(matches!(refused, Err(Broken::Closed)), "that option knows no error");
+    assert!(matches!(refused, Err(Broken::Closed)), "that option has no error reply");
     let old = soon(Client::shake(pipe(&front), Aim::GoOldStyle("s/v".into()), style)).await;
     assert!(matches!(old, Ok((_, _, Outcome::Connected(_)))));
     assert!(front.connections().len() <= 1);
@@ -283,7 +284,7 @@ async fn devices_errors_become_what_r8_allows() {
         assert!(soon(begun.recv()).await.unwrap().go(Err(error)));
         assert_eq!(soon(client.answer()).await.unwrap(), (sent, Err(read)));
     }
-    // And one that does not become an error: what else is in flight stays unanswered with it.
+    // And an error that must not reach the client: other requests in flight stay unanswered too.
     client.send(0, 512, WRITE, &[0; 512]).await.unwrap();
     client.send(0, 512, READ, &[]).await.unwrap();
     let (write, read) = (soon(begun.recv()).await.unwrap(), soon(begun.recv()).await.unwrap());
@@ -292,7 +293,7 @@ async fn devices_errors_become_what_r8_allows() {
     soon(read.dropped()).await;
 }
 
-/// A small generator of numbers: the same seed gives the same run.
+/// A small random number generator: the same seed gives the same run.
 struct Dice(u64);
 
 impl Dice {
@@ -302,7 +303,7 @@ impl Dice {
     }
 }
 
-/// Many requests in flight on several connections, each on sectors of its own, against a flat array.
+/// Many requests in flight on several connections, each on sectors of its own, compared with a flat array.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_in_flight_against_a_flat_array() {
     const SHARE: u64 = 2 * MIB;
@@ -318,7 +319,7 @@ async fn many_in_flight_against_a_flat_array() {
             let mut dice = Dice(worker + 1);
             let mut flat = vec![0u8; SHARE as usize];
             for _ in 0..150 {
-                // A batch on pieces that do not overlap: its order does not matter, so its outcome is known.
+                // A batch of pieces that do not overlap: their order does not matter, so the result is known.
                 let mut expected = BTreeMap::new();
                 let pieces = 1 + dice.roll(12);
                 let piece = SHARE / pieces / 512 * 512;
@@ -342,7 +343,7 @@ async fn many_in_flight_against_a_flat_array() {
                             (CommandOut::Trim { fua: false }, vec![], vec![])
                         }
                     };
-                    // The replies of earlier ones must be taken while later ones are sent, or both sides wait for room.
+                    // Earlier replies must be received while later requests are sent, or both sides wait for room.
                     let cookie = client.send_and_listen(offset, len, command, &payload).await;
                     expected.insert(cookie, answer);
                 }

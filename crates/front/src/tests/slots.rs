@@ -1,4 +1,4 @@
-//! Reconnects of an attached device: what stood in the old connection must not be executed after its retry.
+//! Reconnects of an attached device: requests left in the old connection must not be executed after their retry.
 
 use super::gate::{Begun, GateDevice};
 use super::harness::{Broken, Client, front, pipe, soon, until};
@@ -37,17 +37,14 @@ fn sector(device: &GateDevice) -> u8 {
 async fn s1_nothing_of_the_old_connection_happens_after_the_retry() {
     let (front, _, device, mut begun) = gated(1);
     let mut old = Client::connect(pipe(&front), &name(0, 1)).await;
-    // One write runs, two more stand in the receive buffer.
+    // One write runs, two more are in the receive buffer.
     for byte in [1, 2, 3] {
         old.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
     }
     let running = soon(begun.recv()).await.unwrap();
     let mut new = Client::connect(pipe(&front), &name(0, 2)).await;
-    // The new one is connected, so the old one has ended: its operation is dropped and can never happen.
-    assert!(
-        !running.go(Ok(())),
-        "S1: the old connection's write was dropped before the new one could ask for anything"
-    );
+    // The new connection is established, so the old one has ended: its operation is dropped and can never take effect.
+    assert!(!running.go(Ok(())), "S1: the old connection's write was dropped before the new one could send a request");
     old.closed_unanswered().await;
     new.send(0, 512, WRITE, &[1; 512]).await.unwrap();
     new.send(0, 512, WRITE, &[9; 512]).await.unwrap();
@@ -67,7 +64,7 @@ async fn s2_an_older_generation_never_gets_in() {
         let refused = soon(Client::connect_as(pipe(&front), &stale, HeaderStyle::Extended)).await;
         assert!(matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))));
     }
-    // A refused one disturbs nothing, and neither does one of another slot or a plain one.
+    // A refused connection disturbs nothing, and neither does one of another slot or a plain one.
     let _other = Client::connect(pipe(&front), &name(1, 1)).await;
     let _plain = Client::connect(pipe(&front), "s/v").await;
     current.send(0, 512, WRITE, &[1; 512]).await.unwrap();
@@ -77,9 +74,9 @@ async fn s2_an_older_generation_never_gets_in() {
     drop(current);
     until(|| front.connections().len() <= 2).await;
     let late = soon(Client::connect_as(pipe(&front), &name(0, 5), HeaderStyle::Extended)).await;
-    assert!(late.is_err(), "S2: also when the newest has ended");
+    assert!(late.is_err(), "S2: even after the newest has ended");
 
-    // S3: a new owner begins at 1, and the old one's connections are none of its business.
+    // S3: a new owner begins at 1, and the old owner's connections do not affect it.
     exports.put("s/v", Arc::new(crate::memory::MemoryDevice::new(512)), Epoch(2), false);
     let _next = Client::connect(pipe(&front), &name(0, 1)).await;
 }
@@ -89,14 +86,14 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
     let (front, _, device, _begun) = gated(8);
     let _old = Client::connect(pipe(&front), &name(0, 1)).await;
     device.settled.send_modify(|settled| *settled = Ok(false));
-    // Neither another slot nor a plain connection stands for an older one of its own.
+    // Neither another slot nor a plain connection counts as an older one of this slot.
     let _other = Client::connect(pipe(&front), &name(1, 1)).await;
     let _plain = Client::connect(pipe(&front), "s/v").await;
 
     let (seen, name) = (CancellationToken::new(), name(0, 2));
     let newer = async {
         let client = Client::connect(pipe(&front), &name).await;
-        assert!(seen.is_cancelled(), "S4: served while something of the older one has no outcome");
+        assert!(seen.is_cancelled(), "S4: served while a request of the older one has no outcome");
         client
     };
     let settling = async {

@@ -1,5 +1,5 @@
-//! New stores are checked before a set relies on them (ADR 0008; what is asked of them: `store/src/check.rs`). By the leader of group 0, which decides what is
-//! created and where it lies, and by nobody else.
+//! New stores are checked before a set relies on them (ADR 0008; `store/src/check.rs` has the requirements). Only the
+//! leader of group 0 does this: it decides which sets are created, and in which stores.
 
 use super::AdminDoor;
 use super::stores::not_opened;
@@ -11,7 +11,8 @@ use holdfast_types::SetId;
 use std::sync::Arc;
 
 impl AdminDoor {
-    /// Checks each of these stores by itself, all at once: of several, each is in some write quorum. What was found wrong, by URL.
+    /// Checks each of these stores by itself, all at once: each of them is in some write quorum. Returns the problems
+    /// by URL.
     pub(super) async fn check_each(&self, stores: &[(String, Arc<dyn ObjectStore>)]) -> Vec<(String, CheckError)> {
         let Some(limit) = self.node.check_limit() else { return Vec::new() };
         let checks = stores.iter().map(|(url, store)| async move {
@@ -21,8 +22,9 @@ impl AdminDoor {
         join_all(checks).await.into_iter().flatten().collect()
     }
 
-    /// Before a set is created in these stores. One that does not answer is no reason not to create it (R8), as before there was a check: its journal takes the writes
-    /// meanwhile. One that answers, and refuses or does something else than sets rely on, is.
+    /// Checks stores before a set is created in them. If a store does not answer, the set is created all the same (R8):
+    /// its journal takes the writes meanwhile. If a store answers but refuses, or behaves in a way that sets cannot
+    /// rely on, the set is not created.
     pub(super) async fn check_for_new_set(&self, urls: &[String], set: SetId) -> Result<(), Refusal> {
         if self.node.check_limit().is_none() {
             return Ok(());
@@ -38,7 +40,7 @@ impl AdminDoor {
             }
             tracing::warn!(
                 store = %url, %problem,
-                "a set is created in a store of which it is not known whether it honours conditional PUTs: see `holdfast store check` once it answers"
+                "a set is created in a store that could not be checked for conditional PUTs: run `holdfast store check` once it answers"
             );
         }
         Ok(())
@@ -56,7 +58,7 @@ mod tests {
     use std::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
 
-    /// Nothing here takes this long.
+    /// No test takes this long.
     const PATIENCE: Duration = Duration::from_secs(60);
     const CLUSTER: u128 = 9;
 
@@ -67,7 +69,8 @@ mod tests {
         Arc::new(Retrying::new(Faulty::new(Memory::new(), 1, faults), retry))
     }
 
-    /// A cluster of one gateway, which has two stores: one that is well, and one with these faults, for each URL that ends in `bad`.
+    /// A cluster of one gateway with two stores: one that works, and one with these faults for each URL that ends in
+    /// `bad`.
     struct Lab {
         dir: tempfile::TempDir,
         node: Arc<Node>,
@@ -155,18 +158,18 @@ mod tests {
             refused(lab.create(&format!("w=2 {good} {} {bad}", lab.url("better"))).await, word);
             assert!(lab.node.cluster.state().sets.is_empty(), "nothing was created");
             assert_eq!(lab.create(&good).await, Ok(true));
-            // R12: asked again, it is there, and its store is not asked.
+            // R12: asked again, the set exists and its store is not asked.
             assert_eq!(lab.create(&good).await, Ok(false));
             for check_only in [true, false] {
                 refused(lab.change(&bad, check_only).await, word);
             }
-            assert!(lab.bad.within().within().is_empty(), "what a check writes it deletes");
+            assert!(lab.bad.within().within().is_empty(), "a check deletes what it wrote");
             assert!(lab.good.list("check/", None).await.unwrap().objects.is_empty());
             lab.close().await;
         }
     }
 
-    /// As before there was a check: the journal takes what is written meanwhile (R8).
+    /// The journal takes the writes meanwhile (R8).
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_store_that_loses_answers_or_is_away_keeps_nobody_from_making_a_set() {
         let lossy = Faults { fail_before: 300, fail_after: 300, own_conflict: 100, ..Faults::default() };
@@ -189,7 +192,7 @@ mod tests {
         lab.close().await;
         let lab = Lab::new(Faults { down: true, ..Faults::default() }, Duration::from_millis(300)).await;
         assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
-        refused(lab.change(&lab.url("bad"), true).await, "a store is added while it is well");
+        refused(lab.change(&lab.url("bad"), true).await, "a store can be added only while it works");
         lab.close().await;
     }
 }

@@ -1,10 +1,11 @@
-//! Calls that make a clone (ADR 0028), in the order in which they must happen.
+//! Calls that make a clone (ADR 0028). They must be made in this order:
 //!
 //! ```text
-//!   PinSnapshot, at the origin's leader: the root is kept for set number N ─▶ the head in the store says so
-//!   CloneSet, at group 0's leader: that head names the pin? ─▶ a root that shows the origin's ─▶ group 0 has set N
+//!   PinSnapshot, at the origin's leader: the root is pinned for set number N ─▶ the head in the store lists the pin
+//!   CloneSet, at group 0's leader: does the head list the pin? ─▶ write a root on top of the origin's ─▶ set N in group 0
 //! ```
-//! Whatever ends in between leaves a pin that is let go once N is passed, and a root of some hundred bytes that a sweep of set N finds.
+//! If the procedure stops in between, it leaves a pin, which is dropped once number N is passed, and a root of some
+//! hundred bytes, which a sweep of set N finds.
 
 use super::AdminDoor;
 use super::snapshot::snapshot_id;
@@ -60,11 +61,12 @@ impl AdminDoor {
                 set.name
             )));
         }
-        // The next number as known here. Where another set took it, `CloneSet` says so, and the caller begins again under the next.
+        // The next number as known here. If another set takes it, `CloneSet` says so, and the caller starts again with
+        // the next one.
         let clone = GroupId(state.next_set);
         match set.command("a clone's pin", &SetCommand::Pin { clone, snapshot, request: id }).await {
             Ok(SetAnswer::Pinned { root }) => {
-                tracing::info!(set = %set.name, %clone, root = %root.object, "a root is kept for a clone");
+                tracing::info!(set = %set.name, %clone, root = %root.object, "a root is pinned for a clone");
                 set.head.wake();
                 Ok(v1::PinSnapshotReply { clone: clone.0, origin: origin.0 })
             }
@@ -94,13 +96,14 @@ impl AdminDoor {
         }
         let store = set.reader.mapping().store.clone();
         if let Ok(Ok(_)) = tokio::time::timeout(STORE_LIMIT, store.get_object(&keys::head(clone))).await {
-            // Something lies in that number's place, such as a tombstone of before a recovery.
+            // The place of that number is taken, for example by a tombstone from before a recovery.
             let command = ClusterCommand::PassSets { upto: clone };
             self.cluster_command(&adopted, &command).await?;
             return Ok(passed());
         }
         let (pin, found, next_volume) = pinned(&set, clone, &snapshot, id)?;
-        // The pin must be where a recovery of the origin finds it, or that would sweep away what the clone shows (ADR 0013). The store itself is asked.
+        // A recovery of the origin must find the pin, or it would delete what the clone uses (ADR 0013). So ask the
+        // store itself.
         let named = tokio::time::timeout(STORE_LIMIT, set.head.names_pin(id, &pin)).await;
         match named {
             Ok(Ok(true)) => {}
@@ -112,7 +115,7 @@ impl AdminDoor {
         }
         let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
             precondition(format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of \
+                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of \
                  keys (holdfast key rotate-cluster)"
             ))
         })?;
@@ -146,8 +149,8 @@ impl AdminDoor {
         }
     }
 
-    /// A root of the clone's own that says nothing itself: what the clone begins with. The object's term lies below every leader's, so that a sweep finds
-    /// one that nothing came to name.
+    /// A root for the clone that has no content of its own: the clone begins with it. The term in its name is below
+    /// that of every leader, so a sweep deletes it if nothing references it.
     async fn put_first_root(
         &self,
         origin: &Arc<SetServer>,
@@ -184,7 +187,7 @@ fn pinned(
 ) -> Result<(Pin, Snapshot, u32), Refusal> {
     set.host.with(|m| {
         let state = m.state();
-        // This gateway may follow the origin's group, and be behind.
+        // This gateway may be a follower in the origin's group, and behind.
         let pin = state.pins.get(&request).filter(|pin| pin.clone == clone).cloned();
         let pin =
             pin.ok_or_else(|| busy(format!("the pin of set {} for its clone is not known here yet", set.name)))?;
@@ -196,7 +199,7 @@ fn pinned(
     })
 }
 
-/// The clone, where it is there: made by this very request, or of that name and showing that very snapshot.
+/// The clone, if it exists already: made by this request, or with the same name and of the same snapshot.
 fn there_already(
     state: &ClusterState,
     origin: &SetServer,

@@ -1,4 +1,5 @@
-//! The call that deletes a set (ADR 0029): the leader of the set looks at who uses it, the leader of group 0 commits.
+//! The call that deletes a set (ADR 0029): the set's leader checks that the set is not in use, then the leader of group
+//! 0 commits.
 
 use super::AdminDoor;
 use super::status::FAN_OUT_LIMIT;
@@ -10,13 +11,13 @@ use holdfast_types::{GroupId, Name, SetId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the leader of group 0 may take: an entry of a quorum.
+/// How long the leader of group 0 may take to commit an entry with a quorum.
 const COMMIT_LIMIT: Duration = Duration::from_secs(12);
 
-/// After an answer that leaves it open whether the set is deleted.
+/// Pause after an answer that leaves open whether the set is deleted.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long the answer to a deletion that was accepted waits for this gateway to have heard of it itself.
+/// How long the answer to an accepted deletion waits until this gateway itself has applied it.
 const HEARD_LIMIT: Duration = Duration::from_secs(5);
 
 fn stage_text(stage: DeletionStage) -> &'static str {
@@ -44,13 +45,14 @@ impl AdminDoor {
         }
     }
 
-    /// Every deletion under way, as far as applied here.
+    /// Every deletion in progress, as applied here.
     pub(super) fn deletion_messages(&self, state: &ClusterState) -> Vec<v1::Deletion> {
         let all = state.deletions.under_way.iter();
         all.map(|(id, deletion)| self.deletion_message(state, *id, deletion)).collect()
     }
 
-    /// What is told of a set that is being deleted, by the leader of group 0, who does it, or with `any_view` by anyone.
+    /// The status of a set that is being deleted: from the leader of group 0, which deletes it, or with `any_view` from
+    /// any gateway.
     pub(super) fn deleting_status(&self, name: &Name, any_view: bool) -> Option<Result<v1::SetStatus, Refusal>> {
         let state = self.node.cluster.state();
         let (id, deletion) = state.deletion_named(name)?;
@@ -89,13 +91,13 @@ impl AdminDoor {
         match state.set_named(&name) {
             Some((found, _)) if found == id => {}
             Some((found, _)) => {
-                // What is applied here may be old.
+                // The state that is applied here may be old.
                 self.led_cluster()?;
                 let message =
                     format!("set {name}: found number {}, expected {}: look again, then ask again", found.0, id.0);
                 return Err(Refusal::new(RefusalCode::Precondition, message));
             }
-            // What this gateway does not know, another may.
+            // Another gateway may know a set that this one does not.
             None => {
                 self.led_cluster()?;
                 return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
@@ -103,14 +105,14 @@ impl AdminDoor {
         }
         state.may_be_deleted(id).map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))?;
         let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
-        // Whatever may be found is overridden: a set without a leader, or one that runs nowhere, can be deleted too.
+        // The caller overrides any objection: a set without a leader, or one that runs nowhere, can be deleted too.
         if request.looked || (anyway.force && anyway.with_snapshots) {
             return self.commit_deletion(id, name, &request).await;
         }
         let set = self.led_set(name.as_str()).map_err(|refusal| match refusal.code {
             RefusalCode::Busy => {
                 let message = format!(
-                    "{}; who uses the set cannot be looked at now. To delete it whoever does: --force --with-snapshots",
+                    "{}; cannot check whether the set is in use. To delete it in any case: --force --with-snapshots",
                     refusal.message
                 );
                 Refusal::new(RefusalCode::Busy, message)
@@ -118,7 +120,8 @@ impl AdminDoor {
             _ => refusal,
         })?;
         self.confirm(&set).await?;
-        // In a task of its own: who asked may go, and what is on its way to group 0 goes on.
+        // In a task of its own: it continues if the caller goes away, since the request may already be on its way to
+        // group 0.
         let (tell, told) = tokio::sync::oneshot::channel();
         let door = self.clone();
         tokio::spawn(async move { door.look_and_delete(id, name, set, request, tell).await });
@@ -126,8 +129,8 @@ impl AdminDoor {
         told.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Looks who uses the set, and grants it to nobody from that look until it is known that it is not deleted, or it has ended here: what somebody wrote meanwhile
-    /// would go with it.
+    /// Checks whether the set is in use. From this check on, the set is granted to nobody until it is known not to be
+    /// deleted, or until it has ended here. Otherwise new writes would be deleted with it.
     async fn look_and_delete(
         &self,
         id: SetId,
@@ -145,9 +148,10 @@ impl AdminDoor {
         }
         let reply = loop {
             match self.forward_deletion(id, name.clone(), request.clone()).await {
-                // R12: it may be on its way. The same request again has no other effect, and its answer says.
+                // R12: the deletion may be in progress. The same request again has no second effect, and its answer
+                // tells.
                 Err(refusal) if refusal.code == RefusalCode::Unknown && set.group.leading_term().is_some() => {
-                    tracing::warn!(set = %name, why = %refusal.message, "whether the set is deleted is not known yet; asked again");
+                    tracing::warn!(set = %name, why = %refusal.message, "it is not known yet whether the set is deleted; asking again");
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
                         () = self.node.stop.cancelled() => return,
@@ -169,13 +173,14 @@ impl AdminDoor {
         }
     }
 
-    /// Until this gateway has applied that the set is deleted. It asks the state, so a second call after the first has ended is right too.
+    /// Waits until this gateway has applied the deletion. It checks the state, so a second call after the end of the
+    /// first is correct too.
     async fn heard(&self, id: SetId) {
         let mut changes = self.node.cluster.changes();
         while self.node.cluster.state().sets.contains_key(&id) && changes.changed().await.is_ok() {}
     }
 
-    /// At the leader of group 0.
+    /// Runs on the leader of group 0.
     async fn commit_deletion(
         &self,
         id: SetId,
@@ -185,13 +190,13 @@ impl AdminDoor {
         let adopted = self.led_cluster()?;
         let request_id = holdfast_api::request_id(&request.request_id)?;
         let (force, with_snapshots) = (request.force, request.with_snapshots);
-        tracing::warn!(set = %name, %id, force, with_snapshots, "a set is deleted");
+        tracing::warn!(set = %name, %id, force, with_snapshots, "deleting a set");
         let command = ClusterCommand::DeleteSet { set: id, name, request: request_id };
         self.cluster_command(&adopted, &command).await?;
         Ok(self.deleted_reply(id, false))
     }
 
-    /// The leader of group 0 commits, be it this gateway or another.
+    /// The leader of group 0 commits, on this gateway or another.
     async fn forward_deletion(
         &self,
         id: SetId,
@@ -218,7 +223,7 @@ impl AdminDoor {
         match tokio::time::timeout(COMMIT_LIMIT, client.delete_set(request)).await {
             Ok(Ok(reply)) => Ok(reply.into_inner()),
             Ok(Err(status)) => match Refusal::from_status(&status) {
-                // Not for the caller to follow: who uses the set is looked at here.
+                // The caller must not follow this redirect: the check whether the set is in use is made here.
                 Some(refusal) if refusal.code == RefusalCode::NotLeader => {
                     Err(Refusal::new(RefusalCode::Busy, refusal.message))
                 }

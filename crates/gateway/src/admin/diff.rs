@@ -1,4 +1,4 @@
-//! What changed between two snapshots of a set, a part at a time.
+//! The changes between two snapshots of a set, in parts.
 
 use super::AdminDoor;
 use super::snapshot::{snapshot_id, volumes};
@@ -42,7 +42,7 @@ impl AdminDoor {
     }
 }
 
-/// The snapshot. `None` for no snapshot (name "").
+/// The snapshot. `None` if there is none (name "").
 fn shown(set: &SetServer, name: &str, id: &str) -> Result<Option<Snapshot>, Refusal> {
     if name.is_empty() {
         return Ok(None);
@@ -58,12 +58,13 @@ fn listed(snapshot: &Snapshot) -> Vec<v1::Volume> {
     volumes(snapshot.volumes.iter())
 }
 
-/// A caller that does not compare the volumes by itself shows ranges under the later one's names, and nothing else. That is true only where the volumes
-/// are the same in both; else an image of another volume would be patched, and what was not listed kept.
+/// A caller that does not compare the volumes itself shows ranges under the names of the later snapshot only. That is
+/// correct only if the volumes are the same in both. Otherwise it would patch an image of another volume and keep the
+/// ranges that were not listed.
 fn by_ranges_alone(earlier: &[v1::Volume], later: &[v1::Volume]) -> Result<(), Refusal> {
     let Some(unlike) = Volumes::compare(earlier, later).unlike() else { return Ok(()) };
     let text = format!(
-        "the volumes are not the same in both: {unlike}; a newer `holdfast snapshot diff` tells what to do about it"
+        "the volumes are not the same in both: {unlike}; use a newer `holdfast snapshot diff`, which says what to do"
     );
     Err(Refusal::new(RefusalCode::Precondition, text))
 }

@@ -1,5 +1,5 @@
-//! Calls that change what a member may do: leave, be drained, move to another address. They decide on what every gateway says of itself
-//! now, and change group 0 only; the groups follow by themselves (`node::members`).
+//! Calls that change what a member may do: leave, be drained, move to another address. They decide from the current
+//! state of every gateway and change group 0 only. The groups follow by themselves (`node::members`).
 
 use super::AdminDoor;
 use super::member::{invalid, member_from};
@@ -23,7 +23,7 @@ impl AdminDoor {
         })
     }
 
-    /// Every group, from what each gateway says of itself.
+    /// The health of every group, from the answers of all gateways.
     async fn health(&self, state: &ClusterState) -> Result<Vec<GroupHealth>, Refusal> {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let sets = state.sets.iter().map(|(id, set)| (*id, format!("set {}", set.name)));
@@ -31,7 +31,8 @@ impl AdminDoor {
         Ok(all.map(|(group, name)| health_of(&status, group, name)).collect())
     }
 
-    /// Each is judged by what the ones before have done (`alone`): two that leave at once would each find the other one there.
+    /// Each call sees the result of the earlier ones (`alone`). Otherwise two members that leave at once would each
+    /// count the other one as present.
     pub(super) async fn remove_member(
         &self,
         request: v1::RemoveMemberRequest,
@@ -58,7 +59,7 @@ impl AdminDoor {
         }
         let groups = self.health(&state).await?;
         may_leave(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
-        tracing::info!(member = %member.id, name = %member.name, force = request.force, "leaves the cluster");
+        tracing::info!(member = %member.id, name = %member.name, force = request.force, "a member leaves the cluster");
         let command = ClusterCommand::SetStanding { id: member.id, standing: Standing::Leaving };
         self.cluster_command_in(adopted, term, &command).await?;
         Ok(v1::RemoveMemberReply {})
@@ -125,7 +126,7 @@ fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> G
         Some((MemberId(member.member.as_ref()?.id), seen))
     };
     let all: Vec<(MemberId, v1::GroupStatus)> = status.members.iter().filter_map(seen).collect();
-    // A leader that was followed by another since may not know it yet: the newest counts.
+    // A former leader may not know its successor yet: use the view with the newest term.
     let leader = all.iter().filter(|(_, seen)| seen.role() == v1::Role::Leader).max_by_key(|(_, seen)| seen.term);
     let Some((leader, of)) = leader else {
         return GroupHealth { group, name, voters: BTreeSet::new(), answering: BTreeSet::new() };
@@ -167,7 +168,7 @@ mod tests {
         let follows = |id, applied| member(id, group(v1::Role::Follower, 1, 7, applied));
         assert_eq!(of(vec![leads(1), follows(2, 8990), follows(3, 9)]), (3, vec![1, 2]));
         let old = member(3, group(v1::Role::Leader, 3, 6, 9000));
-        assert_eq!(of(vec![leads(1), follows(2, 9000), old]), (3, vec![1, 2]), "an old leader");
+        assert_eq!(of(vec![leads(1), follows(2, 9000), old]), (3, vec![1, 2]), "an old leader does not count");
         let healing = member(3, group(v1::Role::Healing, 0, 0, 0));
         assert_eq!(of(vec![leads(1), follows(2, 9000), healing]), (3, vec![1, 2]));
         assert_eq!(of(vec![follows(2, 9000), follows(3, 9000)]), (0, vec![]), "no leader answered");

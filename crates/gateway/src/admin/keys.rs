@@ -1,4 +1,5 @@
-//! Calls about keys: which cluster key wraps what, and its change. Decided by `control::keys` from what every gateway says of itself now.
+//! Calls about keys: which cluster key wraps which key, and a change of the cluster key. `control::keys` decides from
+//! the current state of every gateway.
 
 use super::AdminDoor;
 use super::status::FAN_OUT_LIMIT;
@@ -22,7 +23,7 @@ fn fingerprint(text: &str) -> Option<u64> {
 }
 
 impl AdminDoor {
-    /// What this gateway says of its keys.
+    /// The keys of this gateway.
     pub(super) fn node_keys(&self) -> v1::NodeKeys {
         let keys = self.node.keys();
         let node = node_key::wrapped_now(&self.node.config.data_dir).unwrap_or_else(|error| {
@@ -47,12 +48,12 @@ impl AdminDoor {
         }
     }
 
-    /// What every gateway says.
+    /// The keys of every gateway.
     pub(super) async fn asked(&self) -> Result<(ClusterState, Vec<v1::GatewayKeys>), Refusal> {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let said = status.members.into_iter().map(|m| {
             let member = m.member.unwrap_or_default();
-            let lacks = "its build knows nothing of a change of keys";
+            let lacks = "its build cannot change keys";
             let (keys, error) = match m.node {
                 Some(node) if node.keys.is_some() => (node.keys, String::new()),
                 Some(_) => (None, lacks.to_string()),
@@ -88,15 +89,15 @@ impl AdminDoor {
         _: v1::RotateClusterKeyRequest,
     ) -> Result<v1::ListKeysReply, Refusal> {
         let adopted = self.led_cluster()?;
-        // No set is created meanwhile: it would be wrapped by the old key after its turn.
+        // No set may be created meanwhile: the old key would wrap it after its turn.
         let _one = self.node.changing_sets.lock().await;
         let target = self.node.keys().current().fingerprint();
         let (state, gateways) = self.asked().await?;
-        // Its head is still to be replaced, by its own key.
+        // Its head still has to be replaced, using its own key.
         let ending = |found: &&Deletion| found.stage == DeletionStage::Ending;
         if let Some(going) = state.deletions.under_way.values().find(ending) {
             let message = format!(
-                "set {} is being deleted, and its key is not forgotten yet: wait for that (holdfast set list)",
+                "set {} is being deleted and still has its key: wait until the key is gone (holdfast set list)",
                 going.entry.name
             );
             return Err(Refusal::new(RefusalCode::Precondition, message));
@@ -106,11 +107,11 @@ impl AdminDoor {
         if !objections.is_empty() {
             let name = &self.node.config.name;
             let message =
-                format!("nothing was changed to {target}, which [key] of gateway {name} is: {}", objections.join("; "));
+                format!("nothing was changed to {target}, the [key] of gateway {name}: {}", objections.join("; "));
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         let steps = left(&view, target.0);
-        // Everything is wrapped anew in memory before any of it is proposed.
+        // Rewrap everything in memory before anything is proposed.
         let sets = steps.iter().filter_map(|step| match step {
             Step::Set(id) => Some((*id, state.sets.get(id)?)),
             _ => None,
@@ -118,7 +119,7 @@ impl AdminDoor {
         let commands: Vec<ClusterCommand> =
             sets.map(|(id, entry)| self.rewrapped(id, entry)).collect::<Result<_, _>>()?;
         if !steps.is_empty() {
-            tracing::info!(to = %target, sets = commands.len(), "the cluster key is changed");
+            tracing::info!(to = %target, sets = commands.len(), "changing the cluster key");
         }
         for command in &commands {
             self.cluster_command(&adopted, command).await?;
@@ -160,7 +161,7 @@ impl AdminDoor {
             .unwrap_or_else(|_| Err(format!("no answer within {FAN_OUT_LIMIT:?}")));
         asked.map_err(|why| {
             let message = format!(
-                "gateway {} has not wrapped its node key anew: {why}; what is done stays done, and the same command again does the rest",
+                "gateway {} has not rewrapped its node key: {why}; finished steps stay, and the same command again does the rest",
                 member.name
             );
             Refusal::new(RefusalCode::Unknown, message)
@@ -174,11 +175,11 @@ impl AdminDoor {
         let keys = self.node.keys();
         let current = keys.current().fingerprint();
         if fingerprint(&request.to) != Some(current.0) {
-            let message = format!("to: found {:?}, expected {current}, which [key] of this gateway is", request.to);
+            let message = format!("to: found {:?}, expected {current}, the [key] of this gateway", request.to);
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         let config = &self.node.config;
-        // One at a time: two would write one file.
+        // One at a time: two calls would write the same file.
         let _one = self.node.writing_node_key.lock().await;
         node_key::rewrap(&config.data_dir, self.node.identity().disk(), keys)
             .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
@@ -202,7 +203,7 @@ fn view_of(state: &ClusterState, gateways: &[v1::GatewayKeys]) -> View {
     let heads: Vec<&v1::HeadKey> = gateways.iter().filter_map(|g| g.keys.as_ref()).flat_map(|k| &k.heads).collect();
     let set = |(id, entry): (&SetId, &SetEntry)| {
         let seen = heads.iter().filter(|h| h.set == id.0).map(|h| fingerprint(&h.wrapped_by));
-        // Two that both take themselves for the leader, and say different things: nobody knows.
+        // Two gateways that both believe to lead, with different answers: unknown.
         let mut seen: Vec<Option<u64>> = seen.collect();
         seen.dedup();
         let head = if seen.len() == 1 { seen.first().copied().flatten() } else { None };

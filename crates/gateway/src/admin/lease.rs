@@ -1,4 +1,4 @@
-//! Calls on a set's lease.
+//! Calls about a set's lease.
 
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -18,8 +18,8 @@ fn volumes_of(machine: &SetMachine) -> Vec<v1::Volume> {
     volumes.collect()
 }
 
-/// With the place in the log that both are as of: of one moment, or a shrink that is in the one and not in the other would count against a device that never had what it
-/// took, or not at all.
+/// Volumes and cuts, with the log position of both. They must be from the same moment. Otherwise a shrink that is in
+/// only one of them would be held against a device that never had the removed range, or would be missed.
 fn volumes_and_cuts(machine: &SetMachine) -> (Vec<v1::Volume>, Vec<v1::Cut>, u64) {
     let cut = |cut: &Cut| Some(v1::Cut { volume: cut.volume.0, at: cut.at.0, size_bytes: cut.size.to_bytes()? });
     (volumes_of(machine), machine.cuts().filter_map(cut).collect(), machine.place().0)
@@ -81,7 +81,7 @@ impl AdminDoor {
         Ok(self.grant_message(&set, &lease))
     }
 
-    /// P5: a lease that this tenure of a pair knows nothing of was granted in an earlier one.
+    /// P5: a lease that this tenure of a pair does not know was granted in an earlier one.
     fn of_continuation(&self, set: &SetServer, error: &SetError) -> Refusal {
         let Some(pair) = self.node.pair() else { return self.of_set(set, error) };
         let of_before = matches!(
@@ -92,8 +92,8 @@ impl AdminDoor {
             return self.of_set(set, error);
         }
         let message = format!(
-            "{error}. This is tenure {} of the gateway pair: a lease of an earlier one went with its gateway, and what was written and not flushed as well. Such a \
-             device is at its end: detach, attach anew, and let the file system recover as after a power cut",
+            "{error}. This is tenure {} of the gateway pair: an earlier lease was lost with its gateway, and so were writes that were not flushed. \
+             Such a device cannot continue: detach it, attach it again, and let the file system recover as after a power cut",
             pair.id.revision
         );
         Refusal::new(self.of_set(set, error).code, message)
@@ -121,7 +121,7 @@ impl AdminDoor {
         let token = holdfast_api::token(&request.token)?;
         match set.release(Epoch(request.epoch), Some(token)).await {
             Ok(()) => Ok(v1::ReleaseLeaseReply { released: true }),
-            // Released already: by this very request, whose answer was lost, or by an earlier one.
+            // Released already: by this request, whose answer was lost, or by an earlier one.
             Err(SetError::Refused(SetRefusal::NotHeld { .. })) => Ok(v1::ReleaseLeaseReply { released: false }),
             Err(SetError::Refused(SetRefusal::WrongEpoch { current: None, .. })) => {
                 Ok(v1::ReleaseLeaseReply { released: false })
@@ -136,7 +136,7 @@ impl AdminDoor {
         Ok(v1::GetLeaseReply { lease: set.lease().map(|l| self.lease_message(&set, &l)) })
     }
 
-    /// Confirms with a quorum that this gateway still leads, so that what it shows is not of the past.
+    /// Confirms with a quorum that this gateway still leads, so that it does not show an outdated state.
     pub(super) async fn confirm(&self, set: &SetServer) -> Result<(), Refusal> {
         set.confirm_leadership().await.map_err(|e| self.of_set(set, &e))
     }
@@ -149,7 +149,7 @@ mod tests {
     use holdfast_types::{LogId, Name, RequestId, Sectors, VolumeId};
     use holdfast_volume::entry::encode_control;
 
-    /// Whoever has a device of the volume goes by all three together.
+    /// A host that has a device of the volume relies on all three together.
     #[test]
     fn sizes_are_told_with_the_shrinks_before_them_and_with_their_place() {
         let base = Epoch(1000);

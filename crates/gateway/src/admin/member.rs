@@ -1,4 +1,4 @@
-//! Calls that make a cluster: adopt, initialise, join; and create sets.
+//! Calls that form a cluster (adopt, initialise, join) and create sets.
 
 use super::AdminDoor;
 use super::stores::{OPEN_LIMIT, open_within};
@@ -22,23 +22,23 @@ use std::time::Duration;
 /// How long a new cluster may take to elect its first leader.
 const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often one that was elected is asked whether it may act as leader already.
+/// How often to check whether an elected leader may act as leader already.
 const LEADER_LOOK: Duration = Duration::from_millis(10);
 
-/// How long the store may take to show whether a number's place is taken.
+/// How long the store may take to show whether an object with a set's number exists.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long one call passes numbers.
+/// Maximum time in which one call skips set numbers.
 const PASS_LIMIT: Duration = Duration::from_secs(5);
 
-/// The data key of a new set: the only one yet.
+/// The data key of a new set: its only one so far.
 const FIRST_KEY_ID: u32 = 1;
 
 pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
 
-/// A member as a request describes it.
+/// A member, from a request.
 pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
     let addresses = message.addresses.clone().unwrap_or_default();
     for (what, text) in [("addresses.peer", &addresses.peer), ("addresses.api", &addresses.api)] {
@@ -53,7 +53,7 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
         disk: holdfast_api::disk_from_text("member.disk", &message.disk)?,
         peer_addr: addresses.peer,
         api_addr: addresses.api,
-        // Group 0 wants some text; a gateway without NBD over TCP has no address for clients.
+        // Group 0 requires a text; a gateway without NBD over TCP has no address for clients.
         nbd_addr: if addresses.nbd.is_empty() { "none".to_string() } else { addresses.nbd },
         role: match message.role.as_str() {
             "" | "gateway" => MemberRole::Gateway,
@@ -65,12 +65,12 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
 }
 
 impl AdminDoor {
-    /// P1 is about one gateway with the seat: a second voter would make it two.
+    /// P1 allows one gateway with the seat: a second voter would make it two.
     fn not_in_a_pair(&self) -> Result<(), Refusal> {
         if self.node.pair().is_none() {
             return Ok(());
         }
-        let message = "this gateway is one of a pair, which no other gateway joins: the other one waits for the pair's seat in the etcd by itself";
+        let message = "this gateway is one of a pair, which no other gateway can join: the other one waits for the pair's seat in the etcd by itself";
         Err(Refusal::new(RefusalCode::Precondition, message))
     }
 
@@ -96,8 +96,8 @@ impl AdminDoor {
 
     /// Makes this gateway the first member of a new cluster.
     ///
-    /// # Errors
-    /// The refusal that a caller over the network would get.
+    /// The refusal that a remote caller would get.
+    /// The refusal that a remote caller would get.
     pub async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
         let adopted = self.adopted()?;
         let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
@@ -116,7 +116,8 @@ impl AdminDoor {
         if done {
             return Ok(v1::InitClusterReply { already: true });
         }
-        // What an earlier call has begun, its leader completes, in the order of the ids: an id below a registered one is lost.
+        // The leader completes what an earlier call has begun, in the order of the ids. An id below a registered one is
+        // lost.
         if let Some(lost) = members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id)) {
             let message = format!(
                 "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
@@ -133,7 +134,7 @@ impl AdminDoor {
         adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
         self.wait_for_leader(&adopted).await?;
         if adopted.group.leading_term().is_none() {
-            // Another first member was elected; the same request there completes it.
+            // Another first member was elected. The same request to that one completes it.
             let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
             let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
             return Err(Refusal::not_leader("another member leads the new cluster", api));
@@ -142,7 +143,7 @@ impl AdminDoor {
         let mut sorted = members;
         sorted.sort_by_key(|m| m.id);
         for (place, member) in sorted.into_iter().enumerate() {
-            // One identity per member, the same at every try (R12).
+            // The same request id for each member at every attempt (R12).
             let request = RequestId(request_id.0.wrapping_add(place as u128 + 1));
             if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
                 continue;
@@ -160,7 +161,7 @@ impl AdminDoor {
         self.node.cluster.command(&adopted.group, command).await.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
-    /// The same in just that term: what was read of group 0 since it was settled holds (see `alone`).
+    /// The same, but only in this term: what was read from group 0 since it was settled is still valid (see `alone`).
     pub(super) async fn cluster_command_in(
         &self,
         adopted: &Adopted,
@@ -171,7 +172,8 @@ impl AdminDoor {
         done.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
-    /// Until somebody leads. Where that is this member, until it may act as such: openraft says the two a moment apart.
+    /// Waits until there is a leader. If it is this member, also waits until it may act as leader: openraft reports
+    /// that slightly later.
     async fn wait_for_leader(&self, adopted: &Adopted) -> Result<(), Refusal> {
         let mut leadership = adopted.group.leadership();
         let settled = async {
@@ -190,7 +192,7 @@ impl AdminDoor {
                 format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
-        // The first entry of the term is applied before anything is proposed on top of it.
+        // Wait until the first entry of the term is applied, before anything else is proposed.
         let deadline = tokio::time::Instant::now() + self.node.timing.election_max() * 4;
         let mut changes = self.node.cluster.changes();
         while let Some(term) = adopted.group.leading_term() {
@@ -231,7 +233,7 @@ impl AdminDoor {
         }
         let replaces = (request.replaces != 0).then_some(MemberId(request.replaces));
         if let Some(known) = state.members.values().find(|m| m.disk == member.disk) {
-            // Whoever comes in place of another does so by joining. A repeated call finds that one leaving, or gone.
+            // A member that replaces another one does so by joining. A repeated call finds the old one leaving or gone.
             let stays = |old: &Member| old.id != known.id && old.standing != Standing::Leaving;
             if let Some(old) = replaces.and_then(|old| state.members.get(&old)).filter(|old| stays(old)) {
                 let message = format!(
@@ -244,7 +246,7 @@ impl AdminDoor {
         }
         if gateway.id != 0 && !state.was_removed(MemberId(gateway.id)) {
             let message = format!(
-                "{} was adopted as {} of this cluster, which does not know it: the bootstrap was interrupted. Run it again with all its gateways running",
+                "{} was adopted as {} of this cluster, which does not know it: the bootstrap was interrupted. Run it again while all its gateways are running",
                 member.name,
                 MemberId(gateway.id)
             );
@@ -271,8 +273,9 @@ impl AdminDoor {
         self.alone(&self.node.changing_sets, create).await
     }
 
-    /// Passes numbers whose place in the store is taken, as by the tombstone of a set that was deleted before a recovery: a new set there would never get a checkpoint.
-    /// A store that does not answer is no reason not to create the set (R8).
+    /// Skips numbers whose place in the store is taken, for example by the tombstone of a set that was deleted before a
+    /// recovery. A new set with such a number would never complete a checkpoint. If the store does not answer, the set
+    /// is created all the same (R8).
     async fn number_free(
         &self,
         adopted: &Adopted,
@@ -292,19 +295,17 @@ impl AdminDoor {
                     format!("many numbers of sets are taken in that store, up to {} so far; ask again", state.next_set);
                 return Err(Refusal::new(RefusalCode::Busy, message));
             }
-            tracing::info!(
-                number = state.next_set,
-                "a set's number is passed: something lies in its place in the store"
-            );
+            tracing::info!(number = state.next_set, "a set number is skipped: its place in the store is taken");
             let command = ClusterCommand::PassSets { upto: GroupId(state.next_set) };
             self.cluster_command_in(adopted, term, &command).await?;
             state = self.node.cluster.state();
         }
     }
 
-    /// A number is not passed that a recovery of this cluster has raised for a set and not restored yet: once it is passed, no set can have it (C1).
+    /// Does not skip the number of a set that a recovery of this cluster has raised but not restored yet. After that,
+    /// no set could have this number (C1).
     fn not_to_come(&self, state: &ClusterState, set: GroupId, key: &str, head: &[u8]) -> Result<(), Refusal> {
-        // What does not open is nobody's of this cluster.
+        // If it does not open, it does not belong to this cluster.
         let opened = read_keyring(head).ok().and_then(|(header, keyring)| {
             let opened = self.node.keys().open_keyring(&keyring, set, header.key_id).ok()?;
             open(&opened, head).ok()
@@ -312,8 +313,9 @@ impl AdminDoor {
         match opened {
             Some(found) if found.life.cluster == state.cluster_id && found.raised_for != 0 => {
                 let message = format!(
-                    "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster and is not restored, and a new set would take its \
-                     number for ever. Run `holdfast cluster recover` again, to its end; if that set is never to come back, delete {key} from the store first",
+                    "a recovery of that store is not finished: set {} (number {set}) was taken over for this cluster but is not restored yet, \
+                     and a new set would take its number permanently. Run `holdfast cluster recover` again until it completes; \
+                     to give that set up, delete {key} from the store first",
                     found.name
                 );
                 Err(Refusal::new(RefusalCode::Precondition, message))
@@ -338,7 +340,7 @@ impl AdminDoor {
         };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {
-            // Of a set whose stores were changed since, the first ones are no other set's.
+            // If the stores of a set were changed since, its first stores cannot be those of another set.
             if entry.store_url != request.store && !was_changed(&entry.store_url) {
                 let message = format!("set {name} exists with store {}; found {}", entry.store_url, request.store);
                 return Err(Refusal::new(RefusalCode::Exists, message));
@@ -356,12 +358,12 @@ impl AdminDoor {
                 request.store
             )));
         }
-        // A new cluster begins at the first level, and is raised by itself.
+        // A new cluster begins at the first level; the level rises by itself.
         let store = open_within(&request.store, store_options(&self.node.config), OPEN_LIMIT).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
-        // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term
-        // this is not.
+        // The wrapping names the set by the id that the entry will have: the next unused one. Nothing else is proposed
+        // meanwhile, and in another term this proposal is void.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];
         rand::rng().fill_bytes(&mut bytes);
@@ -369,7 +371,7 @@ impl AdminDoor {
         rand::rng().fill_bytes(&mut nonce);
         let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
             let message = format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of keys (holdfast key rotate)"
+                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of keys (holdfast key rotate)"
             );
             Refusal::new(RefusalCode::Precondition, message)
         })?;
@@ -386,7 +388,7 @@ impl AdminDoor {
         };
         let answer = self.cluster_command_in(adopted, term, &command).await?;
         match answer {
-            // By a copy of this request that an older build proposed. Its key does not open, and nothing uses it.
+            // A copy of this request that an older build proposed. Its key does not open, and nothing uses it.
             ClusterAnswer::SetCreated { set } if set != id => {
                 let message = format!(
                     "set {name} got id {set}, its key was wrapped for {id}: create it again under another name"
@@ -399,7 +401,8 @@ impl AdminDoor {
     }
 }
 
-/// Whether it is known who leads. One that openraft says is this member may act as leader a moment later (`leading`); until then a caller would be sent on, and to nobody else.
+/// Whether it is known which member leads. If openraft names this member as leader, it may act as such slightly later
+/// (`leading`). Until then, callers would be redirected without an address.
 fn is_settled(now: &Leadership, leading: Option<Term>) -> bool {
     now.leader.is_some() && (!now.mine || leading.is_some())
 }

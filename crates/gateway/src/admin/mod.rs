@@ -1,5 +1,5 @@
-//! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
-//! leader is refused elsewhere with the leader's address (crates/api, "refusal").
+//! The admin API: gRPC for people, the command line, agents and attach processes. Every gateway serves it. A call that
+//! needs a leader is refused on the other gateways, with the leader's address (crates/api, "refusal").
 
 mod checks;
 mod clone;
@@ -36,10 +36,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status};
 
-/// How long a change of group 0 may wait for another one, and how long for what is in the log before it.
+/// How long a change of group 0 may wait for another change, and how long it may wait for earlier entries of the log.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Answers the admin door of one gateway.
+/// Serves the admin API of one gateway.
 #[derive(Clone)]
 pub struct AdminDoor {
     node: Arc<Node>,
@@ -48,13 +48,14 @@ pub struct AdminDoor {
 type Reply<T> = Result<Response<T>, Status>;
 
 impl AdminDoor {
-    /// The door of `node`.
+    /// The admin API of `node`.
     pub fn new(node: Arc<Node>) -> Self {
         Self { node }
     }
 
-    /// Carries out a change of group 0 that follows from what is read of it: alone among those with the same `turn`, after everything that is in the log, and to its end
-    /// also when the caller does not wait any more. Else what an abandoned call has in the log would be missed by the next one.
+    /// Carries out a change of group 0 that depends on the state of group 0. Changes with the same `turn` run one at a
+    /// time, each after everything in the log is applied. Each runs to its end even if the caller stops waiting.
+    /// Otherwise the next change could miss what an abandoned call has put into the log.
     async fn alone<T, F>(
         &self,
         turn: &Arc<tokio::sync::Mutex<()>>,
@@ -69,7 +70,7 @@ impl AdminDoor {
             let busy = |what: &str| Refusal::new(RefusalCode::Busy, format!("{what}; ask again"));
             let _one = tokio::time::timeout(TURN_LIMIT, turn.lock_owned())
                 .await
-                .map_err(|_| busy("another change of the cluster is under way"))?;
+                .map_err(|_| busy("another change of the cluster is in progress"))?;
             let adopted = door.led_cluster()?;
             let term = door.node.cluster.settled(&adopted.group, TURN_LIMIT).await;
             match term {
@@ -88,7 +89,10 @@ impl AdminDoor {
             if let Some(healing) = healing {
                 return Refusal::new(RefusalCode::Busy, crate::node::healing_text(&healing));
             }
-            Refusal::new(RefusalCode::NotAdopted, "this gateway has no cluster yet: bootstrap one, or join it to one")
+            Refusal::new(
+                RefusalCode::NotAdopted,
+                "this gateway has no cluster yet: bootstrap a cluster, or join this gateway to one",
+            )
         })
     }
 
@@ -104,22 +108,22 @@ impl AdminDoor {
         if self.node.cluster.state().deletion_named(&name).is_some() {
             return Err(Refusal::new(RefusalCode::NotFound, format!("set {name} is being deleted")));
         }
-        // A follower may not have heard of it yet; the leader of group 0 has.
+        // A follower may not know the set yet; the leader of group 0 does.
         let adopted = self.adopted()?;
         match (adopted.group.leading_term(), self.leader_api(&adopted.group)) {
-            // Only who leads, and has applied what was there when it was elected, knows that there is none.
+            // Only a leader that has applied the log up to its election knows that the set does not exist.
             (Some(term), _) if adopted.group.applied().term == term => {
                 Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")))
             }
             (None, leader @ Some(_)) => Err(Refusal::not_leader(format!("this gateway knows no set {name}"), leader)),
             _ => {
-                let message = format!("this gateway knows no set {name}, and nobody to ask yet; ask again");
+                let message = format!("this gateway does not know set {name} and has no leader to ask yet; ask again");
                 Err(Refusal::new(RefusalCode::Busy, message))
             }
         }
     }
 
-    /// Admin address of whoever else leads `group`.
+    /// Admin address of the leader of `group`, if it is another gateway.
     fn leader_api(&self, group: &Group) -> Option<String> {
         let leader = group.leadership().borrow().leader.filter(|l| *l != group.me())?;
         self.node.cluster.member(leader).map(|m| m.api_addr)
@@ -127,9 +131,9 @@ impl AdminDoor {
 
     fn not_leader(&self, group: &Group, what: &str) -> Refusal {
         if group.leadership().borrow().stopped {
-            // What it knows of the leader is of before.
+            // Its knowledge of the leader is outdated.
             return Refusal::not_leader(
-                format!("{what} has stopped at this gateway (its log and /healthz say why): ask another one"),
+                format!("{what} has stopped at this gateway (see its log and /healthz): ask another gateway"),
                 None,
             );
         }
@@ -139,7 +143,7 @@ impl AdminDoor {
         }
     }
 
-    /// The group, if this gateway leads it and has applied an entry of its term.
+    /// The set, if this gateway leads its group and has applied an entry of its term.
     fn led_set(&self, name: &str) -> Result<Arc<SetServer>, Refusal> {
         let set = self.set(name)?;
         match set.group.leading_term() {
@@ -159,7 +163,8 @@ impl AdminDoor {
     fn of_propose(&self, group: &Group, error: &ProposeError) -> Refusal {
         match error {
             ProposeError::NotLeader { .. } => self.not_leader(group, &format!("group {}", group.id())),
-            // It is this gateway that cannot, not the cluster. An earlier try of the same call may have come further (R12).
+            // The problem is this gateway, not the cluster. An earlier attempt of the same call may have succeeded
+            // (R12).
             ProposeError::Unknown { .. } | ProposeError::Stopped { .. } => {
                 Refusal::new(RefusalCode::Unknown, error.to_string())
             }
@@ -247,7 +252,7 @@ fn standing_text(standing: Standing) -> &'static str {
     }
 }
 
-/// Wraps each call: the request's message in, a refusal out as a status.
+/// Wraps each call: unpacks the request, and turns a refusal into a status.
 macro_rules! calls {
     ($($call:ident: $request:ident -> $reply:ident;)*) => {
         #[tonic::async_trait]

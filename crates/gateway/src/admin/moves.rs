@@ -1,4 +1,4 @@
-//! Moving a set to another gateway: planned (switchover) and forced (failover).
+//! Moves a set to another gateway: planned (switchover) or forced (failover).
 
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -9,13 +9,15 @@ use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, Token};
 use std::sync::Arc;
 
-/// Entries that a candidate may be behind before leadership is handed to it: it catches up in less than a heartbeat.
+/// Maximum number of entries that a candidate may be behind when leadership is handed to it. It catches up in less than
+/// a heartbeat.
 const LAG_MAX: u64 = 1024;
 
-/// How long clients may take to get what they asked for before a planned move goes on without that, in election timeouts.
+/// How long a planned move waits for clients to get their answers, in election timeouts. After that it continues
+/// without them.
 const DRAIN_ELECTIONS: u32 = 1;
 
-/// How long the hand-over may take, in election timeouts.
+/// Maximum duration of the hand-over, in election timeouts.
 const TRANSFER_ELECTIONS: u32 = 12;
 
 impl AdminDoor {
@@ -27,7 +29,7 @@ impl AdminDoor {
         })
     }
 
-    /// A transfer has no way back, so the candidate must be alive and caught up before it begins.
+    /// A transfer cannot be undone, so the candidate must be alive and caught up before it begins.
     fn check_candidate(&self, set: &SetServer, candidate: &Member) -> Result<(), Refusal> {
         let status = set.group.status();
         let refuse = |why: String| Err(Refusal::new(RefusalCode::Precondition, why));
@@ -37,7 +39,7 @@ impl AdminDoor {
                 MemberRole::Gateway => super::standing_text(candidate.standing).to_string(),
             };
             return refuse(format!(
-                "gateway {} is {what} and serves nobody: choose another one (`holdfast gateway list`), or undrain it where it is drained",
+                "gateway {} is {what} and serves no clients: choose another one (`holdfast gateway list`), or undrain it if it is drained",
                 candidate.name
             ));
         }
@@ -51,7 +53,7 @@ impl AdminDoor {
         if member.silent.is_none_or(|silent| silent > patience) {
             let heard = member.silent.map_or("not heard of yet".to_string(), |silent| format!("silent for {silent:?}"));
             return refuse(format!(
-                "gateway {} does not answer ({heard}, expected a word within {patience:?}): start it or mend the network to it, or choose another one",
+                "gateway {} does not answer ({heard}, expected a message within {patience:?}): start it or repair its network, or choose another one",
                 candidate.name
             ));
         }
@@ -106,8 +108,8 @@ impl AdminDoor {
         Ok(self.moved(leader, false))
     }
 
-    /// Carries out what has no way back, also when the caller does not wait any more: a set that was drained and not handed over would let nobody in for as long as
-    /// this gateway leads it.
+    /// Completes a move that cannot be undone even if the caller stops waiting. A set that was drained but not handed
+    /// over would accept nobody for as long as this gateway leads it.
     async fn to_its_end<F>(&self, part: impl FnOnce(Self) -> F) -> Result<(), Refusal>
     where
         F: Future<Output = Result<(), Refusal>> + Send + 'static,
@@ -129,12 +131,12 @@ impl AdminDoor {
         let ended = set.lease().map(|l| self.lease_message(&set, &l));
         let mut reply = self.moved(elsewhere.as_ref().map_or(set.me(), |c| c.id), false);
         let granted = if request.owner.is_empty() {
-            // R12: a copy of this call that comes after its effect must not end what was granted since.
+            // R12: a late copy of this call must not end a lease that was granted since.
             let other = |lease: &Lease| request.seen_epoch.is_some_and(|seen| seen != lease.epoch.0);
             if let Some(lease) = set.lease().filter(other) {
                 let message = format!(
-                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; look with \
-                     `holdfast lease show`, then decide anew",
+                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; \
+                     check with `holdfast lease show`, then decide again",
                     set.name,
                     lease.owner,
                     lease.epoch.0,

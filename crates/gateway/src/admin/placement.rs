@@ -1,5 +1,5 @@
-//! A change of a set's stores is asked for, or abandoned (ADR 0018). What group 0 orders, and the set's leader carries through, is not done here; this looks
-//! at the stores that are to be, before anybody relies on them.
+//! Starts or abandons a change of a set's stores (ADR 0018). Group 0 orders the change, and the set's leader carries it
+//! out. This file checks the new stores before anything relies on them.
 
 use super::AdminDoor;
 use super::member::invalid;
@@ -12,20 +12,20 @@ use holdfast_store::{Disposition, ObjectStore, StoreError, Stores, keys};
 use holdfast_types::{Placement, PlacementPhase, SetId, Term};
 use std::time::Duration;
 
-/// One new store may take so long to say that it has nothing of the set.
+/// How long one new store may take to show that it has no data of the set.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
 fn precondition(message: String) -> Refusal {
     Refusal::new(RefusalCode::Precondition, message)
 }
 
-/// What is to be, as it follows from what is and what is asked for.
+/// The new placement, from the current one and the request.
 fn wished(request: &v1::ChangeStoresRequest, now: &Placement) -> Result<Placement, Refusal> {
     let name = &request.set;
     if request.abandon {
         return match &now.next {
             Some((PlacementPhase::Ending, _)) => Err(precondition(format!(
-                "set {name}: the change is decided and goes to its end; once it is done, `holdfast set stores change` goes back"
+                "set {name}: the change is decided and cannot be stopped; once it is done, `holdfast set stores change` can go back"
             ))),
             _ => Ok(Placement { stores: now.stores.clone(), next: None }),
         };
@@ -68,9 +68,9 @@ impl AdminDoor {
     ) -> Result<v1::ChangeStoresReply, Refusal> {
         let name = holdfast_api::name("set", &request.set)?;
         if self.node.config.pair.name.is_some() {
-            // Whoever takes over looks for the sets in the stores of its settings, and nowhere else (ADR 0031).
+            // A takeover looks for sets only in the stores of its settings (ADR 0031).
             let message = format!(
-                "set {name}: the sets of a gateway pair stay in the stores that its settings name; copy its volumes into a set elsewhere instead"
+                "set {name}: the sets of a gateway pair must stay in the stores of its settings; copy its volumes into another set instead"
             );
             return Err(precondition(message));
         }
@@ -84,7 +84,7 @@ impl AdminDoor {
         let placement = wished.to_string();
         if !request.expected.is_empty() && request.expected != before && placement != before {
             return Err(precondition(format!(
-                "set {name} lies in {before}, expected {}: somebody else changed it meanwhile; look at it again",
+                "set {name} lies in {before}, expected {}: it was changed meanwhile; check it again",
                 request.expected
             )));
         }
@@ -92,8 +92,8 @@ impl AdminDoor {
         if changed && let Some((_, to)) = &wished.next {
             if let Some(clone) = state.lost_clone_of(id) {
                 let message = format!(
-                    "set {name} keeps what set number {} shows, a clone of it that a recovery has not brought back: that one lies in the same stores, and could not be recovered \
-                     once these have changed. Recover it first (`holdfast cluster recover`)",
+                    "set {name} keeps data of set number {}, a clone that has not been recovered yet: the clone is in the same stores \
+                     and could not be recovered after a change of stores. Recover it first (`holdfast cluster recover`)",
                     clone.0
                 );
                 return Err(precondition(message));
@@ -110,8 +110,9 @@ impl AdminDoor {
         Ok(v1::ChangeStoresReply { before, placement, changed })
     }
 
-    /// Each store that is new must be there and do what sets rely on, and have nothing of a set of that number but what an earlier change of this one left:
-    /// anything else would be taken for garbage of this set. Notes whose it is from now on, unless only looked at.
+    /// Checks that each new store exists, behaves as sets need it, and has no data of a set with this number, except
+    /// from an earlier change of this set. Any other data would be treated as garbage of this set. Then marks the store
+    /// as belonging to this set, unless `only_look` is set.
     async fn look_at_new(&self, set: SetId, from: &str, to: &str, only_look: bool) -> Result<(), Refusal> {
         let bad = |e: holdfast_store::StoreUrlError| invalid(format!("stores: {e}"));
         let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
@@ -121,10 +122,10 @@ impl AdminDoor {
             let opened = self.node.open_place(url, set).await;
             new.push((url.clone(), opened.map_err(|e| not_opened(&e, format!("store {url}: {e}")))?));
         }
-        // Also where it is only looked: that is what is asked, and nothing of the check stays.
+        // Also if `only_look` is set: the caller asked for it, and the check leaves nothing behind.
         let problems = self.check_each(&new).await;
         if let Some((url, error)) = problems.iter().min_by_key(|(_, error)| error.is_undecided()) {
-            let well = if error.is_undecided() { "; a store is added while it is well" } else { "" };
+            let well = if error.is_undecided() { "; a store can be added only while it works" } else { "" };
             return Err(precondition(format!("store {url}: {error}{well}")));
         }
         for (url, store) in &new {
@@ -133,15 +134,15 @@ impl AdminDoor {
                 Ok(Ok(None)) => {}
                 Ok(Ok(Some(found))) => {
                     return Err(precondition(format!(
-                        "store {url} has {found} already, expected nothing below {}: another cluster's, or what the set left there. Give the set another prefix there, \
-                         or empty that one first",
+                        "store {url} has {found} already, expected nothing below {}: data of another cluster, or data that the set left there. \
+                         Give the set another prefix there, or empty that one first",
                         keys::of_set(set)
                     )));
                 }
                 Ok(Err(error)) => return Err(precondition(format!("store {url}: {error}"))),
                 Err(_) => {
                     return Err(precondition(format!(
-                        "store {url} does not answer within {} s: a store is added while it is well",
+                        "store {url} does not answer within {} s: a store can be added only while it works",
                         LOOK_LIMIT.as_secs()
                     )));
                 }
@@ -151,7 +152,8 @@ impl AdminDoor {
     }
 }
 
-/// What a store has that is not of the set whose cluster `note` names; else that is noted there.
+/// The first object in the store that does not belong to the set of the cluster in `note`; if there is none, writes the
+/// note.
 async fn look_at(
     store: &dyn ObjectStore,
     set: SetId,
@@ -171,7 +173,7 @@ async fn look_at(
     if found.is_some() {
         return Ok(found);
     }
-    // A conflict is somebody else's note, which the listing did not show.
+    // A conflict is the note of another cluster, which the listing did not show.
     match store.put_new(&key, Bytes::from(note.to_owned())).await {
         Ok(()) => Ok(None),
         Err(error) if error.disposition() == Disposition::Conflict => Ok(Some(key)),
@@ -203,7 +205,7 @@ mod tests {
         let decided = begun.replace(" | ", " => ");
         assert_eq!(outcome(&request, &decided), Ok(decided.clone()));
         let done = "c=2 w=2 file:///b file:///c file:///d";
-        assert_eq!(outcome(&request, done), Ok(done.into()), "asked again when it is done");
+        assert_eq!(outcome(&request, done), Ok(done.into()), "asked again after it is done");
         assert_eq!(outcome(&ask(&["file:///a", "file:///b", "file:///c"]), NOW), Ok(NOW.into()), "where it is");
         assert_eq!(outcome(&ask(&["file:///x", "file:///b", "file:///c"]), &begun), Err(RefusalCode::Precondition));
         assert_eq!(outcome(&ask(&["file:///x", "file:///b"]), NOW), Err(RefusalCode::Invalid), "it could lose none");

@@ -1,4 +1,4 @@
-//! Calls for the day on which everything but the store is lost, and for being ready for it.
+//! Calls for recovery when only the store is left, and for its preparation.
 
 use super::AdminDoor;
 use super::stores::not_opened;
@@ -13,11 +13,12 @@ use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the store may take to show a set's head.
+/// How long the store may take to return a set's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
 impl AdminDoor {
-    /// Where the set lies from now on. A change that was under way goes on; one whose first list has ended is not abandoned any more.
+    /// The set's placement from now on. A change of stores that was in progress continues; it can no longer be
+    /// abandoned, because its first list of stores has ended.
     async fn placement_of(&self, found: &Found, text: &str) -> Result<String, Refusal> {
         let mut placement = Placement::parse(text);
         if let (Some((phase, _)), Some(several)) = (&mut placement.next, found.store.several()) {
@@ -33,10 +34,10 @@ impl AdminDoor {
         Ok(placement.to_string())
     }
 
-    /// Puts a set that a recovery or a takeover found in its store into this cluster.
+    /// Adds a set that a recovery or a takeover found in its store to this cluster.
     ///
     /// # Errors
-    /// The refusal that a caller over the network would get.
+    /// The refusal that a remote caller would get.
     pub async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
         self.led_cluster()?;
         let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
@@ -60,7 +61,7 @@ impl AdminDoor {
         let store = opened.map_err(|e| not_opened(&e, format!("store: {e}")))?;
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
-        // What is restored is what this gateway itself reads and opens, not what the caller says.
+        // Restore only what this gateway itself reads and opens, not what the caller claims.
         let read = read(&request.store, store, self.node.keys(), set);
         let found = match tokio::time::timeout(HEAD_LIMIT, read).await {
             Ok(Ok(Some(found))) => found,
@@ -83,8 +84,8 @@ impl AdminDoor {
         let life = found.head.life;
         if (life.cluster, life.generation) != (state.cluster_id, request.generation) {
             return Err(precondition(format!(
-                "set {}: found generation {} of cluster {:032x} in the store, expected generation {} of this cluster, {:032x}: another \
-                 recovery is at work, or this one was not raised",
+                "set {}: found generation {} of cluster {:032x} in the store, expected generation {} of this cluster, {:032x}: \
+                 another recovery is running, or this one has not raised the head",
                 found.head.name, life.generation, life.cluster, request.generation, state.cluster_id
             )));
         }
@@ -119,9 +120,10 @@ impl AdminDoor {
     ) -> Result<v1::CheckpointSetReply, Refusal> {
         let set = self.led_set(&request.set)?;
         self.confirm(&set).await?;
-        // Everything acknowledged before the call is applied here: at or below this index (R1).
+        // Everything that was acknowledged before the call is applied here, at or below this index (R1).
         let asked = if request.at_index == 0 { set.group.applied().index.0 } else { request.at_index };
-        // After a rollback the current root covers its entry, and yet the store's head does not say so before the next checkpoint.
+        // After a rollback, the current root covers the rollback's entry. But the head in the store says so only after
+        // the next checkpoint.
         let current = |state: &SetState| state.checkpoint.filter(|_| state.rolled_back.is_none());
         let reached = |state: &SetState| current(state).map_or(0, |c| c.upto.index.0);
         let under_way = |state: &SetState| state.begin.map_or(0, |b| b.at.index.0);

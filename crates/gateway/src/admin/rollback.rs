@@ -1,4 +1,4 @@
-//! In-place rollback of a set to one of its snapshots: the steps around the one entry that does it (S12).
+//! In-place rollback of a set to one of its snapshots: the steps before and after the entry that does it (S12).
 
 use super::AdminDoor;
 use super::snapshot::{message, snapshot_id};
@@ -10,10 +10,11 @@ use holdfast_types::{Name, RequestId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the safety snapshot may take; the caller gives up earlier where it likes.
+/// Maximum duration of the safety snapshot; the caller may stop waiting earlier.
 const SAFETY_LIMIT: Duration = Duration::from_secs(600);
 
-/// Turns the request of a rollback into that of its safety snapshot: the same for every copy of it, and no other request's.
+/// Derives the request id of the safety snapshot from that of the rollback: the same for each copy of the request, and
+/// different from any other request.
 const SAFETY_REQUEST: u128 = 0x5afe_5afe_5afe_5afe_5afe_5afe_5afe_5afe;
 
 impl AdminDoor {
@@ -26,19 +27,19 @@ impl AdminDoor {
         let id = holdfast_api::request_id(&request.request_id)?;
         let safety = RequestId(id.0 ^ SAFETY_REQUEST);
         self.confirm(&set).await?;
-        // R12: an earlier copy of this request did it, or waits for the safety snapshot still.
+        // R12: an earlier copy of this request has done it, or is still waiting for the safety snapshot.
         if set.host.with(|m| m.state().space_requests.contains(&id)) {
             let safety = named(&set, safety).and_then(|name| message(&set, &name)).map(|(_, found)| found);
             return Ok(v1::RollbackSnapshotReply { safety, already: true });
         }
         let found = set.host.with(|m| m.state().finished(&to).map(|_| ()));
         found.map_err(|refusal| self.of_set(&set, &SetError::Refused(refusal)))?;
-        // Nobody takes the set between the end of its lease and the rollback.
+        // Nobody may take the set between the end of its lease and the rollback.
         let _held_off = set.hold_off().await;
         if let Some(lease) = set.lease() {
             if !request.force {
                 let text = format!(
-                    "set {} is held by {} (epoch {}): stop whoever uses it, or force, which ends the lease",
+                    "set {} is held by {} (epoch {}): stop the host that uses it, or use force, which ends the lease",
                     set.name, lease.owner, lease.epoch
                 );
                 return Err(Refusal::new(RefusalCode::Held, text));
@@ -60,7 +61,7 @@ impl AdminDoor {
                 if let SetError::Refused(refusal) = &e
                     && set.host.with(|m| m.state().takes_up_space(&way_back, refusal))
                 {
-                    // Where this fails, a person sees it in the list.
+                    // If this fails, the snapshot stays visible in the list.
                     let gone = SetCommand::SnapshotDelete { name: way_back.name, made_by: safety };
                     if let Err(e) = set.command("a safety snapshot's end", &gone).await {
                         tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");
@@ -71,7 +72,7 @@ impl AdminDoor {
         }
     }
 
-    /// The name of the safety snapshot that this request has asked for, now or before.
+    /// The name of the safety snapshot that this request asks for or has asked for.
     async fn safety_snapshot(&self, set: &Arc<SetServer>, to: &Name, request: RequestId) -> Result<Name, Refusal> {
         if let Some(name) = named(set, request) {
             return Ok(name);

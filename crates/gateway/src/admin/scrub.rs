@@ -1,10 +1,10 @@
-//! Calls about the background reading of a set's objects.
+//! Calls about the scrub, which reads a set's objects in the background.
 
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_set::server::SetServer;
 
-/// How far it is at this gateway.
+/// Progress of the scrub on this gateway.
 pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {
     let shown = set.scrub.shown();
     let known = shown.book.known();
@@ -41,7 +41,7 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         if request.start {
             if self.node.config.scrub.bytes_per_second.0 == 0 {
-                let message = format!("scrub.bytes_per_second is 0B at {}: it never reads", self.node.config.name);
+                let message = format!("scrub.bytes_per_second is 0B at {}: the scrub is off", self.node.config.name);
                 return Err(Refusal::new(RefusalCode::Precondition, message));
             }
             set.scrub.start();

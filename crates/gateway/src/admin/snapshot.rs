@@ -1,4 +1,4 @@
-//! Calls on a set's snapshots.
+//! Calls about a set's snapshots.
 
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long one call waits for the checkpoint; the caller asks again.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Between two looks, should the bell have rung before the wait.
+/// Pause between two checks, in case the notification came before the wait.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn volumes<'a>(volumes: impl Iterator<Item = (&'a VolumeId, &'a Volume)>) -> Vec<v1::Volume> {
@@ -54,7 +54,7 @@ pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Sn
     })
 }
 
-/// Whether the head in the store lists what this set has now, and no snapshot that it let go of (S15).
+/// Whether the head in the store lists the set's current snapshots, and none that the set has dropped (S15).
 fn is_listed(set: &SetServer) -> bool {
     let Some(term) = set.leading_ready() else { return false };
     set.head.note_here(set, Some(term));
@@ -62,7 +62,7 @@ fn is_listed(set: &SetServer) -> bool {
     set.head.links_settled(&state, term)
 }
 
-/// The `id` that a snapshot is listed with.
+/// The id under which a snapshot is listed.
 pub(super) fn snapshot_id(text: &str) -> Result<RequestId, Refusal> {
     holdfast_api::request_id(text).map_err(|_| {
         let message =
@@ -90,7 +90,7 @@ impl AdminDoor {
         Ok(v1::CreateSnapshotReply { snapshot: Some(snapshot) })
     }
 
-    /// Waits until the snapshot that `id` made is in the store.
+    /// Waits until the snapshot that request `id` made is in the store.
     pub(super) async fn finished_snapshot(
         &self,
         set: &SetServer,
@@ -109,10 +109,8 @@ impl AdminDoor {
                 }
             }
             if tokio::time::Instant::now() >= deadline {
-                let text = format!(
-                    "snapshot {}@{name} waits for its checkpoint: the journal is on its way to the store",
-                    set.name
-                );
+                let text =
+                    format!("snapshot {}@{name} waits for its checkpoint: the journal is being uploaded", set.name);
                 return Err(Refusal::new(RefusalCode::Busy, text));
             }
             let _ = tokio::time::timeout(LOOK, set.host.checkpoint().notified()).await;
@@ -136,16 +134,17 @@ impl AdminDoor {
         }
     }
 
-    /// In a gateway pair the next holder has what the head lists, and nothing else (ADR 0035): nobody hears that a snapshot is gone, or a schedule set, before the head
-    /// says so. A gateway that was replaced while it stood still has a group of its own that agrees with whatever it is asked; its head it cannot swap. In a cluster
-    /// the next leader has the entry.
+    /// In a gateway pair, the next holder gets only what the head lists (ADR 0035). So the answer that a snapshot is
+    /// deleted or a schedule is set must wait until the head says so. A gateway that was replaced while it stood still
+    /// has a Raft group of its own that accepts everything, but it cannot replace the head. In a cluster, the next
+    /// leader has the entry.
     async fn listed_in_pair(&self, set: &SetServer, what: &str) -> Result<(), Refusal> {
         if self.node.pair().is_none() {
             return Ok(());
         }
         let unknown = |why: String| {
             let text = format!(
-                "set {}: {what} is applied here, and not known to be in the set's head in the store: a takeover may bring back what was before. {why}",
+                "set {}: {what} is applied here, but may not be in the set's head in the store yet: a takeover may bring back the state before it. {why}",
                 set.name
             );
             Refusal::new(RefusalCode::Unknown, text)
@@ -161,7 +160,7 @@ impl AdminDoor {
             set.head.wake();
             tokio::time::sleep(LOOK).await;
         }
-        // P1: last, and without a wait behind it.
+        // P1: last, with no further wait behind it.
         set.head.before_answer().await.map_err(unknown)
     }
 
@@ -177,7 +176,7 @@ impl AdminDoor {
         });
         let mut snapshots: Vec<v1::Snapshot> =
             names.iter().filter_map(|name| message(&set, name)).map(|(_, snapshot)| snapshot).collect();
-        // Those of an earlier life have no place in this log: they come in the order in which they were asked for.
+        // Snapshots of an earlier life have no position in this log; they are sorted by creation time.
         let earlier = |of: &v1::Snapshot| if of.index == 0 && !of.pending { of.created_unix_ms } else { 0 };
         let place = |of: &v1::Snapshot| (of.pending, of.index, earlier(of));
         snapshots.sort_by(|a, b| (place(a), &a.name).cmp(&(place(b), &b.name)));
@@ -208,7 +207,7 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let name = holdfast_api::name("name", &request.name)?;
         holdfast_api::request_id(&request.request_id)?;
-        // S11: an id that no other snapshot has or will have, so that a late copy of this call finds nothing.
+        // S11: an id that no other snapshot ever has, so a late copy of this call finds nothing to delete.
         let made_by = snapshot_id(&request.id)?;
         match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name, made_by }).await {
             Ok(SetAnswer::SnapshotDeleted { existed }) => {

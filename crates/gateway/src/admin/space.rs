@@ -1,4 +1,4 @@
-//! What a set takes up in its store, from the maps of its last checkpoint and of its snapshots.
+//! The space that a set takes in its store, from the maps of its last checkpoint and of its snapshots.
 
 use super::AdminDoor;
 use futures_util::StreamExt;
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maps are read from the store for about so long at most: the caller's patience for one attempt is 3 s.
+/// Maximum time to read maps from the store. The caller waits 3 s for one attempt.
 const TIME: Duration = Duration::from_millis(1500);
-/// What maps name, for one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory: that, and about
-/// as much again for the maps that are being read, or one of any size.
+/// Maximum memory, in bytes, for what the maps of one answer reference. It bounds the memory of one answer for a set
+/// with many large snapshots: this much, plus about as much for the maps that are being read, or one map of any size.
 const ROOTS_BYTES_MAX: u64 = 64 << 20;
-/// Maps that are read at once, however small they are.
+/// Maximum number of maps that are read at once, even small ones.
 const ROOTS_AT_ONCE: usize = 8;
 
 impl AdminDoor {
@@ -63,7 +63,8 @@ impl AdminDoor {
     }
 }
 
-/// The map of the last checkpoint. Where leaves of it are away they are not read for this: what they list is counted without.
+/// The map of the last checkpoint. Leaves that are not in memory are not read for this; what they reference is not
+/// counted.
 enum Map {
     All(Arc<Root>),
     Part(Arc<PartialRoot>),
@@ -77,7 +78,8 @@ impl Map {
         }
     }
 
-    /// Pages of a volume of this size. Of a map in part those behind its end count as well, of which there are none but while it shrinks.
+    /// Number of pages for a volume of this size. In a partial map, pages beyond the volume's end count too; there are
+    /// some only while the volume shrinks.
     fn pages(&self, id: VolumeId, volume: &Volume) -> u64 {
         match self {
             Map::All(root) => root.pages_in(id, Lba(0), volume.size).count() as u64,
@@ -86,7 +88,7 @@ impl Map {
     }
 }
 
-/// What is kept of a map while the others are read: not where its pages are, which is most of it.
+/// The part of a map that is kept while the others are read. Page locations, most of the map, are not kept.
 struct Told {
     objects: Objects,
     written_bytes: u64,
@@ -98,14 +100,14 @@ impl Told {
     }
 }
 
-/// Snapshots, and what all kept roots together take up.
+/// Snapshots, and the space of all kept roots together.
 async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map>, reply: &mut v1::GetSpaceReply) {
     let begun = Instant::now();
     let mut roots: BTreeMap<ObjectId, Told> = BTreeMap::new();
     if let (Some(at), Some(map)) = (state.current_root(), current) {
         roots.insert(at.object, Told::of(map.objects()));
     }
-    // Those that only clones show as well (S13): what they name goes with no snapshot.
+    // Includes the roots that only clones use (S13): deleting a snapshot frees nothing of those.
     let mut left = state.kept_roots();
     left.retain(|at| !roots.contains_key(&at.object));
     let (mut left, most) = (left.into_iter(), at_once(current));
@@ -117,7 +119,7 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
             bytes += at.bytes;
             if bytes > ROOTS_BYTES_MAX || begun.elapsed() > TIME {
                 reply.incomplete = true;
-                // What is under way is told of all the same.
+                // Report a snapshot in progress all the same.
                 left = Vec::new().into_iter();
                 break;
             }
@@ -131,7 +133,7 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
                 roots.insert(at.object, told);
             }
             Err(why) => {
-                tracing::debug!(set = %set.name, why, "the map of a snapshot or of what a clone shows is left out");
+                tracing::debug!(set = %set.name, why, "the map of a snapshot or of a clone is left out");
                 reply.incomplete = true;
                 break;
             }
@@ -140,21 +142,22 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
     tell_kept(state, &roots, reply);
 }
 
-/// How many maps may be read at once. That of a snapshot is about as large as the current one.
+/// How many maps may be read at once. The map of a snapshot is about as large as the current one.
 fn at_once(current: Option<&Map>) -> usize {
     match current {
         Some(Map::All(root)) => {
             let most = ROOTS_BYTES_MAX / root.memory_bytes().max(1);
             usize::try_from(most).unwrap_or(ROOTS_AT_ONCE).clamp(1, ROOTS_AT_ONCE)
         }
-        // What is not kept whole is large.
+        // A map that is not kept as a whole is large.
         Some(Map::Part(_)) | None => 1,
     }
 }
 
-/// What all kept roots together take up, each object once, and of each snapshot what nothing else that is kept names. `roots`: those that were read.
+/// Adds the space of all kept roots together, each object counted once, and for each snapshot the space that no other
+/// kept root references. `roots`: the roots that were read.
 fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, Told>, reply: &mut v1::GetSpaceReply) {
-    // By object: its bytes, and the one root that names it where there is only one.
+    // For each object: its bytes, and the root that references it if there is only one.
     let mut named: BTreeMap<_, (u64, Option<ObjectId>)> = BTreeMap::new();
     for (at, told) in roots {
         for (object, bytes) in stored(&told.objects) {
@@ -164,7 +167,8 @@ fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, Told>, reply: &mut v1:
     reply.kept_stored_bytes = named.values().map(|(bytes, _)| bytes).sum();
     for (name, snapshot) in &state.snapshots {
         let Some(told) = roots.get(&snapshot.root.object) else { continue };
-        // Two snapshots of one checkpoint share all of it, and so do a snapshot and its clone: the deletion of one alone gives nothing back.
+        // Two snapshots of the same checkpoint share everything, and so do a snapshot and its clone: deleting only one
+        // of them frees nothing.
         let shared = state.keepers_of(snapshot.root) > 1;
         let only = |of: &Option<ObjectId>| !shared && *of == Some(snapshot.root.object);
         reply.snapshots.push(v1::SnapshotSpace {
@@ -176,7 +180,7 @@ fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, Told>, reply: &mut v1:
     }
 }
 
-/// The map of the last checkpoint: what is in memory of it, or all of it where the store gives that soon.
+/// The map of the last checkpoint: the part in memory, or all of it if the store returns it soon.
 async fn current_map(set: &SetServer, at: RootRef) -> Result<Map, String> {
     match set.reader.mapping().in_part(at) {
         Some(root) => Ok(Map::Part(root)),
@@ -184,21 +188,21 @@ async fn current_map(set: &SetServer, at: RootRef) -> Result<Map, String> {
     }
 }
 
-/// A map, where the store gives it soon.
+/// A map, if the store returns it soon.
 async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
     match tokio::time::timeout(TIME, set.reader.mapping().root_once(at)).await {
         Ok(Ok(root)) => Ok(root),
         Ok(Err(e)) => Err(e.to_string()),
-        Err(_) => Err(format!("the store did not give the map within {TIME:?}")),
+        Err(_) => Err(format!("the store did not return the map within {TIME:?}")),
     }
 }
 
-/// Raw bytes of segments that volumes show.
+/// Raw bytes of segments that volumes use.
 fn written_bytes(objects: &Objects) -> u64 {
     objects.segments().map(|(_, usage)| usage.live_sectors.0 * SECTOR_BYTES).sum()
 }
 
-/// What the root names, with its bytes in the store.
+/// The objects that the root references, with their bytes in the store.
 fn stored(root: &Objects) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
     root.packs().into_iter().chain(root.segments().map(|(object, usage)| (object, usage.stored_bytes)))
 }

@@ -1,4 +1,4 @@
-//! Calls that only look.
+//! Calls that only read.
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
@@ -12,7 +12,7 @@ use holdfast_types::{RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// How long the others may take to say how they are.
+/// How long the other gateways may take to answer with their state.
 pub(super) const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
 
 impl AdminDoor {
@@ -50,10 +50,10 @@ impl AdminDoor {
         }
     }
 
-    /// What this gateway is: its member id, disk, addresses.
+    /// This gateway: its member id, disk, addresses.
     ///
     /// # Errors
-    /// The refusal that a caller over the network would get.
+    /// The refusal that a remote caller would get.
     pub async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
         let (node, config) = (&self.node, &self.node.config);
         let identity = node.identity();
@@ -130,7 +130,7 @@ impl AdminDoor {
             .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
     }
 
-    /// A connection to another gateway's admin door.
+    /// A connection to another gateway's admin API.
     pub(super) async fn client(&self, api: &str) -> Result<AdminClient<Channel>, String> {
         let dialer = self.node.dialer();
         let endpoint = dialer.endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
@@ -202,7 +202,7 @@ impl AdminDoor {
         Ok(v1::SetStatus {
             set: summary,
             volumes: Self::volumes_message(&set),
-            // Where this gateway leads, it knows before the watcher of leadership has heard.
+            // If this gateway leads, it knows that before the leadership watcher does.
             leader: leader.and_then(|l| self.member_message(l)),
             term: status.leadership.term.0,
             lease: set.lease().map(|l| self.lease_message(&set, &l)),
@@ -228,7 +228,7 @@ fn set_summaries(state: &ClusterState) -> Vec<v1::SetSummary> {
     state.sets.keys().filter_map(|id| summary(state, *id)).collect()
 }
 
-/// A set in a few words.
+/// Summary of a set.
 pub(super) fn summary(state: &ClusterState, id: SetId) -> Option<v1::SetSummary> {
     let entry = state.sets.get(&id)?;
     let of = state.links.get(&id).and_then(|links| links.clone_of.as_ref());
@@ -248,7 +248,7 @@ fn clone_message(state: &ClusterState, request: RequestId, pin: &Pin) -> v1::Clo
     v1::Clone { id: id.0, name, snapshot, index, inherited: pin.is_inherited() }
 }
 
-/// Per group the newest view among the answers: the leader's own where there is one.
+/// For each group the newest view among the answers: the leader's own, if there is one.
 fn summaries<'a>(nodes: impl Iterator<Item = &'a v1::Node>, state: &ClusterState) -> Vec<v1::GroupSummary> {
     let mut best: std::collections::BTreeMap<u64, (bool, &v1::GroupStatus)> = std::collections::BTreeMap::new();
     for group in nodes.flat_map(|n| n.groups.iter()) {

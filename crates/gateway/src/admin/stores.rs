@@ -1,4 +1,4 @@
-//! How the stores of the sets that run here have answered: for status, `/healthz` and the metrics.
+//! The health of the stores of the sets that run here: for status, `/healthz` and the metrics.
 
 use crate::node::Node;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -53,7 +53,7 @@ fn replica_message(replica: &ReplicaStanding, changing: bool) -> v1::StoreReplic
     }
 }
 
-/// How `set`'s stores have answered this gateway.
+/// The health of `set`'s stores, as seen by this gateway.
 pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
     let (mut now, mut last) = trouble_messages(&set.health.standing(unix_ms()));
     let several = set.head.store().several();
@@ -89,7 +89,8 @@ impl Node {
         self.running_sets().iter().map(|set| store_health(set)).collect()
     }
 
-    /// What is wrong with stores and what is in them, a line for each set. None of it makes this gateway unfit to serve: the journal goes on taking writes (R8).
+    /// Problems of stores and of their content, one line each. None of them makes this gateway unfit to serve: the
+    /// journal still takes writes (R8).
     pub(crate) fn store_warnings(&self) -> Vec<String> {
         let healths = self.store_healths();
         let mut lines = Vec::new();
@@ -97,7 +98,7 @@ impl Node {
             lines.extend(health.now.as_ref().map(|now| line(health, now)));
             lines.extend(health.replicas.iter().filter(|r| lacks(r)).map(|replica| {
                 format!(
-                    "set {}: {} lacks {} objects of {:.1} MiB{}; they are copied from the other stores{}",
+                    "set {}: {} lacks {} objects of {:.1} MiB{}; they are being copied from the other stores{}",
                     health.set,
                     replica.store,
                     replica.missing_objects,
@@ -106,14 +107,14 @@ impl Node {
                     match replica.stuck_objects {
                         0 => String::new(),
                         stuck => format!(
-                            "; of {stuck} no other store has a copy that opens: see `holdfast verify --each-store`"
+                            "; {stuck} of them have no readable copy in any other store: see `holdfast verify --each-store`"
                         ),
                     }
                 )
             }));
             if health.retired_objects >= health.retired_objects_max {
                 lines.push(format!(
-                    "set {}: {} objects wait to be deleted, which needs every store; nothing more is retired until they are, and space is not freed",
+                    "set {}: {} objects wait to be deleted, which needs every store; until then no further objects are retired and no space is freed",
                     health.set, health.retired_objects
                 ));
             }
@@ -124,7 +125,7 @@ impl Node {
                 lines.push(format!("set {}: the scrub found {total} damaged places (R9)", set.name));
             }
             if let Some(why) = set.host.unfinished() {
-                lines.push(format!("set {}: the last checkpoint came to no end, and is begun again: {why}", set.name));
+                lines.push(format!("set {}: the last checkpoint failed and is being retried: {why}", set.name));
             }
         }
         lines
@@ -155,7 +156,7 @@ fn lacks(replica: &v1::StoreReplica) -> bool {
 
 fn line(health: &v1::StoreHealth, now: &v1::StoreTrouble) -> String {
     let lasted = unix_ms().saturating_sub(now.since_unix_ms) / 1000;
-    let who = if now.needs_operator { "somebody must act" } else { "tried again" };
+    let who = if now.needs_operator { "an operator must act" } else { "tried again" };
     format!(
         "set {}: store {} for {lasted} s, {} failures in a row, {who}: {}; {:.1} MiB wait in the journal",
         health.set,
@@ -166,33 +167,34 @@ fn line(health: &v1::StoreHealth, now: &v1::StoreTrouble) -> String {
     )
 }
 
-/// A new set's store, opened within this time: a directory is created and synced, and its file system may hang.
+/// Maximum time to open a new set's store: a directory is created and synced, and its file system may hang.
 pub(super) const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Directories that are opened at once at most, for the whole process: each keeps a thread for as long as its file system does not answer.
+/// Maximum number of directories that the process opens at once. Each one blocks a thread until its file system
+/// answers.
 const OPENING_MAX: usize = 2;
 static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 
-/// Why a store is not opened, as an answer: what may pass, or what has to be asked for otherwise.
+/// The refusal for a store that could not be opened: busy if the error may pass, else invalid.
 pub(super) fn not_opened(error: &StoreError, words: String) -> Refusal {
     Refusal::new(if error.may_pass() { RefusalCode::Busy } else { RefusalCode::Invalid }, words)
 }
 
-/// Opens what a new set names. What hangs is given up, not waited for; its thread stays with it until the file system answers.
+/// Opens the stores of a new set. Gives up on a store that hangs; its thread is blocked until the file system answers.
 pub(super) async fn open_within(
     url: &str,
     options: StoreOptions,
     limit: Duration,
 ) -> Result<Arc<dyn ObjectStore>, Refusal> {
     if !url.contains("file:") {
-        // Nothing is asked of it, but the file with its keys is read.
+        // No request is sent, but the file with its keys is read.
         let opened = holdfast_store::open_aside(url, move |url| holdfast_store::open(url, &options)).await;
         return opened.map_err(|e| not_opened(&e, format!("store: {e}")));
     }
     let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
     let until = Instant::now() + limit;
     let Ok(Ok(place)) = tokio::time::timeout_at(until, OPENING.acquire()).await else {
-        let message = "store: directories of earlier requests do not answer yet: are their file systems there?";
+        let message = "store: directories of earlier requests do not answer yet: are their file systems mounted?";
         return Err(Refusal::new(RefusalCode::Busy, message));
     };
     let owned = url.to_owned();
@@ -205,7 +207,7 @@ pub(super) async fn open_within(
         Ok(Err(_)) => Err(Refusal::new(RefusalCode::Busy, "this gateway stops")),
         Err(_) => {
             let message =
-                format!("store: {url} does not answer within {} s: is its file system there?", limit.as_secs());
+                format!("store: {url} does not answer within {} s: is its file system mounted?", limit.as_secs());
             Err(Refusal::new(RefusalCode::Precondition, message))
         }
     }
@@ -218,7 +220,7 @@ mod tests {
     use std::path::Path;
     use std::task::Poll;
 
-    /// As a file system that is away: a pipe that nobody reads keeps whoever opens it for writing.
+    /// Simulates a file system that does not answer: opening a pipe for writing blocks while nobody reads it.
     fn hangs(dir: &Path) -> std::path::PathBuf {
         let pipe = dir.join(".holdfast").join("swap.lock");
         fs::create_dir(dir.join(".holdfast")).expect("create");
@@ -240,18 +242,18 @@ mod tests {
             let opened = open_within(&url(dir.path()), StoreOptions::default(), Duration::from_millis(50)).await;
             refusals.push(opened.err().map(|e| e.code));
         }
-        // Lets go what hangs, so that a test that fails ends.
+        // Release the blocked threads, so that a failing test ends.
         let _readers: Vec<_> =
             pipes.iter().map(|pipe| File::options().read(true).write(true).open(pipe).expect("pipe")).collect();
         let expected = [RefusalCode::Precondition, RefusalCode::Precondition, RefusalCode::Busy].map(Some);
-        assert_eq!(refusals, expected, "what hangs is given up, and nothing more is begun");
+        assert_eq!(refusals, expected, "hanging stores are given up, and no further ones are opened");
         let ended = tokio::time::timeout(Duration::from_secs(60), OPENING.acquire_many(OPENING_MAX as u32)).await;
         drop(ended.expect("the threads are free again").expect("open"));
         let opened = open_within(&url(whole.path()), StoreOptions::default(), Duration::from_secs(60)).await;
         opened.expect("and this is opened");
     }
 
-    /// The one thread that may block is taken: what is done there waits, and what is done on the runtime's own is done at once.
+    /// The only blocking thread is busy: work for it waits, and work on the runtime's own thread would run at once.
     #[test]
     fn the_keys_of_a_bucket_are_read_where_that_may_take_its_time() {
         let dir = tempfile::tempdir().expect("temporary directory");

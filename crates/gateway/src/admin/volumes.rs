@@ -1,5 +1,5 @@
-//! Calls that make and change volumes (ADR 0022). What takes something away names what its caller has seen, and is decided while nobody is
-//! connected; apply compares the rest (`control::set`, V3).
+//! Calls that create and change volumes (ADR 0022). A change that removes something must name what its caller has seen,
+//! and is decided while nobody is connected. Apply compares the rest (`control::set`, V3).
 
 use super::AdminDoor;
 use super::member::invalid;
@@ -42,7 +42,7 @@ impl AdminDoor {
         };
         match set.command("a new volume", &command).await {
             Ok(SetAnswer::VolumeChanged { volume, .. }) => {
-                // A recovery knows the volumes that the last checkpoint had.
+                // A recovery knows only the volumes of the last checkpoint.
                 set.head.want_checkpoint();
                 Ok(reply(volume, true))
             }
@@ -52,7 +52,7 @@ impl AdminDoor {
                     Some((id, _)) => Ok(reply(id, true)),
                     None => {
                         let text = format!(
-                            "this request made {}/{name} before, and it is another one or gone since",
+                            "this request created {}/{name} earlier, but that volume is gone or was replaced since",
                             set.name
                         );
                         Err(Refusal::new(RefusalCode::Precondition, text))
@@ -77,7 +77,7 @@ impl AdminDoor {
         let change =
             request.change.ok_or_else(|| invalid("change: found none, expected grow, shrink, rename or delete"))?;
         self.confirm(&set).await?;
-        // R12: an earlier copy did it; what it found in its way may not be so any more.
+        // R12: an earlier copy has done it. The conditions that it found may have changed since.
         if set.host.with(|m| m.state().space_requests.contains(&id)) {
             return Ok(v1::ChangeVolumeReply { volume: message(&set, volume), already: true });
         }
@@ -92,7 +92,7 @@ impl AdminDoor {
         change: Change,
     ) -> Result<v1::ChangeVolumeReply, Refusal> {
         let Seen { volume, id, force } = seen;
-        // Nobody can be hurt by a volume that grows; by one that loses its name, also whoever is connected would be.
+        // Growing a volume hurts no connection. Renaming would hurt connected clients, so force does not allow it.
         let anyway = match &change {
             Change::Grow(_) => true,
             Change::Rename(_) => false,
@@ -114,7 +114,7 @@ impl AdminDoor {
                     false
                 }
                 Ok(SetAnswer::VolumeChangedBefore) => true,
-                // Somebody took the set in this very moment: it is looked at again, and so is who is connected.
+                // The set was granted at this very moment: check it and its connections again.
                 Err(SetError::Refused(SetRefusal::WrongEpoch { .. })) if tries < TRIES_MAX => continue,
                 Ok(other) => {
                     return Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}")));
@@ -126,7 +126,7 @@ impl AdminDoor {
     }
 }
 
-/// How often a change is decided anew because the set was granted meanwhile.
+/// How often a change is retried because the set was granted meanwhile.
 const TRIES_MAX: u32 = 5;
 
 struct Seen {
@@ -141,7 +141,7 @@ fn command_of(change: &Change, volume: VolumeId, epoch: Epoch, request: RequestI
         Change::Grow(grow) => VolumeChange::Grow { volume, size: sectors("size", grow.size_bytes)? },
         Change::Shrink(shrink) => {
             if !shrink.discard_data {
-                let text = "what lies beyond the new size would be lost: say that it may (--discard-data)";
+                let text = "the data beyond the new size would be lost: confirm with --discard-data";
                 return Err(Refusal::new(RefusalCode::Precondition, text));
             }
             let (from, to) = (sectors("from", shrink.from_bytes)?, sectors("size", shrink.size_bytes)?);

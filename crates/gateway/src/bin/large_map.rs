@@ -1,13 +1,16 @@
-//! Makes the map of a large volume as its checkpoints would have left it, without writing the volume (`cargo xtask bench map`). A program and no example so
-//! that it needs nothing that `holdfast` does not, and part of no release.
+//! Makes the map of a large volume as its checkpoints would have left it, without writing the volume (`cargo xtask
+//! bench map`). It is a program, not an example, so that it needs nothing that `holdfast` does not. It is part of no
+//! release.
 //!
 //! ```text
 //!   head of a set that has one volume and one checkpoint ─▶ page packs, some segments, leaves and a root ─▶ the head names that root
 //! ```
-//! Pages, packs, root, seals and head are made by the code that gateways use. The volume looks as if it had been written in 8 KiB pieces anywhere, in checkpoints of
-//! 256 MiB, each of 16 segments in order of place: an extent belongs to any checkpoint, and to the segment of its sixteenth of the volume. Pages lie in packs
-//! of twenty ages, as they do where each checkpoint writes some anew. A quarter of what is in use is garbage beside it, which is below what collection begins at:
-//! segments are named and need not be there. Those of the blocks that are to be read are, with content that tells its place.
+//! Pages, packs, root, seals and head are made by the code that gateways use. The volume looks as if it had been
+//! written in random 8 KiB pieces, in checkpoints of 256 MiB with 16 segments each, ordered by place. So an extent may
+//! belong to any checkpoint, and to the segment of its sixteenth of the volume. Pages are in packs of twenty ages, as
+//! if each checkpoint had rewritten some. Garbage is a quarter of what is in use, too little for garbage collection to
+//! begin. Segments are referenced but need not exist. Those of the blocks that are to be read do exist, with content
+//! that shows its place.
 //!
 //! `large_map STORE_URL KEY_FILE SET EXTENTS READABLE SEED PLACES_FILE`; prints one line of JSON. No gateway of the set may run.
 
@@ -44,14 +47,14 @@ const SEALED_BYTES: u64 = BLOCK_BYTES + holdfast_seal::TAG_BYTES as u64;
 const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES_TARGET as u64 / BLOCK_BYTES;
 /// Segments of one checkpoint: 256 MiB, the default of `upload.bytes`.
 const CHECKPOINT_SEGMENTS: u64 = (256 << 20) / SEGMENT_BYTES_TARGET as u64;
-/// Checkpoints whose packs still have pages.
+/// Number of checkpoints whose packs still have pages.
 const AGES: u64 = 20;
-/// How often the root is opened, to see what it takes.
+/// How often the root is opened, to measure its memory.
 const OPENED: u64 = 8;
 /// Raw sectors of a segment for each four that are in use.
 const RAW_OF_FOUR: u64 = 5;
 
-/// What a block of the volume has at `offset`, in bytes from the volume's begin: each word tells where it is.
+/// Content of the volume at `offset`, in bytes from the start: each word contains its own place.
 fn content(offset: u64) -> Vec<u8> {
     let words = (offset..offset + BLOCK_BYTES).step_by(8);
     words.flat_map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
@@ -65,7 +68,7 @@ fn mixed(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Chance from a seed.
+/// Random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -74,7 +77,8 @@ impl Chance {
         mixed(self.0)
     }
 
-    /// Blocks that are left out before the next one, where each is there with a chance whose complement has the logarithm `ln_miss`.
+    /// Number of blocks to skip before the next one. Each block exists with a probability; `ln_miss` is the logarithm
+    /// of its complement.
     fn gap(&mut self, ln_miss: f64) -> u64 {
         // In (0, 1].
         let unit = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
@@ -82,7 +86,7 @@ impl Chance {
     }
 }
 
-/// The volume that is made.
+/// The volume to make.
 struct Shape {
     seed: u64,
     volume: VolumeId,
@@ -112,17 +116,17 @@ impl Shape {
         ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: half(1) << 64 | half(2) }
     }
 
-    /// A segment that is named only.
+    /// A segment that is only referenced.
     fn segment(&self, number: u64) -> ObjectId {
         self.object(number)
     }
 
-    /// The page's age: which packs it is in.
+    /// The page's age, which decides its packs.
     fn age(&self, number: u32) -> u64 {
         mixed(self.seed ^ 0xa6e ^ u64::from(number) << 8) % AGES
     }
 
-    /// A page, with how many extents it has.
+    /// A page and its number of extents.
     fn page(&self, number: u32) -> Page {
         let mut page = Page::new(self.volume, number);
         let mut chance = Chance(mixed(self.seed) ^ mixed(u64::from(number)));
@@ -177,7 +181,7 @@ impl Target {
         Ok(self.runtime.handle().block_on(self.store.put_new(key, body))?)
     }
 
-    /// Replaces the head by one that names `root`.
+    /// Replaces the head by one that references `root`.
     fn name(&self, root: RootRef, upto: LogId, id: ObjectId) -> Outcome<()> {
         let old = &self.found.head;
         let covered = Covered { upto, ..old.covered.ok_or("the set has no checkpoint")? };
@@ -193,14 +197,14 @@ impl Target {
     }
 }
 
-/// Segments with content, and what there is in them.
+/// Segments with content, and their content.
 fn readable(target: &Target, shape: &mut Shape, count: u64, places: &Path) -> Outcome<Vec<(ObjectId, u64, Sectors)>> {
     let (mut made, mut offsets, mut open) = (Vec::new(), String::new(), None::<SegmentBuilder>);
     let mut next = 1 << 40;
     let count = count.min(u64::from(shape.pages) * PAGE_BLOCKS / 2);
     for i in 0..count {
         let page = (u128::from(i) * u128::from(shape.pages) / u128::from(count)) as u32;
-        // Odd, so that those of one page differ; the first is the volume's first.
+        // The factor is odd, so that the blocks of one page differ. The first block is the volume's first.
         let block = i * 811 % PAGE_BLOCKS;
         let lba = Lba(u64::from(page) * PAGE_SECTORS + block * BLOCK_SECTORS);
         let offset = lba.0 * SECTOR_BYTES;
@@ -224,13 +228,13 @@ fn readable(target: &Target, shape: &mut Shape, count: u64, places: &Path) -> Ou
     Ok(made)
 }
 
-/// What one thread made.
+/// The result of one thread.
 #[derive(Default)]
 struct Made {
     pages: Vec<(u32, PageRef)>,
     packs: Vec<(ObjectId, u64)>,
     extents: u64,
-    /// In memory, as a cache weighs it.
+    /// In memory, as a cache counts it.
     memory_bytes: u64,
 }
 
@@ -315,7 +319,8 @@ fn make_root(
     }
     let none = Live::new();
     for (at, (number, place)) in made.pages.iter().enumerate() {
-        // What all pages refer to comes with the last one: the sums are the same (M4), and this is done once instead of for each extent.
+        // The references of all pages are added with the last page: the sums are the same (M4), and it is done once,
+        // not for each extent.
         let after = if at + 1 == made.pages.len() { &live } else { &none };
         root.replace_page(shape.volume, *number, Some(*place), &none, after)?;
     }
@@ -326,7 +331,7 @@ fn make_root(
     Ok(root)
 }
 
-/// Resident, in bytes.
+/// Resident memory, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
@@ -373,7 +378,7 @@ fn main() -> Outcome<()> {
     target.name(root_ref, upto, shape.object(1 << 43))?;
     let (stats, seconds) = (root.stats(), begun.elapsed().as_secs_f64());
 
-    // As a gateway opens it; several, for some of what one takes was free before.
+    // As a gateway opens it. Several times, because some of the memory for one was free before.
     let (before, begun) = (resident(), Instant::now());
     let opener = target.key.opener(object);
     let opened: Vec<Opened> =
@@ -418,7 +423,7 @@ mod tests {
         let extents: usize = pages.iter().map(Page::len).sum();
         assert!((64 * 280..64 * 320).contains(&extents), "{extents} extents");
         assert!(pages[3].extents().any(|extent| extent == real));
-        // M4: what is counted for each segment is what the pages say.
+        // M4: the counters of each segment equal the sums over the pages.
         let mut live = Live::new();
         for (object, sectors) in pages.iter().flat_map(Page::live) {
             live.entry(object).or_default().0 += sectors.0;

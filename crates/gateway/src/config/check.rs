@@ -1,4 +1,4 @@
-//! What makes a configuration one that a gateway may start with.
+//! Checks whether a gateway may start with a configuration.
 
 use super::{GatewayConfig, GatewayRole, Mistake, PairDurability};
 use holdfast_control::pair::{TTL_MAX, TTL_MIN};
@@ -11,25 +11,26 @@ use std::path::PathBuf;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Files that the bound must hold at least: one filling, one ready, two being freed.
+/// Minimum number of files within the bound: one filling, one ready, two being freed.
 const JOURNAL_FILES_MIN: u64 = 4;
 
-/// A checkpoint seals all that a set has in the journal, and names at most so many segments: one that had more of them than that could never end. Half, for what
-/// collection moves with it, and for segments that are not full.
+/// A checkpoint seals everything that a set has in the journal, and it can name only a limited number of segments. A
+/// checkpoint that needed more could never complete. Half of that number is kept for what garbage collection moves with
+/// the checkpoint, and for segments that are not full.
 const JOURNAL_BOUND_MAX: u64 = (SEGMENT_NOTES_MAX * limits::SEGMENT_BYTES_TARGET) as u64 / 2;
 const _: () = assert!(JOURNAL_BOUND_MAX == 128 * GIB);
 
-/// A lease outlives so many round trips at least: a renewal is an entry and may meet an election.
+/// Minimum duration of a lease, in round trips: a renewal is an entry of the log and may meet an election.
 const LEASE_ROUND_TRIPS_MIN: u32 = 20;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The field as in TOML, `section.field`.
     pub field: &'static str,
     /// Its value.
     pub found: String,
-    /// What it must be.
+    /// The requirement.
     pub expected: String,
 }
 
@@ -56,13 +57,13 @@ pub enum ConfigError {
     Parse {
         /// The file.
         path: PathBuf,
-        /// All that are known.
+        /// All known mistakes.
         mistakes: Vec<Mistake>,
     },
-    /// Values out of range or at odds with one another.
+    /// Values that are out of range or contradict each other.
     #[error("configuration: {}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid {
-        /// All of them.
+        /// All problems.
         problems: Vec<Problem>,
     },
 }
@@ -86,7 +87,7 @@ impl Problems {
     }
 }
 
-/// Everything wrong with `config`, in the order of its fields.
+/// All problems of `config`, in the order of its fields.
 pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     let mut out = Problems(Vec::new());
     let place = config.data_dir.display();
@@ -149,7 +150,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
         named == 0 || !config.plaintext_network,
         "plaintext_network",
         "true beside [tls]",
-        "one of them: with [tls] nothing between gateways is in plain text",
+        "only one of them: with [tls], all traffic between gateways is encrypted",
     );
     if let Some(endpoint) = &config.store.endpoint {
         let good =
@@ -194,7 +195,7 @@ fn pair(config: &GatewayConfig, out: &mut Problems) {
     out.need(!config.etcd.endpoints.is_empty(), "etcd.endpoints", "none beside pair.name", why);
     out.number("pair.stores (how many)", pair.stores.len() as u64, 1, 16);
     for store in &pair.stores {
-        // The head is the fence, and it is in one place.
+        // The head is the fence, so there must be exactly one store for it.
         let good = !store.contains(char::is_whitespace) && url::Url::parse(store).is_ok();
         out.need(good, "pair.stores", format!("{store:?}"), "the URL of one store");
     }
@@ -204,7 +205,7 @@ fn pair(config: &GatewayConfig, out: &mut Problems) {
         let good = holdfast_api::disk_from_text("pair.adopt", adopt).is_ok();
         out.need(good, "pair.adopt", format!("{adopt:?}"), "the id of a cluster, 32 hex digits");
     }
-    // A plain connection that comes back by itself would go on over what the loss of the gateway has taken from it (P5).
+    // A plain connection that reconnects by itself would continue without the data that was lost with the gateway (P5).
     let plain = config.plain_exports && pair.durability == PairDurability::Flush;
     out.need(!plain, "plain_exports", "true in a pair with durability \"flush\"", "false, or durability \"write\"");
     let role = config.role == GatewayRole::Gateway;

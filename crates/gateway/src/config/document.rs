@@ -1,4 +1,4 @@
-//! One source for a field's type, default and words: the struct and the sample file both come from it.
+//! Each field's type, default and comment are written once: the struct and the sample file are both made from it.
 
 use super::{
     AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, PairConfig,
@@ -6,17 +6,17 @@ use super::{
 };
 use std::fmt::Write as _;
 
-/// A field as the sample file shows it.
+/// One field, for the sample file.
 pub(super) struct FieldDoc {
-    /// As in TOML.
+    /// Its name in TOML.
     pub name: &'static str,
     /// Its comment, line by line.
     pub lines: &'static [&'static str],
-    /// What to show (commented out) where the default is "none".
+    /// A value to show (commented out) if the default is "none".
     pub sample: &'static [&'static str],
 }
 
-/// A settings struct with its words.
+/// A settings struct with its comments.
 pub(super) trait Documented {
     /// The struct's comment.
     const ABOUT: &'static [&'static str];
@@ -58,7 +58,7 @@ fn comment(out: &mut String, lines: &[&str]) {
     }
 }
 
-/// Fields of one table that are not tables themselves, with their values or samples.
+/// The fields of one table, except nested tables, with their values or samples.
 fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     for doc in docs.iter().filter(|doc| !values.get(doc.name).is_some_and(toml::Value::is_table)) {
         out.push('\n');
@@ -70,7 +70,7 @@ fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     }
 }
 
-/// The fields of a section; none where there is no such section.
+/// The fields of a section; none if the section does not exist.
 pub(super) fn section(name: &str) -> &'static [FieldDoc] {
     match name {
         "advertise" => AdvertiseConfig::FIELDS,
@@ -92,7 +92,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
 /// The documented sample file: [`GatewayConfig::example`] with every field and its comment.
 ///
 /// # Errors
-/// Never for the example as it is; a value that TOML cannot hold would be one.
+/// A value that TOML cannot hold. The current example has none.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(GatewayConfig::example())?;
     let mut out = String::new();

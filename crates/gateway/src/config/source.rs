@@ -1,4 +1,4 @@
-//! The text of a settings file: where in it something is wrong, and which setting was meant by one that does not exist.
+//! Finds mistakes in the text of a settings file: their lines, and for an unknown setting the similar ones that exist.
 
 use super::GatewayConfig;
 use super::document::{self, Documented, FieldDoc};
@@ -7,10 +7,10 @@ use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
-/// Settings shown at most where several are as near to one that does not exist.
+/// Maximum number of suggestions for an unknown setting, if several are equally similar.
 const NEAREST_MAX: usize = 3;
 
-/// Something wrong in the text of a settings file.
+/// A mistake in the text of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Its line, from 1.
@@ -25,10 +25,10 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Reads settings without judging the values beyond their types.
+/// Reads settings. Checks the types of values, nothing else about them.
 ///
 /// # Errors
-/// No TOML; else all settings that do not exist; else the first value of another type. Never an empty list.
+/// Not TOML; else all unknown settings; else the first value of a wrong type. Never an empty list.
 pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     let at = |span: Option<Range<usize>>, what: String| {
         let start = span.map_or(0, |span| span.start).min(text.len());
@@ -59,7 +59,7 @@ pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
         && let Err(error) = GatewayConfig::parse(text)
     {
         let span = error.span();
-        // The section's own span holds those of its fields: the last place is the field.
+        // The section's own span includes those of its fields: the last match is the field.
         let place = span.as_ref().and_then(|span| places.iter().rfind(|(_, place)| place.contains(&span.start)));
         let name = place.map_or(String::new(), |(name, _)| format!("{name}: "));
         mistakes.push(at(span, format!("{name}{}", error.message())));
@@ -71,10 +71,10 @@ pub fn read(text: &str) -> Result<toml::Table, Vec<Mistake>> {
     text.parse().map_err(no_toml)
 }
 
-/// Whether there is a setting `key` (`name`, `section.field`) or a section of that name.
+/// Whether `key` is a setting (`name`, `section.field`) or a section.
 ///
 /// # Errors
-/// There is none: which, and which ones are near.
+/// It is neither. The text names similar ones.
 pub fn known(key: &str) -> Result<(), String> {
     let all = all();
     if all.contains(key) {
@@ -111,7 +111,8 @@ fn all() -> BTreeSet<String> {
     all
 }
 
-/// Those that differ from `key` by the fewest letters, or are called the same in another section; none where too much differs.
+/// The settings with the smallest edit distance to `key`, or with the same name in another section; none if the
+/// distance is too large.
 fn nearest<'a>(key: &str, all: &'a BTreeSet<String>) -> Vec<&'a str> {
     let last = |key: &str| key.rsplit('.').next().map(str::to_string);
     let length = key.chars().count();
@@ -126,7 +127,7 @@ fn nearest<'a>(key: &str, all: &'a BTreeSet<String>) -> Vec<&'a str> {
     near.take(NEAREST_MAX).collect()
 }
 
-/// Letters to insert, take out, change, or swap with their neighbour, to make one of the other.
+/// Number of letters to insert, delete, change, or swap with a neighbour, to turn one text into the other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The sample as it lies in the repository; `UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config` rewrites it.
+/// The sample file of the repository. `UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config` rewrites it.
 const SAMPLE: &str = "gateway.sample.toml";
 
 fn problems_of(change: impl FnOnce(&mut GatewayConfig)) -> String {
@@ -30,7 +30,7 @@ fn the_sample_reads_as_the_example_and_is_valid() {
     read.validate().unwrap();
 }
 
-/// A sample value behind a `#` must be one that the field takes: a person will remove the `#`.
+/// A sample value behind a `#` must be valid for its field, because users will remove the `#`.
 #[test]
 fn every_commented_value_of_the_sample_can_be_taken() {
     let made = sample().unwrap();
@@ -44,7 +44,7 @@ fn every_commented_value_of_the_sample_can_be_taken() {
         if line.contains("passphrase_kdf") {
             assert!(config.validate().unwrap_err().to_string().contains("expected a passphrase beside it"));
         } else if line.starts_with("# file") {
-            // That of [key_previous], which is the sample's key.
+            // The key of [key_previous] is the sample's key.
             assert!(config.validate().unwrap_err().to_string().contains("key_previous: found the same as in [key]"));
         } else if line.contains("passphrase") {
             assert!(config.validate().unwrap_err().to_string().contains("key: found 2 sources"));

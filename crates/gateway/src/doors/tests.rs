@@ -11,7 +11,7 @@ use tonic::transport::Endpoint;
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than any test: what ends a connection then is something else.
+/// Longer than any test: if a connection ends, something else ended it.
 const FAR: Duration = Duration::from_secs(600);
 
 async fn door(limits: Limits) -> Result<(Door, SocketAddr, Arc<Semaphore>)> {
@@ -31,7 +31,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) -> Result {
     Ok(tokio::time::timeout(PATIENCE, all).await.map_err(|_| format!("{what}: not within {PATIENCE:?}"))?)
 }
 
-/// Serves nothing, over HTTP/2, on what the door lets in.
+/// Serves no calls, over HTTP/2, on the accepted connections.
 fn serve(server: Server, door: Door) -> tokio::task::JoinHandle<()> {
     let mut server = server;
     let incoming = door.incoming();
@@ -40,7 +40,8 @@ fn serve(server: Server, door: Door) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// Lets everything through to `to`, until `silent`: then nothing more, and no socket is closed either. What a cut, or a host without power, leaves.
+/// Forwards everything to `to` until `silent`. After that it forwards nothing and closes no socket, like a network cut or a
+/// host that lost power.
 async fn proxy(to: SocketAddr, silent: CancellationToken) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -66,9 +67,9 @@ async fn d3_a_peer_that_vanished_gives_its_place_back() -> Result {
     let way = proxy(address, silent.clone()).await?;
     let channel = Endpoint::from_shared(format!("http://{way}"))?.connect().await?;
     until("it is connected", || places.available_permits() == 3).await?;
-    // It lives, and says nothing by itself: many pings are answered.
+    // The peer is alive but sends nothing by itself: it answers many pings.
     tokio::time::sleep(interval * 15).await;
-    assert_eq!(places.available_permits(), 3, "whoever answers stays");
+    assert_eq!(places.available_permits(), 3, "a peer that answers keeps its connection");
     silent.cancel();
     until("the server's connection ends", || places.available_permits() == 4).await?;
     drop(channel);
@@ -94,12 +95,12 @@ async fn d1_who_finds_no_place_is_closed_at_once() -> Result {
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     drop(one);
     let _fourth = TcpStream::connect(address).await?;
-    assert!(tokio::time::timeout(PATIENCE, told.recv()).await?.is_some(), "a place that was given back is there again");
+    assert!(tokio::time::timeout(PATIENCE, told.recv()).await?.is_some(), "a returned place can be used again");
     accepting.abort();
     Ok(())
 }
 
-/// Also one that says too little to begin with: HTTP/2 pings only who has come as far as that.
+/// Also a client that sends too little at the start: HTTP/2 pings begin only after that.
 #[tokio::test]
 async fn d2_who_says_nothing_is_closed() -> Result {
     use tokio::io::AsyncWriteExt;
@@ -111,14 +112,14 @@ async fn d2_who_says_nothing_is_closed() -> Result {
     terse.write_all(b"PRI").await?;
     for (what, stream) in [("mute", &mut mute), ("terse", &mut terse)] {
         let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
-        assert!(ended.is_ok(), "{what} stays for ever");
+        assert!(ended.is_ok(), "{what} is never closed");
     }
     until("their places are free", || places.available_permits() == 4).await?;
     serving.abort();
     Ok(())
 }
 
-/// In a process of its own: the limit, and the time used, count for all of it.
+/// In a process of its own: the limit and the CPU time count for the whole process.
 #[test]
 fn d4_a_moment_without_file_descriptors_is_waited_out() -> Result {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -148,7 +149,7 @@ fn d4_a_moment_without_file_descriptors_is_waited_out() -> Result {
         let time = Duration::from_secs(2);
         tokio::time::sleep(time).await;
         let spent = used().saturating_sub(from);
-        assert!(spent < time / 10, "{spent:?} of the processor in {time:?}: it tries in a circle");
+        assert!(spent < time / 10, "{spent:?} of the processor in {time:?}: it retries in a busy loop");
         assert_eq!(places.available_permits(), 4);
         setrlimit(Resource::Nofile, before)?;
         until("it is accepted now", || places.available_permits() == 3).await?;

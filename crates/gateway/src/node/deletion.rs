@@ -1,14 +1,15 @@
-//! Carries deletions of sets through, at the leader of group 0 (ADR 0029). What may be done when, group 0 decides (`control::cluster::deletion`, D1 to D4);
-//! this asks, removes, and proposes.
+//! Carries out deletions of sets, on the leader of group 0 (ADR 0029). Group 0 decides which steps are allowed
+//! (`control::cluster::deletion`, D1 to D4). This file asks the members, deletes objects, and proposes the steps.
 //!
 //! ```text
-//!   who has ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
-//!     ─▶ listing: something there? ─▶ the tombstone still stands? ─▶ delete ─┐ again until two looks show nothing ─▶ SetEmptied
+//!   which members have ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
+//!     ─▶ listing: any object? ─▶ is the tombstone still there? ─▶ delete ────┐ until two listings are empty ─▶ SetEmptied
 //!          ▲────────────────────────────────────────────────────────────────┘
 //! ```
-//! What is done in the store is `set::burial`'s (T1, T2).
+//! `set::tombstone` does the work in the store (T1, T2).
 //!
-//! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
+//! All steps can be repeated, by this leader or the next one: they start again from the state of group 0 and of the
+//! store.
 
 use super::{Adopted, Node};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
@@ -28,22 +29,22 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Between two turns of a deletion that waits.
+/// Pause between two rounds of a waiting deletion.
 const TURN: Duration = Duration::from_millis(300);
-/// The same after turns that failed: doubled each time, up to this.
+/// Maximum pause after failed rounds; it doubles each time.
 const TURN_MAX: Duration = Duration::from_secs(15);
-/// Between the two looks at the store that must both show nothing.
+/// Pause between the two listings of the store that must both be empty.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// What this leader has done of a deletion, for people.
+/// Progress of a deletion on this leader, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Objects that it deleted.
     pub objects_deleted: u64,
-    /// Why it does not go on, empty while it does.
+    /// Why it does not make progress; empty while it does.
     pub trouble: String,
 }
 
-/// Why a turn came to no end. It is begun again.
+/// Why a round failed. It is repeated.
 #[derive(Debug, thiserror::Error)]
 enum RemovalError {
     #[error(transparent)]
@@ -56,7 +57,7 @@ enum RemovalError {
     NotLeading,
 }
 
-/// Watches group 0, and has one task for each deletion while this gateway leads it.
+/// Watches group 0, and runs one task for each deletion while this gateway leads it.
 pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     let mut tasks: BTreeMap<SetId, (Term, JoinHandle<()>)> = BTreeMap::new();
     let mut changes = node.cluster.changes();
@@ -101,11 +102,11 @@ struct Removal {
     id: SetId,
     term: Term,
     store: Option<Arc<dyn ObjectStore>>,
-    /// Since when the tombstone stands for certain, as far as this leader knows.
+    /// When this leader first knew for certain that the tombstone is in place.
     buried: Option<Instant>,
-    /// The first of the looks that showed nothing, and who had ended the group before it.
+    /// The first of the empty listings, and the members that had ended the group before it.
     empty: Option<(Instant, BTreeSet<MemberId>)>,
-    /// Who had ended the group before the looks that group 0 was told of.
+    /// The members that had ended the group before the listings that were reported to group 0.
     told: Option<BTreeSet<MemberId>>,
     said: String,
 }
@@ -139,12 +140,12 @@ impl Removal {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        tracing::info!(set = %self.id, "nothing of the set is left that this cluster knows of");
+        tracing::info!(set = %self.id, "no known data of the deleted set is left");
     }
 
     fn say(&mut self, trouble: String) {
         if trouble != self.said && !trouble.is_empty() {
-            tracing::warn!(set = %self.id, error = %trouble, "a deletion waits; tried again");
+            tracing::warn!(set = %self.id, error = %trouble, "a deletion waits; trying again");
         }
         self.said.clone_from(&trouble);
         self.node.deletions.locked().entry(self.id).or_default().trouble = trouble;
@@ -176,17 +177,17 @@ impl Removal {
                 self.command(ClusterCommand::ForgetSet { set: self.id, store_left }).await?;
                 let name = &deletion.entry.name;
                 match store_left {
-                    false => tracing::info!(set = %self.id, %name, "the key of a deleted set is forgotten"),
+                    false => tracing::info!(set = %self.id, %name, "the key of a deleted set is gone"),
                     true => tracing::warn!(
                         set = %self.id, %name,
-                        "the set was recovered by another cluster: nothing of it is deleted in its store"
+                        "another cluster has recovered the set: its objects in the store are not deleted"
                     ),
                 }
                 Ok(())
             }
             DeletionStage::Ending => Ok(()),
             DeletionStage::Forgotten => self.empty_store(&deletion, &members).await,
-            // D4: somebody has ended it since the store was looked at, or whoever had not is a member no more.
+            // D4: another member has ended the group since the store was listed, or has left the cluster.
             DeletionStage::Emptied => {
                 let waits = !deletion.waits_for(members.iter().copied()).is_empty();
                 if waits && self.told.as_ref() == Some(&deletion.ended) {
@@ -197,7 +198,7 @@ impl Removal {
         }
     }
 
-    /// Who has ended the group since, and whom they knew as its voters.
+    /// Asks which members have ended the group since, and which voters they knew.
     async fn ask_members(&self, deletion: &Deletion) -> Result<(), RemovalError> {
         let state = self.state();
         let asked = state.members.values().filter(|m| !deletion.ended.contains(&m.id)).map(async |m| {
@@ -211,7 +212,9 @@ impl Removal {
                     self.command(ClusterCommand::SetEnded { set: self.id, member, voters }).await?;
                 }
                 Ok(None) => {}
-                Err(why) => tracing::debug!(set = %self.id, %member, %why, "not known to have ended a deleted set"),
+                Err(why) => {
+                    tracing::debug!(set = %self.id, %member, %why, "it is unknown whether this member has ended the deleted set")
+                }
             }
         }
         Ok(())
@@ -226,18 +229,21 @@ impl Removal {
         Ok(self.store.insert(store).clone())
     }
 
-    /// Puts the tombstone in the place of the head, unless another cluster has taken the set over, which is answered by `true`.
+    /// Replaces the head with the tombstone, unless another cluster has taken the set over. In that case returns
+    /// `true`.
     async fn bury(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let (store, entry) = (self.store(deletion).await?, &deletion.entry);
         let life = SetLife { cluster: self.state().cluster_id, generation: entry.generation };
-        // A set whose key never opened has no head of ours. What nobody can open fences nobody, and there is nobody to be fenced.
+        // If the set's key never opened, the set has no head of ours. A tombstone that nobody can open fences nobody,
+        // and nobody has to be fenced.
         let none = || SetKey::of(self.id, entry.key_id, DataKey::from_bytes(rand::random()));
         let key = self.node.keys.set_key(self.id, entry).unwrap_or_else(|_| none());
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
         let id = || ObjectId { term, member, boot, random: holdfast_set::random::random_u128() };
         let (url, name) = (entry.store_url.clone(), entry.name.clone());
         match tombstone::bury(&*store, &key, life, &name, id).await {
-            // Another cluster may have taken the set over, and changed its data key since: its head's own keyring opens it.
+            // Another cluster may have taken the set over and changed its data key since: the keyring in its head opens
+            // it.
             Err(BurialError::Foreign { key, error }) => {
                 match recovery::read(&url, store, &self.node.keys, self.id).await {
                     Ok(Some(found)) if found.head.standing(life) == Standing::Taken => Ok(true),
@@ -248,9 +254,9 @@ impl Removal {
         }
     }
 
-    /// Deletes what the store shows; tells group 0 once two looks in a row showed nothing.
+    /// Deletes the objects in the store; reports to group 0 after two empty listings in a row.
     async fn empty_store(&mut self, deletion: &Deletion, members: &[MemberId]) -> Result<(), RemovalError> {
-        // Who has not ended the group may still live the set, and finds the tombstone with its next look.
+        // A member that has not ended the group may still serve the set; it will find the tombstone at its next check.
         let since = *self.buried.get_or_insert_with(Instant::now);
         if !deletion.waits_for(members.iter().copied()).is_empty() && since.elapsed() < NOTICED_AFTER {
             return Ok(());
@@ -268,13 +274,14 @@ impl Removal {
         self.empty = None;
         self.command(ClusterCommand::SetEmptied { set: self.id, ended: ended.clone() }).await?;
         if deletion.stage < DeletionStage::Emptied {
-            tracing::info!(set = %self.id, name = %deletion.entry.name, "the store of a deleted set shows nothing more of it: its name is free");
+            tracing::info!(set = %self.id, name = %deletion.entry.name, "the store of a deleted set has no objects of it any more: its name is free");
         }
         self.told = Some(ended);
         Ok(())
     }
 
-    /// What an etcd was told of the set goes, once; nobody waits for an etcd (ADR 0027). Not while another set may have the name.
+    /// Deletes the grants of the set from etcd, once; nothing waits for etcd (ADR 0027). Skipped if another set may
+    /// have the name.
     async fn forget_grants(&self, deletion: &Deletion) {
         let Some(mut mirror) = self.node.mirror.clone() else { return };
         let name = &deletion.entry.name;
@@ -285,12 +292,12 @@ impl Removal {
         match mirror.forget(name.as_str(), self.id.0, &cluster, deletion.entry.generation).await {
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(set = %self.id, %name, %error, "an etcd still shows what it was told of the deleted set; its key has to be deleted by hand");
+                tracing::warn!(set = %self.id, %name, %error, "etcd still has a grant of the deleted set; delete its key by hand");
             }
         }
     }
 
-    /// One look at the store, and what it showed deleted. `true`: it showed nothing.
+    /// One listing of the store, and deletion of what it shows. Returns `true` if it is empty.
     async fn sweep(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let store = self.store(deletion).await?;
         let per_second = self.node.config.space.deletes_per_second;

@@ -1,8 +1,9 @@
-//! Ends what runs here for a set that group 0 does not have any more, and removes what is left of it on this disk (ADR 0029).
+//! Stops a set that is no longer in group 0, and removes it from this disk (ADR 0029).
 //!
-//! In this order: nobody finds the set here any more and its connections are closed; its tasks end, so that nothing here asks its store for anything;
-//! its Raft group is ended for ever, its log and snapshots are dropped (`holdfast_raft`, E1 to E3); its notes go. Only then is it said that
-//! the set is ended here. Each step may be done again; a crash anywhere is gone on with.
+//! In this order: the set can no longer be found here and its connections are closed; its tasks end, so that no request
+//! goes to its store; its Raft group is ended for ever, and its log and snapshots are dropped (`holdfast_raft`, E1 to
+//! E3); its notes are deleted. Only then does this gateway report that the set has ended here. Each step can be
+//! repeated; after a crash, the rest is done.
 
 use super::{Adopted, Node, NodeError};
 use holdfast_control::cluster::ClusterState;
@@ -15,33 +16,33 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long one round waits for a set's tasks to end: a request of the store that is under way is given up at once, work off the runtime's threads
-/// is not.
+/// How long one round waits for a set's tasks to end. A store request in progress is given up at once; work on blocking
+/// threads is not.
 const TASKS_END_WITHIN: Duration = Duration::from_secs(2);
 
-/// What runs here for one set.
+/// The tasks of one set.
 pub(super) struct Running {
     /// Its name.
     pub(super) name: Name,
-    /// Ends it.
+    /// Stops it.
     pub(super) stop: CancellationToken,
     /// Its tasks.
     pub(super) tasks: Vec<JoinHandle<()>>,
 }
 
-/// What the last rounds came to.
+/// State that is kept between rounds.
 #[derive(Default)]
 pub(super) struct Ender {
     ended: BTreeSet<SetId>,
     said: BTreeMap<SetId, String>,
-    /// Deletions whose key is gone from this disk's group 0.
+    /// Deletions whose key is gone from group 0 on this disk.
     forgotten: BTreeSet<SetId>,
-    /// Those whose key is to go, and the entry that a snapshot has to cover for it.
+    /// Deletions whose key must go, and the log entry that a snapshot must cover for that.
     going: Option<(BTreeSet<SetId>, LogId)>,
 }
 
 impl Ender {
-    /// One round: sets that run here or lie on this disk, and are not the cluster's any more.
+    /// One round: sets that run here or are on this disk, and no longer belong to the cluster.
     pub(super) async fn round(
         &mut self,
         node: &Node,
@@ -69,7 +70,7 @@ impl Ender {
                 Err(e) => {
                     let why = e.to_string();
                     if self.said.get(&id) != Some(&why) {
-                        tracing::warn!(set = %id, error = %why, "a deleted set is not ended here yet; tried again");
+                        tracing::warn!(set = %id, error = %why, "a deleted set is not ended here yet; trying again");
                         self.said.insert(id, why);
                     }
                 }
@@ -78,7 +79,8 @@ impl Ender {
         self.purge_keys(adopted, state).await;
     }
 
-    /// A key that is forgotten is still in the log of group 0 and in its last snapshot here: the next snapshot is without it, and the log in front of that goes.
+    /// A deleted key is still in the log of group 0 and in its last snapshot here. The next snapshot is without it, and
+    /// the log before that is purged.
     async fn purge_keys(&mut self, adopted: &Adopted, state: &ClusterState) {
         use holdfast_control::cluster::DeletionStage;
         let without = state.deletions.under_way.iter().filter(|(_, found)| found.stage > DeletionStage::Ending);
@@ -87,7 +89,8 @@ impl Ender {
         if without.is_subset(&self.forgotten) {
             return;
         }
-        // A trigger is dropped while another snapshot is being built: it is done once one is there that covers what was applied when this was seen.
+        // A trigger is ignored while another snapshot is being built. So wait for a snapshot that covers everything
+        // applied by now.
         let applied = adopted.group.applied();
         let (what, upto) = self.going.get_or_insert_with(|| (without.clone(), applied));
         if *what != without {
@@ -116,9 +119,10 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>)
         if let Some(left) = wait_for(running).await {
             let tasks = left.tasks.len();
             node.running.locked().insert(id, left);
-            return Err(NodeError::Refused(format!("set {id}: {tasks} of its tasks have not ended yet")));
+            return Err(NodeError::Refused(format!("set {id}: {tasks} of its tasks are still running")));
         }
-        // What was opened lies in memory; whose it is the cache does not know. The others fetch theirs again.
+        // The memory cache does not know which set its opened values belong to, so drop all. The other sets fetch
+        // theirs again.
         node.cache.forget_opened();
     }
     if let Some(name) = name.filter(|name| node.cluster.set_named(name).is_none()) {
@@ -135,13 +139,13 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>)
     removed.map_err(io("notes"))
 }
 
-/// The tasks that have not ended in time, if there are any.
+/// The tasks that have not ended in time, if any.
 async fn wait_for(mut running: Running) -> Option<Running> {
     let ends = Instant::now() + TASKS_END_WITHIN;
     let mut left = Vec::new();
     for mut task in running.tasks {
         if tokio::time::timeout_at(ends, &mut task).await.is_err() {
-            // Whatever it waits for comes no more.
+            // The tasks wait for something that will not come any more.
             task.abort();
             if tokio::time::timeout(TASKS_END_WITHIN, &mut task).await.is_err() {
                 left.push(task);
@@ -162,18 +166,19 @@ fn remove_notes(dir: &std::path::Path, id: SetId) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Files of a set beside its group's: [`fence_note`], [`scrub_note`], and what a crash left of the latter.
+/// Files of a set beside those of its group: [`fence_note`], [`scrub_note`], and a temporary file of the latter that a
+/// crash may leave.
 fn notes(dir: &std::path::Path, id: SetId) -> [PathBuf; 3] {
     let scrub = scrub_note(dir, id);
     [fence_note(dir, id), scrub.with_extension("new"), scrub]
 }
 
-/// Where it is noted that a life of the set has ended.
+/// The note that a life of the set has ended.
 pub(super) fn fence_note(dir: &std::path::Path, id: SetId) -> PathBuf {
     dir.join(format!("fenced-{}", id.0))
 }
 
-/// Where the background reading keeps its place.
+/// The note with the scrub's position.
 pub(super) fn scrub_note(dir: &std::path::Path, id: SetId) -> PathBuf {
     dir.join(format!("scrub-{}", id.0))
 }

@@ -1,4 +1,4 @@
-//! What a gateway shows of itself that is looked at, not counted.
+//! Gauges of a gateway that are read from its state when metrics are requested.
 
 use super::Node;
 use holdfast_cache::Cache;
@@ -10,7 +10,7 @@ impl Node {
         &self.cache
     }
 
-    /// Puts the gauges that are read, not counted, into the metrics.
+    /// Updates the gauges from the current state.
     pub fn record_gauges(&self) {
         self.cache.publish("extents");
         self.record_store_gauges();

@@ -1,4 +1,4 @@
-//! What this gateway's disk remembers of its lives (C3), changed while the gateway runs.
+//! Changes of the lives on this gateway's disk (C3) while the gateway runs.
 
 use super::{Node, NodeError};
 use crate::identity::{Identity, IdentityError};
@@ -14,7 +14,7 @@ impl Node {
         self.seams.renew
     }
 
-    /// Changes what the disk remembers of its lives: on disk before it returns, and told to others from then on.
+    /// Changes the lives on the disk. They are on disk before it returns, and are sent to peers from then on.
     ///
     /// # Errors
     /// [`NodeError::Identity`]; nothing has changed then.
@@ -24,7 +24,7 @@ impl Node {
     ) -> Result<Lineage, NodeError> {
         let _one = self.changing_identity.lock().await;
         let (mut next, dir) = (self.identity(), self.config.data_dir.clone());
-        // A disk may take long: who asks who this is does not wait for it.
+        // A disk may be slow: readers of the identity do not wait for it.
         let changed =
             holdfast_log::spawn_blocking(move || change(&mut next, &dir).map(|lineage| (next, lineage))).await;
         let (next, lineage) = changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??;
@@ -32,7 +32,7 @@ impl Node {
             let mut identity = self.identity.locked();
             *identity = identity.clone().with_lives_of(&next);
         }
-        // While nobody else changes it: what others are told is never older than what they were.
+        // Under the lock of this change, so that peers never get an older lineage after a newer one.
         if let Some(raft) = self.raft() {
             raft.set_lineage(lineage.clone());
         }

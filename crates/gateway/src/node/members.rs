@@ -1,5 +1,5 @@
-//! Each group's members as group 0 says, one step after the other, where this gateway leads the group; and what this gateway itself may do in
-//! its present standing. What the next step is, `control::members` decides.
+//! Changes the members of each group that this gateway leads, step by step, to those in group 0. Also what this gateway
+//! itself may do in its current standing. `control::members` decides the next step.
 
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
@@ -12,26 +12,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one step may take before it is tried again.
+/// How long one step may take before it is retried.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
-/// Without a leader for so many election timeouts, a member that is not to lead stands for election all the same. Another one that could be
-/// elected would have been by then.
+/// A member that should not lead stands for election anyway after this many election timeouts without a leader. By
+/// then, any other electable member would have been elected.
 const LEADERLESS_ELECTIONS: u32 = 4;
 
-/// Between two tries to give one leadership away, in election timeouts: the heir's vote embargo after a start is over by then.
+/// Pause between two attempts to hand over one leadership, in election timeouts. By then, the vote embargo of a
+/// successor that has just started is over.
 const HAND_OVER_ELECTIONS: u32 = 2;
 
-/// Follows group 0; remembers what it did, so as not to do it twice in a row.
+/// Follows group 0. Remembers its actions, so as not to repeat them.
 #[derive(Default)]
 pub(super) struct Follower {
     handed_over: BTreeMap<GroupId, (Term, Instant)>,
     said: BTreeMap<GroupId, String>,
-    /// Entry of group 0 by which this gateway had heard that each of these leaves.
+    /// For each leaving member: the index in group 0 at which this gateway learned of it.
     leaving: BTreeMap<MemberId, LogIndex>,
 }
 
-/// Why a member is to serve nothing, for people.
+/// Why a member should serve nothing, for people.
 fn aside(member: Option<&Member>, role: GatewayRole) -> Option<&'static str> {
     match member.map_or((role.into(), Standing::Active), |m| (m.role, m.standing)) {
         (_, Standing::Leaving) => Some("is leaving the cluster"),
@@ -69,7 +70,8 @@ impl Follower {
         };
         for group in adopted.raft.groups() {
             let Some(term) = ready_term(&group) else { continue };
-            // One thing at a time: a change that was begun, here or for a member that is healed, is not judged before it has come to its end.
+            // One change at a time: a change that was begun here, or for a member that is being healed, must complete
+            // before the members are compared again.
             if group.is_changing() {
                 continue;
             }
@@ -97,7 +99,8 @@ impl Follower {
         seen: Option<LogId>,
     ) {
         let server = server(node, state, group.id());
-        // While a change is under way nobody is the only voter (R3); what was proposed and not answered may still happen.
+        // While a change is in progress, no member counts as the only voter (R3): a proposal without an answer may
+        // still be applied.
         let announce = |under_way: bool| {
             if let Some(server) = &server {
                 server.gate().announce_members_change(under_way);
@@ -105,7 +108,7 @@ impl Follower {
         };
         let waits = if let Step::Wait(why) = &step { why.to_string() } else { String::new() };
         if self.said.insert(group.id(), waits.clone()).is_none_or(|said| said != waits) && !waits.is_empty() {
-            tracing::info!(group = %group.id(), why = %waits, "its members are not those of the cluster yet");
+            tracing::info!(group = %group.id(), why = %waits, "its members do not match the cluster yet");
         }
         let done = match step {
             Step::Done => {
@@ -123,29 +126,30 @@ impl Follower {
                     return;
                 }
                 announce(true);
-                tracing::info!(group = %group.id(), ?newcomers, "newcomers learn");
+                tracing::info!(group = %group.id(), ?newcomers, "newcomers are added as learners");
                 group.add_learners(&addresses(state, &newcomers), seen, STEP_LIMIT).await
             }
             Step::Forget(learners) => {
                 announce(true);
-                tracing::info!(group = %group.id(), ?learners, "learners are taken out");
+                tracing::info!(group = %group.id(), ?learners, "learners are removed");
                 group.drop_learners(&learners, seen, STEP_LIMIT).await
             }
             Step::Vote(voters) => {
                 announce(true);
-                tracing::info!(group = %group.id(), to = ?voters, "voters change");
+                tracing::info!(group = %group.id(), to = ?voters, "changing the voters");
                 group.change_voters(&voters, seen, STEP_LIMIT).await
             }
             Step::End => {
                 announce(true);
-                tracing::info!(group = %group.id(), "a change of voters that no leader ended is ended");
+                tracing::info!(group = %group.id(), "a change of voters that an earlier leader left unfinished is completed");
                 group.end_change(seen, STEP_LIMIT).await
             }
         };
         report(group, done);
     }
 
-    /// This gateway is not to lead: another takes over. It serves nothing from here on in this term, whatever becomes of the transfer.
+    /// This gateway should not lead, so another member takes over. From here on it serves nothing in this term, even if
+    /// the transfer fails.
     async fn hand_over(
         &mut self,
         node: &Node,
@@ -164,14 +168,14 @@ impl Follower {
             server.drain(node.timing.election_max()).await;
             server.stop_serving_for_transfer();
         }
-        tracing::info!(group = %group.id(), to = %heir, "this gateway is not to lead: handing leadership over");
+        tracing::info!(group = %group.id(), to = %heir, "this gateway should not lead: handing leadership over");
         report(group, group.transfer_leader(heir).await);
     }
 }
 
 fn report(group: &Group, done: Result<(), GroupError>) {
     if let Err(e) = done {
-        tracing::warn!(group = %group.id(), error = %e, "members not changed; tried again");
+        tracing::warn!(group = %group.id(), error = %e, "members not changed; trying again");
     }
 }
 
@@ -184,7 +188,7 @@ fn addresses(state: &ClusterState, ids: &BTreeSet<MemberId>) -> BTreeMap<MemberI
     known.map(|m| (m.id, m.peer_addr.clone())).collect()
 }
 
-/// A group as its leader sees it. Who has been silent for an election's time does not answer.
+/// A group as its leader sees it. A member that was silent for an election timeout counts as not answering.
 fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
     let last = status.last.map_or(0, |l| l.0);
     let peer = |m: &holdfast_raft::MemberStatus| Peer {
@@ -196,13 +200,14 @@ fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
     GroupView { me, peers: status.members.iter().map(peer).collect(), next: status.next.clone() }
 }
 
-/// The term in which this member leads, once it has applied an entry of it: what it sees of the group is not older than that.
+/// The term in which this member leads, once it has applied an entry of it: so its view of the group is not older than
+/// that.
 fn ready_term(group: &Group) -> Option<Term> {
     group.leading_term().filter(|term| group.applied().term == *term)
 }
 
-/// Before somebody is let into a set's group: group 0 here is as new as its leader's. A member that was told that it is in no group any more is
-/// let in by nobody who has not heard that it leaves.
+/// Before a member is added to a set's group, group 0 here must be as new as on its leader. Otherwise a leader that
+/// does not know that a member is leaving could add it after it was told that it is in no group.
 async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &ClusterState) -> Result<(), String> {
     if group.id() == GroupId::CLUSTER {
         return Ok(());
@@ -211,23 +216,25 @@ async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &Clust
         adopted.raft.committed_members(GroupId::CLUSTER, LogIndex(0)).await.map_err(|e| e.to_string())?.applied;
     let here = adopted.group.applied().index;
     if here < newest || node.cluster.state() != *state {
-        return Err(format!("group 0 is applied up to {here} here, and up to {newest} at its leader; decided anew"));
+        return Err(format!("group 0 is applied up to {here} here, and up to {newest} on its leader; deciding again"));
     }
     Ok(())
 }
 
-/// Leaving members that no set's group has any more, by the word of each group's leader. What is applied here may be old: a member that it
-/// does not show may vote there since. Whose leader cannot be asked may have anybody.
+/// The leaving members that are in no set's group any more, according to each group's leader. The state that is applied
+/// here may be old: a member that it does not show may be a voter since. A group whose leader does not answer may have
+/// any member.
 ///
-/// `heard`: what such a leader has to have applied of group 0, so that it lets none of them in any more. Not group 0's newest entry: a leader that
-/// follows group 0 is always a little behind it.
+/// `heard`: the index of group 0 that such a leader must have applied, so that it adds none of them any more. It is not
+/// the newest entry of group 0: a leader that follows group 0 is always a little behind.
 async fn out_of_every_set(
     adopted: &Adopted,
     state: &ClusterState,
     leaving: &BTreeSet<MemberId>,
     heard: &BTreeMap<MemberId, LogIndex>,
 ) -> BTreeSet<MemberId> {
-    // Cheap first: whom this gateway sees in a group itself is not asked about. One that does not run here, or has no members yet: nobody can say.
+    // Cheap check first: members that this gateway itself sees in a group need no question. For a group that does not
+    // run here or has no members yet, the answer is unknown.
     let seen: Vec<Option<BTreeSet<MemberId>>> = state.sets.keys().map(|set| seen_here(adopted, *set)).collect();
     let out = may_go(leaving, seen.iter().map(Option::as_ref));
     let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
@@ -235,7 +242,7 @@ async fn out_of_every_set(
     for set in state.sets.keys().filter(|_| !out.is_empty()) {
         let roll = adopted.raft.committed_members(*set, known).await;
         if let Err(why) = &roll {
-            tracing::info!(%why, leaving = ?out, "it waits before they are told that they may go");
+            tracing::info!(%why, leaving = ?out, "leaving members have to wait");
         }
         let unknown = roll.is_err();
         rolls.push(roll.ok().map(|roll| roll.members));
@@ -252,23 +259,23 @@ fn seen_here(adopted: &Adopted, set: GroupId) -> Option<BTreeSet<MemberId>> {
     known.then(|| status.members.iter().map(|m| m.member).collect())
 }
 
-/// The last step of a removal: out of every set's group and of group 0, a member is taken out of the cluster.
+/// The last step of a removal: a member that is out of all sets' groups and of group 0 is removed from the cluster.
 async fn remove_who_left(node: &Node, adopted: &Adopted, status: &GroupStatus, out: &BTreeSet<MemberId>) {
     let in_group = |id: &MemberId| status.members.iter().any(|m| m.member == *id);
     for id in out.iter().filter(|id| status.settled && !in_group(id)) {
         match node.cluster.command(&adopted.group, &ClusterCommand::RemoveMember { id: *id }).await {
             Ok(_) => tracing::info!(member = %id, "removed from the cluster"),
-            Err(e) => tracing::warn!(member = %id, error = %e, "not removed yet; tried again"),
+            Err(e) => tracing::warn!(member = %id, error = %e, "not removed yet; trying again"),
         }
     }
 }
 
-/// Once every member's build knows more than the cluster is at, that may be proposed (C4).
+/// Proposes a higher feature level once every member's build knows it (C4).
 async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
     let Some(level) = state.raisable() else { return };
     match node.cluster.command(&adopted.group, &ClusterCommand::RaiseLevel { level }).await {
-        Ok(_) => tracing::info!(level, "every gateway knows this feature level: the cluster is at it"),
-        Err(e) => tracing::warn!(level, error = %e, "the feature level is not raised yet; tried again"),
+        Ok(_) => tracing::info!(level, "every gateway knows this feature level: the cluster now uses it"),
+        Err(e) => tracing::warn!(level, error = %e, "the feature level is not raised yet; trying again"),
     }
 }
 

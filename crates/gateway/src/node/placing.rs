@@ -1,5 +1,5 @@
-//! Changes of sets' stores (ADR 0018): each gateway opens what group 0 says; the leader of group 0 asks the set's leader whether the next step may be
-//! taken, and proposes it (P1).
+//! Changes of a set's stores (ADR 0018). Each gateway opens the stores in group 0. The leader of group 0 asks the set's
+//! leader whether the next step is allowed, and proposes it (P1).
 
 use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
@@ -12,10 +12,10 @@ use holdfast_types::{Placement, SetId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Between two rounds.
+/// Pause between two rounds.
 const TURN: Duration = Duration::from_millis(500);
 
-/// What this gateway says of a set's change, where it leads the set.
+/// This gateway's answer about a set's change of stores, if it leads the set.
 pub(super) fn placer(node: Weak<Node>) -> Placer {
     Box::new(move |id| {
         let node = node.upgrade()?;
@@ -24,7 +24,7 @@ pub(super) fn placer(node: Weak<Node>) -> Placer {
     })
 }
 
-/// Opens what a set's stores are from now on, if that has changed. What is under way goes on where it was asked for.
+/// Opens a set's new stores if they have changed. Requests in progress continue at the old ones.
 pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
     if set.switch.text() == text {
         return;
@@ -34,7 +34,7 @@ pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
         Ok(store) => {
             tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "the set's stores are changed");
             set.switch.set(text, store);
-            // Of several each has a health of its own; what was wrong with a single one is over.
+            // With several stores, each has its own health; the errors of a former single store no longer count.
             set.health.attempt(unix_ms(), Op::Get, None);
             node.troubles.locked().remove(&name);
         }
@@ -48,16 +48,16 @@ pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
 }
 
 impl Node {
-    /// Opens one store that is to be a set's, with this gateway's settings.
+    /// Opens one future store of a set with this gateway's settings.
     ///
     /// # Errors
-    /// What cannot be opened.
+    /// It cannot be opened.
     pub(crate) async fn open_place(&self, url: &str, set: SetId) -> Result<Arc<dyn ObjectStore>, StoreError> {
         (self.seams.store)(&self.config, url, Arc::new(Health::new(set.to_string()))).await
     }
 }
 
-/// Proposes the steps that sets' leaders are ready for, while this gateway leads group 0.
+/// Proposes the steps for which sets' leaders are ready, while this gateway leads group 0.
 pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     loop {
         tokio::select! {
@@ -84,11 +84,11 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                     Ok(Some(placing)) => placing.step,
                     Ok(None) => None,
                     Err(why) => {
-                        tracing::debug!(set = %entry.name, member = %member.id, %why, "not asked how far a change of stores is");
+                        tracing::debug!(set = %entry.name, member = %member.id, %why, "cannot ask how far a change of stores is");
                         None
                     }
                 };
-                // What it was ready for may have been done since.
+                // The step may have been done since.
                 let Some((expected, placement)) = step
                     .filter(|(expected, to)| *expected == entry.store_url && from.may_become(&Placement::parse(to)))
                 else {

@@ -1,4 +1,5 @@
-//! What of a gateway touches the machine, each in one place: a simulation puts its own there (ADR 0017). Everybody else takes the defaults.
+//! The parts of a gateway that touch the machine, each behind a seam: a simulation replaces them (ADR 0017). All others
+//! use the defaults.
 
 use super::Node;
 use crate::config::GatewayConfig;
@@ -16,13 +17,14 @@ use std::time::Duration;
 pub type OpenJournal =
     Arc<dyn Fn(LogConfig, Identity, Option<Sealing>) -> Result<(NodeLog, RecoveryReport), OpenError> + Send + Sync>;
 
-/// A store, or why there is none, once it is known.
+/// A store, or the error, once it is known.
 pub type Opening = BoxFuture<'static, Result<Arc<dyn ObjectStore>, StoreError>>;
 
-/// Opens the store at a URL. What may block is done on threads where that is allowed.
+/// Opens the store at a URL. Blocking work runs on threads that may block.
 pub type OpenStore = Arc<dyn Fn(&GatewayConfig, &str, Arc<Health>) -> Opening + Send + Sync>;
 
-/// A copy of a disk that is older than this is found out at its start. Each renewal is a few hundred bytes on the disk, and an entry of group 0.
+/// A copy of a disk that is older than this is detected at its start. Each renewal costs a few hundred bytes on the
+/// disk and an entry of group 0.
 const RENEW: Duration = Duration::from_secs(60);
 
 /// Disk, store, network, and the end of the process.
@@ -32,19 +34,19 @@ pub struct Seams {
     pub journal: OpenJournal,
     /// A set's store.
     pub store: OpenStore,
-    /// How long a store may take to be checked before a set is put there; `None`: it is not checked.
+    /// How long the check of a store may take before a set is created there; `None`: no check.
     pub check_limit: Option<Duration>,
-    /// How other gateways are connected to; `None`: TCP, with this gateway's certificate where it has one.
+    /// Connects to other gateways; `None`: TCP, with this gateway's certificate if it has one.
     pub dialer: Option<Dialer>,
-    /// Ends the process, for the reason given (R11).
+    /// Ends the process, for this reason (R11).
     pub abort: fn(&str),
     /// How long a gateway runs under one life (C3).
     pub renew: Duration,
     /// The tenure under which this gateway serves, in a pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
-    /// How large roots are divided; a setting may say which are large.
+    /// How large roots are divided. A setting says which roots are large.
     pub leaves: LeafShape,
-    /// What leaves of pages of one root may take in memory, in bytes.
+    /// Maximum memory, in bytes, for the leaves of one root's pages.
     pub leaf_bytes: u64,
 }
 
@@ -54,7 +56,7 @@ impl Node {
         self.seams.pair.as_ref()
     }
 
-    /// How long a store may take to be checked before a set is put there; `None`: it is not checked.
+    /// How long the check of a store may take before a set is created there; `None`: no check.
     pub(crate) fn check_limit(&self) -> Option<Duration> {
         self.seams.check_limit
     }

@@ -1,4 +1,5 @@
-//! What runs for one set at one gateway: its group, and around it head, reader, server, uploader and space keeper.
+//! Starts everything that runs for one set on one gateway: its group, and around it head, reader, server, uploader and
+//! space keeper.
 
 use super::ended::{Running, fence_note, scrub_note};
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
@@ -34,20 +35,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The data keys of sets that others are clones of, as group 0 has them: an origin is there as long as its clones are, and a recovery brings it back before
-/// them.
+/// The data keys of origins of clones, from group 0. An origin exists as long as its clones do, and a recovery restores
+/// it before them.
 fn key_of(node: &Arc<Node>) -> KeyOf {
     let node = Arc::downgrade(node);
     Arc::new(move |set| {
         let node = node.upgrade().ok_or("stopping")?;
         let state = node.cluster.state();
-        let entry = state.sets.get(&set).ok_or_else(|| format!("the cluster has no set {set}, and a clone of it"))?;
+        let entry = state
+            .sets
+            .get(&set)
+            .ok_or_else(|| format!("the cluster has a clone of set {set}, but not the set itself"))?;
         let key = node.keys.set_key(set, entry);
-        key.map_err(|e| format!("the data key of set {set} does not unwrap with this gateway's cluster key: {e}"))
+        key.map_err(|e| format!("the data key of set {set} cannot be unwrapped with this gateway's cluster key: {e}"))
     })
 }
 
-/// Opens a head of the set by the keyring that it has itself: authentic by this gateway's cluster keys, so no store chooses the key.
+/// Opens a head of the set with the keyring inside it. This gateway's cluster keys authenticate the keyring, so a store
+/// cannot choose the key.
 fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
     let node = Arc::downgrade(node);
     Arc::new(move |body| {
@@ -58,7 +63,7 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
     })
 }
 
-/// How this gateway divides roots; a setting says which are large.
+/// How this gateway divides roots. A setting says which roots are large.
 fn leaf_shape(whole_root: Option<ByteSize>, shape: LeafShape) -> LeafShape {
     whole_root.map_or(shape, |bytes| LeafShape { whole_bytes: bytes.0, ..shape })
 }
@@ -72,11 +77,11 @@ pub(super) async fn start_set(
     state: &holdfast_control::cluster::ClusterState,
 ) -> Result<(), NodeError> {
     let config = &node.config;
-    // Ends this set alone, should it be deleted.
+    // Stops only this set, if it is deleted.
     let stop = node.stop.child_token();
     let mut tasks = Vec::new();
     let key = node.keys.set_key(id, entry).map_err(|e| {
-        NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
+        NodeError::Refused(format!("its data key cannot be unwrapped with this gateway's cluster key: {e}"))
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
     let store = (node.seams.store)(config, &entry.store_url, health.clone())
@@ -98,12 +103,13 @@ pub(super) async fn start_set(
         by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
     });
-    // What is read ahead must be there when its reader comes.
+    // Read-ahead data must still be in the cache when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
     let mapping =
         Mapping::new(key, switch.clone(), health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
     let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
-    // A gateway with little memory for its cache has no more for leaves: those that are away go through the cache of pages.
+    // A gateway with a small cache has little memory for leaves too. Leaves that are not in memory go through the page
+    // cache.
     let leaf_bytes = node.seams.leaf_bytes.min(page_bytes as u64);
     let mapping = Arc::new(mapping.with_origins(key_of(node)).with_leaf_bytes(leaf_bytes));
     let host = Arc::new(SetHost::new(entry, state.links.get(&id).unwrap_or(&Links::default())));
@@ -181,7 +187,8 @@ pub(super) async fn start_set(
     tasks.push(tokio::spawn(uploader.run()));
     node.running.locked().insert(id, Running { name: entry.name.clone(), stop, tasks });
     node.sets.writing().insert(entry.name.clone(), server);
-    // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.
+    // A group that is being healed here has an empty log for a while. It gets its members from its leader; this gateway
+    // must not initialise it again.
     if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {
         let members = state
             .members
@@ -189,7 +196,7 @@ pub(super) async fn start_set(
             .filter(|m| entry.initial_members.contains(&m.id))
             .map(|m| (m.id, m.peer_addr.clone()))
             .collect::<BTreeMap<_, _>>();
-        // A member that was removed since is not among them; then the group has long been initialised by the others.
+        // A member that was removed since is missing here. Then the other members have long initialised the group.
         if members.len() == entry.initial_members.len()
             && let Err(e) = group.initialize(&members).await
         {

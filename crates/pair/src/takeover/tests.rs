@@ -1,5 +1,5 @@
-//! Tenures over one store, one after the other, without an etcd: who has the seat is given. Each holder lives on beside the next, as one that
-//! hangs does.
+//! Tenures over one store, one after the other, without an etcd: the tests decide which gateway has the seat. Each
+//! earlier holder still runs beside the next, like one that hangs.
 
 use super::*;
 use holdfast_api::v1::admin_server::Admin;
@@ -30,7 +30,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A folder with the pair's store, its key, and what each tenure leaves.
+/// A folder with the pair's store, its key, and the files of each tenure.
 struct Lab(tempfile::TempDir);
 
 impl Lab {
@@ -58,7 +58,7 @@ impl Lab {
         config
     }
 
-    /// A node that has won the seat with this revision, and has taken over nothing yet.
+    /// A node that has won the seat with this revision, but has not taken over anything yet.
     async fn won(&self, revision: u64) -> (Arc<Node>, Arc<Authority>) {
         let id = TenureId::new(7, "/holdfast/pairs/db/seat", revision);
         let (stores, ttl) = (vec![self.url()], Duration::from_secs(3600));
@@ -74,7 +74,7 @@ impl Lab {
         node
     }
 
-    /// The head of the one set, as it is in the store.
+    /// The head of the set, as it is in the store.
     async fn head(&self, node: &Node) -> Option<Head> {
         let store = open_store(&self.config(0), &self.url(), Arc::new(Health::new("test"))).await.unwrap();
         let mut survey = recovery::survey(&self.url(), store, node.keys()).await.unwrap();
@@ -82,7 +82,7 @@ impl Lab {
         survey.sets.pop().map(|found| found.head)
     }
 
-    /// The set, with one volume.
+    /// Creates the set, with one volume.
     async fn make_set(&self, node: &Arc<Node>) {
         let door = AdminDoor::new(node.clone());
         let store = self.url();
@@ -109,7 +109,7 @@ async fn snapshot(node: &Arc<Node>, of: &str) -> Snapshot {
     state(node).snapshots.get(&name(of)).unwrap().clone()
 }
 
-/// Whether it was there.
+/// Whether it existed.
 async fn delete(node: &Arc<Node>, of: &str, snapshot: &Snapshot) -> Result<bool, tonic::Status> {
     let (id, request_id) = (hex128(snapshot.request.0), hex128(random_u128()));
     let request = v1::DeleteSnapshotRequest { set: "demo".into(), name: of.into(), request_id, id };
@@ -142,9 +142,9 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     let inherited = Snapshot { upto: LogId::default(), ..monday };
     assert_eq!(back.snapshots.get(&name("monday")), Some(&inherited));
     assert_eq!(back.schedule, schedule);
-    assert!(back.kept_roots().iter().any(|root| root.object == inherited.root.object), "a sweep would take it");
+    assert!(back.kept_roots().iter().any(|root| root.object == inherited.root.object), "a sweep would delete it");
 
-    // Whoever was replaced has a group of its own, which lets go of whatever it is told to: nobody hears that it did.
+    // A replaced gateway has a Raft group of its own that accepts any deletion; it must not answer that it did.
     delete(&first, "monday", &inherited).await.unwrap_err();
     let lists = async || {
         let head = lab.head(&second).await.unwrap();
@@ -152,7 +152,7 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     };
     assert!(lists().await, "H1");
 
-    // What was answered is final: it does not come back in the next tenure.
+    // What was answered is final: the snapshot does not come back in the next tenure.
     until("monday is deleted", async || delete(&second, "monday", &inherited).await.ok()).await;
     assert!(!lists().await, "answered, and a takeover would bring it back");
     let third = lab.tenure(42).await;

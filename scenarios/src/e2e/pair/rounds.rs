@@ -105,7 +105,7 @@ fn device_is_over(pair: &Pair, at: usize, owner: &str, token: &str) -> Result<()
     let connected = Client::connect(&pair.uri(at, token, 0, 2)?, PATIENCE);
     let Err(refused) = connected else { bail!("P5: a token of an earlier tenure opens a connection") };
     let (code, said) = pair.holdfast(at, &["lease", "continue", SET, "--owner", owner, "--token", token])?;
-    let told = said.to_string().contains("device is at its end");
+    let told = said.to_string().contains("device cannot continue");
     anyhow::ensure!(code != 0 && told, "P5: a lease of an earlier tenure: exit code {code}, {said}");
     note(format!("a device of before: {refused}"));
     Ok(())

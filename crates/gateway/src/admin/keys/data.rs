@@ -1,5 +1,5 @@
-//! The change of a set's data key, at the leader of group 0: it is asked for here, and carried through while anything of it is left (ADR 0023). What is done when,
-//! `control::keys::data` decides from what every gateway says.
+//! Changes the data key of a set, on the leader of group 0. A request starts the change, and a task continues it until
+//! nothing is left to do (ADR 0023). `control::keys::data` decides each step from the answers of all gateways.
 
 use super::AdminDoor;
 use crate::node::{Adopted, Node};
@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two turns while something is left: each asks every gateway.
+/// Pause between two rounds while something is left. Each round asks every gateway.
 const TURN: Duration = Duration::from_secs(2);
 
 fn ring_of(entry: &SetEntry) -> Ring {
     Ring { keys: ring_ids(&entry.wrapped_key), seals: entry.key_id }
 }
 
-/// What this gateway says of a set's keys.
+/// This gateway's answer about a set's keys.
 pub(super) fn said(set: SetId, key: &SetKey) -> v1::DataKeys {
     let needs = key.report().map(|KeyReport { needs, uses, held }| v1::DataKeyNeeds {
         root: needs.root,
@@ -41,7 +41,7 @@ pub(super) fn said(set: SetId, key: &SetKey) -> v1::DataKeys {
     v1::DataKeys { set: set.0, has: key.ids().into_iter().collect(), needs }
 }
 
-/// What every gateway says of one set, for the decision.
+/// The answers of all gateways about one set, for the decision.
 fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<Said>, Option<v1::DataKeyNeeds>) {
     let of = |keys: &v1::NodeKeys| keys.data_keys.iter().find(|said| said.set == set.0).cloned();
     let said = state.members.values().map(|member| {
@@ -55,7 +55,7 @@ fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<
         };
         Said { name: member.name.clone(), has }
     });
-    // Of two that both take themselves for the leader either word is true (Z3).
+    // If two gateways both believe to lead, the answer of either is true (Z3).
     let needs = gateways.iter().filter_map(|gateway| of(gateway.keys.as_ref()?)?.needs).next();
     (said.collect(), needs)
 }
@@ -64,7 +64,7 @@ fn needs_of(told: &v1::DataKeyNeeds) -> Needs {
     Needs { root: told.root, needed: told.needed.iter().copied().collect(), settled: told.settled }
 }
 
-/// What is told of a set's data keys.
+/// The status of a set's data keys.
 pub(super) fn of_set(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> v1::SetKeys {
     let Some(entry) = state.sets.get(&set) else { return v1::SetKeys::default() };
     let ring = ring_of(entry);
@@ -80,10 +80,10 @@ fn precondition(message: String) -> Refusal {
     Refusal::new(RefusalCode::Precondition, message)
 }
 
-/// The ring with one key more, wrapped as the others are.
+/// The key ring with one more key, wrapped like the others.
 fn with_new_key(door: &AdminDoor, set: SetId, entry: &SetEntry, key_id: u32) -> Result<Vec<u8>, Refusal> {
     let keys = door.node.keys();
-    // What cannot be opened must not be left behind a key that can.
+    // A ring that cannot be opened must not get a new key in front.
     keys.unwrap_ring(&entry.wrapped_key, set).map_err(|e| precondition(format!("nothing was changed: {e}")))?;
     let by = ring_wrapped_by(&entry.wrapped_key).and_then(|by| keys.get(by)).ok_or_else(|| {
         precondition(
@@ -104,7 +104,7 @@ fn without(ring: &[u8], gone: &BTreeSet<u32>) -> Option<Vec<u8>> {
     Some(join_ring(kept.map(|(_, wrapped)| wrapped.to_vec()).collect())).filter(|ring| !ring.is_empty())
 }
 
-/// The entry that carries out what was decided; `None` where that is nothing.
+/// The log entry that carries out the decision; `None` if there is nothing to do.
 fn command_for(set: SetId, entry: &SetEntry, next: &Next) -> Option<ClusterCommand> {
     let (wrapped_key, key_id) = match next {
         Next::Seal(key) => (entry.wrapped_key.clone(), *key),
@@ -141,29 +141,29 @@ impl AdminDoor {
         let key_id = next_key(&ring).map_err(|e| precondition(e.to_string()))?;
         let wrapped_key = with_new_key(self, set, entry, key_id)?;
         let expected = entry.wrapped_key.clone();
-        // Nothing is sealed under it before every gateway has it (Z1).
+        // Nothing is sealed with the new key before every gateway has it (Z1).
         let command = ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id: entry.key_id };
         self.cluster_command_in(adopted, term, &command).await?;
-        tracing::info!(set = %name, key = key_id, "the set gets another data key");
+        tracing::info!(set = %name, key = key_id, "the set gets a new data key");
         Ok(())
     }
 
-    /// One turn for every set whose data key is changed.
+    /// One round for every set whose data key is being changed.
     async fn carry_on(&self, adopted: &Adopted) -> Result<(), Refusal> {
         let (state, gateways) = self.asked().await?;
         for (set, entry) in state.sets.iter().filter(|(_, entry)| ring_of(entry).is_changing()) {
             let (said, needs) = view(&state, *set, &gateways);
             let next = next(&ring_of(entry), &said, needs.as_ref().map(needs_of).as_ref());
-            // SwapKeys compares: what is another ring by now is looked at again.
+            // SwapKeys compares the ring: if it has changed, the next round looks again.
             let Some(command) = command_for(*set, entry, &next) else { continue };
             let _one = self.node.changing_sets.lock().await;
             self.cluster_command(adopted, &command).await?;
             match next {
                 Next::Seal(key) => {
-                    tracing::info!(set = %entry.name, key, "every gateway has the new data key: it is in use")
+                    tracing::info!(set = %entry.name, key, "every gateway has the new data key: it is now in use")
                 }
                 Next::Drop(gone) => {
-                    tracing::info!(set = %entry.name, keys = ?gone, "nothing needs these data keys any more: they are dropped, for good");
+                    tracing::info!(set = %entry.name, keys = ?gone, "nothing needs these data keys any more: they are dropped permanently");
                 }
                 Next::Nothing | Next::Waits(_) => {}
             }
@@ -172,7 +172,7 @@ impl AdminDoor {
     }
 }
 
-/// Carries changes of data keys on, while this gateway leads group 0.
+/// Continues changes of data keys while this gateway leads group 0.
 pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
     let door = AdminDoor::new(node.clone());
     loop {
@@ -185,7 +185,7 @@ pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
             continue;
         }
         if let Err(error) = door.carry_on(&adopted).await {
-            tracing::debug!(%error, "changes of data keys are carried on later");
+            tracing::debug!(%error, "changes of data keys will be continued later");
         }
     }
 }

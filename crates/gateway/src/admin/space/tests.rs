@@ -1,4 +1,4 @@
-//! What of a set's store is kept for whom.
+//! Tests which part of a set's store is kept for which root.
 
 use super::*;
 use holdfast_control::set::{Checkpoint, Pin, Snapshot};
@@ -22,7 +22,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// Snapshots by their names and roots, beside a checkpoint with a root of its own.
+/// Snapshots by their names and roots, and a checkpoint with a root of its own.
 fn state(current: u128, snapshots: &[(&str, u128)]) -> SetState {
     let (mut state, upto) = (SetState::new(Epoch(0)), LogId::new(1, 5));
     state.checkpoint = Some(Checkpoint { upto, root: at(current) });
@@ -40,7 +40,7 @@ fn pinned(mut state: SetState, root: u128) -> SetState {
     state
 }
 
-/// A root's object with its segments, each with its bytes in the store.
+/// A root with its segments, each with its bytes in the store.
 fn root(number: u128, segments: &[(u128, u64)]) -> (ObjectId, Told) {
     let mut root = Root::new(LogId::new(1, 5));
     for (object, bytes) in segments {
@@ -49,7 +49,7 @@ fn root(number: u128, segments: &[(u128, u64)]) -> (ObjectId, Told) {
     (id(number), Told::of(root.objects()))
 }
 
-/// All that is kept, and what each snapshot's deletion gives back, by name.
+/// The total of all kept bytes, and for each snapshot, by name, the bytes that its deletion frees.
 fn kept(state: &SetState, roots: Vec<(ObjectId, Told)>) -> (u64, Vec<(String, u64)>) {
     let mut reply = v1::GetSpaceReply::default();
     tell_kept(state, &roots.into_iter().collect(), &mut reply);
@@ -66,7 +66,8 @@ fn what_only_a_snapshot_names_is_its_own() {
     let state = state(1, &[("monday", 2), ("tuesday", 3)]);
     let roots = || vec![root(1, &[(1, 10)]), root(2, &[(1, 10), (2, 200), (3, 50)]), root(3, &[(3, 50), (4, 7)])];
     assert_eq!(kept(&state, roots()), (267, expected(&[("monday", 200), ("tuesday", 7)])));
-    // One whose map was not read is not told of, and what it shares with others counts as their own: the caller says that the answer is not complete.
+    // A snapshot whose map was not read is left out, and data shared with it counts as the others' own. The caller
+    // reports that the answer is not complete.
     let some = roots().into_iter().take(2).collect();
     assert_eq!(kept(&state, some), (260, expected(&[("monday", 250)])));
 }
@@ -80,7 +81,8 @@ fn of_one_checkpoint_no_snapshot_has_anything_of_its_own() {
     assert_eq!(kept(&current, vec![root(2, &[(2, 200)])]), (200, expected(&[("monday", 0)])));
 }
 
-/// S13: the clone of a snapshot keeps all of it, and one of an earlier snapshot, which is gone, what both name.
+/// S13: the clone of a snapshot keeps all its data. The clone of a deleted earlier snapshot keeps the data that both
+/// use.
 #[test]
 fn what_a_clone_shows_goes_with_no_snapshot() {
     let roots = || vec![root(1, &[(1, 10)]), root(2, &[(2, 200), (3, 50)])];
@@ -92,7 +94,7 @@ fn what_a_clone_shows_goes_with_no_snapshot() {
     assert_eq!(kept(&earlier, all), (267, expected(&[("monday", 200)])));
 }
 
-/// One after the other these would take 2.4 s, and those that are not there in time are left out.
+/// One after the other, these reads would take 2.4 s. Those that are not finished in time are left out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn maps_of_snapshots_are_read_several_at_once() {
     let served = Served::over(true, None).await;

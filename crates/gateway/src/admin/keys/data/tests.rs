@@ -33,7 +33,7 @@ fn what_was_decided_is_one_entry_that_compares() {
     let (ring, key_id) = swapped(command_for(SET, &before, &Next::Drop([1].into())));
     assert_eq!((ring_ids(&ring), key_id), ([2, 3].into(), 2));
     assert!(command_for(SET, &before, &Next::Nothing).is_none());
-    // Never nothing at all, whatever was decided.
+    // The ring never becomes empty, whatever was decided.
     assert!(command_for(SET, &before, &Next::Drop([1, 2, 3].into())).is_none());
 }
 
@@ -44,7 +44,7 @@ fn a_ring_opens_with_every_key_in_it_and_seals_with_the_one_that_is_said() {
     assert_eq!(set_key.ring(), Ring { keys: [1, 2].into(), seals: 1 });
     let error = keys.set_key(SET, &entry(&[1, 2], 3)).unwrap_err().to_string();
     assert!(error.contains("found data key 2, expected 3"), "{error}");
-    // What the head has is what a recovery opens.
+    // A recovery opens with the keys in the head.
     let keyring = keys.keyring_of(&entry(&[1, 2], 2));
     assert_eq!(keys.open_keyring(&keyring, SET, 2).unwrap().ring(), Ring { keys: [1, 2].into(), seals: 2 });
     assert!(keys.open_keyring(&keyring, SET, 3).is_err());
