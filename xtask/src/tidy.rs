@@ -3,6 +3,7 @@
 mod arrows;
 mod circles;
 mod docs;
+mod labels;
 mod source;
 mod text;
 mod versions;
@@ -28,6 +29,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
     count.check("tidy: no tests in comments, which nobody runs", report(text::doc_tests(&sources)));
+    count.check("tidy: labels of rules are unique", report(labels::unique(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));
     count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
     count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
