@@ -6,6 +6,7 @@
 //! nbdfuse never reconnects: after its server died the device errors for ever, and is detached and made anew.
 
 use crate::cmd::cmd;
+use crate::ends;
 use crate::nbd::Uri;
 use crate::process::{Proc, wait_until};
 use crate::undo::{Stack, Undo};
@@ -37,6 +38,8 @@ impl Device {
         stack.push(Undo::Umount(mount))?;
         let command = cmd("nbdfuse").arg("-C").arg(connections.to_string()).arg(&file).arg(uri.to_string());
         let mut fuse = Proc::spawn("nbdfuse", command.into_command(), &work.join("nbdfuse.log"))?;
+        // libnbd's own program: it may abort when its server is gone, and whoever uses the device sees the errors.
+        ends::expect_abort(fuse.pid());
         let limit = Duration::from_secs(30);
         fuse.ready_when("connected", limit, || std::fs::metadata(&file).is_ok_and(|m| m.len() > 0))?;
         Ok(Self { uri: Some(uri.clone()), ..Self::over(&file, stack, Some(fuse))? })

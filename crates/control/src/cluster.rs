@@ -9,22 +9,26 @@
 //!     found at its first start and refused. Whether one that has counted on remembers what was registered is asked before (`raft::KnownLife`).
 //! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
+mod apply;
 mod clones;
 mod command;
 pub mod deletion;
 mod level;
+mod members;
 mod placement;
 mod refusal;
+mod sets;
 mod state;
 
 pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
-pub use deletion::{Deletion, DeletionStage, Deletions, GroupVoters};
 pub use level::{FEATURE_LEVEL, FIRST_LEVEL};
 pub use placement::was_changed;
 pub use refusal::ClusterRefusal;
-pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};
+pub use state::{
+    Boot, ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made, Member, MemberRole, SetEntry, Standing,
+};
 
 #[cfg(test)]
 mod tests;

@@ -10,9 +10,9 @@
 //! M5  Between two sets of voters nothing else is done: whoever leads ends that change first, towards the newer set. Until then two quorums
 //!     are asked for everything.
 
-mod wishes;
+mod requests;
 
-pub use wishes::{GroupHealth, Objection, may_drain, may_leave};
+pub use requests::{GroupHealth, Objection, may_drain, may_leave};
 
 use crate::cluster::{ClusterState, Member, Standing};
 use holdfast_types::{GroupId, MemberId};

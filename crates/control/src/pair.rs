@@ -9,8 +9,8 @@
 //! P3  A tenure takes over a set's head only from an earlier tenure of the same pair in the same etcd, or from the one cluster that a person named.
 //! P4  What was answered as durable is in the head that the next tenure takes over: the store's conditional PUT orders the two.
 //! P5  A lease of a set, and the token of its owner, are of one tenure. A device that was attached under an earlier one is at its end.
-//! P6  What is written into the stores is of the pair's feature level at most. That only grows: once both gateways have said so, to what both builds know. A gateway
-//!     whose build knows less does not get the seat.
+//! P6  The pair's feature level only grows, to what both builds know, after both gateways have reported it. Nothing of a higher level is
+//!     written into the stores. A gateway whose build knows less does not get the seat.
 
 mod roster;
 
@@ -28,7 +28,7 @@ const TTL_PARTS: u32 = 4;
 const SERVE_PARTS: u32 = 3;
 /// Between two keep-alives, a part of the time to live: two may fail before the limit.
 const RENEW_PARTS: u32 = 5;
-/// Clocks of the holder and of the etcd that drift by this much, in percent and apart from one another, keep P1's promise.
+/// P1 holds if the clocks of the holder and of the etcd drift apart by at most this percentage.
 const DRIFT_PERCENT: u32 = 10;
 
 const _: () = {
@@ -82,7 +82,7 @@ impl Tenure {
         }
     }
 
-    /// It is over. The first reason stays.
+    /// Ends the tenure. The first reason is kept.
     pub fn end(&mut self, why: Ended) {
         self.ended.get_or_insert(why);
     }
@@ -90,7 +90,7 @@ impl Tenure {
     /// Whether an answer may leave at `now` (P1).
     ///
     /// # Errors
-    /// Why not; the same for ever (P2).
+    /// Why not. The result stays the same from then on (P2).
     pub fn may_answer(&mut self, now: MonoTime) -> Result<(), Ended> {
         if now >= self.until {
             self.end(Ended::Overdue);
@@ -98,14 +98,14 @@ impl Tenure {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// Until when it may answer if nothing else happens.
+    /// The end of the tenure if no further keep-alive is answered.
     pub fn until(&self) -> MonoTime {
         self.until
     }
 }
 
-/// A tenure's name for ever: the pair's place in one etcd, and the revision at which the etcd made the holder's key. It is the id of the cluster that the holder's
-/// sets live in, and so stands in each of their heads.
+/// Permanent name of a tenure: the pair's place in one etcd, and the revision at which the etcd created the holder's key. It is also the
+/// id of the cluster of the holder's sets, so it is in each of their heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TenureId {
     /// Which pair of which etcd.
@@ -130,7 +130,7 @@ impl TenureId {
         u128::from(self.pair) << 64 | u128::from(self.revision)
     }
 
-    /// What this tenure may do with a head that is of the cluster `found`; `adopt` is a cluster that a person gave up for this pair (P3).
+    /// What this tenure may do with a head of the cluster `found`. `adopt`: a cluster that an administrator has given up for this pair (P3).
     pub fn judge(self, found: u128, adopt: Option<u128>) -> Whose {
         let pair = u64::try_from(found >> 64).unwrap_or(u64::MAX);
         let revision = u64::try_from(found & u128::from(u64::MAX)).unwrap_or(u64::MAX);
@@ -145,7 +145,7 @@ impl TenureId {
     }
 }
 
-/// Whose a set's head is, for one tenure.
+/// The owner of a set's head, as seen by one tenure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// This tenure's: taken over already, or made by it (R12).
@@ -181,8 +181,8 @@ impl Durability {
         fua || self == Durability::Write
     }
 
-    /// Whether a read of what is not in the store yet waits for it: what was shown must not be gone after a takeover (R3). Between two flushes it may be, as what was
-    /// answered may.
+    /// Whether a read of data that is not in the store yet waits for it: what a client has read must not be lost by a takeover (R3).
+    /// In flush mode, it may be lost between two flushes, like answered writes.
     pub fn read_waits(self) -> bool {
         self == Durability::Write
     }

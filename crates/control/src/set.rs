@@ -20,7 +20,10 @@
 //! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`. Volumes, V1 to V4: see
 //! `set/volumes.rs`. S13 and S14, what clones need: see `set/pins.rs`. S15 and S16, what a recovery brings back of snapshots: see `set/listed.rs`.
 
+mod apply;
+mod checkpoint;
 mod command;
+mod lease;
 mod listed;
 mod pins;
 mod restored;
@@ -31,19 +34,18 @@ mod state;
 mod volumes;
 
 pub use command::{
-    Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
-    TTL_MS_MAX, TTL_MS_MIN,
+    Admit, Judged, REQUESTS_REMEMBERED, RetireOf, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
+    TTL_MS_MAX, TTL_MS_MIN, VolumeChange,
 };
 pub use listed::{LIST_BYTES_MAX, Listing, SnapshotList};
-pub use pins::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, Pin, PinStanding};
+pub use pins::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, PinStanding};
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
-pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at, taken};
-pub use space::{
-    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED,
-    Snapshot, SnapshotId, StoredKind, StoredObject,
+pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at};
+pub use space::{DROPPED_MAX, RETIRE_OBJECTS_MAX, RETIRED_MAX, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED, taken};
+pub use state::{
+    Begin, Checkpoint, Lease, PendingSnapshot, Pin, RootRef, SegmentNote, SetState, Snapshot, SnapshotId, StoredKind,
+    StoredObject, Volume,
 };
-pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
-pub use volumes::VolumeChange;
 
 #[cfg(test)]
 mod model_tests;

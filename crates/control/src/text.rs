@@ -1,6 +1,12 @@
-//! Moments as people read them. They come from the proposer's wall clock, are stored only to be shown, and decide nothing.
+//! Moments and sizes as people read them. Moments come from the proposer's wall clock. They are stored only to be shown, and decide nothing.
 
+use holdfast_types::{ByteSize, Sectors};
 use std::fmt;
+
+/// A size as `100MiB`.
+pub(crate) fn bytes(size: Sectors) -> ByteSize {
+    ByteSize(size.to_bytes().unwrap_or(u64::MAX))
+}
 
 /// A Unix time in milliseconds that prints as `2026-11-20T08:30:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,11 @@ grow-volume volume=3 sectors=4096
 ----
 i1: changed v1
 i2: changed v2
-i3: refused: a volume of this name exists already: v1 of 2048 sectors
-i4: refused: volume size: found 0 sectors, expected 1 to 2199023255552
-i5: refused: volume size: found 2199023255553 sectors, expected 1 to 2199023255552
+i3: refused: a volume of this name exists already: v1, size 1MiB
+i4: refused: volume size: found 0B, expected 512B to 1024TiB
+i5: refused: volume size: found 1125899906843136B, expected 512B to 1024TiB
 i6: changed v1
 i7: changed v1
-i8: refused: a volume cannot shrink: found 4095 sectors, it has 4096 already
-i9: refused: volume size: found 2199023255553 sectors, expected 1 to 2199023255552
+i8: refused: growing cannot make a volume smaller: found 2096640B, expected at least its present 2MiB; use shrink
+i9: refused: volume size: found 1125899906843136B, expected 512B to 1024TiB
 i10: refused: the set has no volume v3

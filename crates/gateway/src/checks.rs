@@ -1,7 +1,7 @@
 //! Stores checked without a gateway: by a person, and before a recovery raises anything (ADR 0008). What is asked of them is `store`'s to know; where a gateway
 //! decides, `admin/checks.rs` asks.
 
-use crate::identity::random_u128;
+use holdfast_set::random::random_u128;
 use holdfast_store::{StoreError, StoreOptions, Stores, check};
 use holdfast_types::Placement;
 use std::path::Path;

@@ -15,6 +15,7 @@ use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
+use holdfast_set::keyring::KeySource;
 use holdfast_tls::files::{self, PEM_BYTES_MAX, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
@@ -339,6 +340,14 @@ settings! {
     }
 }
 
+impl KeyConfig {
+    /// For whoever loads the key.
+    pub fn source(&self) -> KeySource {
+        let KeyConfig { file, passphrase_file, passphrase_env, passphrase_kdf } = self.clone();
+        KeySource { file, passphrase_file, passphrase_env, passphrase_kdf }
+    }
+}
+
 settings! {
     /// How s3:// stores are reached.
     pub struct StoreConfig {
@@ -413,11 +422,6 @@ impl EtcdConfig {
 }
 
 impl KeyConfig {
-    /// Whether any source is named.
-    pub fn any(&self) -> bool {
-        self.sources() > 0
-    }
-
     fn sources(&self) -> usize {
         let sources = [self.file.is_some(), self.passphrase_file.is_some(), self.passphrase_env.is_some()];
         sources.iter().filter(|&&given| given).count()

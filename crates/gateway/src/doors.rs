@@ -10,7 +10,6 @@
 //!   between gateways leaves some such connections behind.
 //! - **D4** A failure to accept (no more file descriptors) is waited out, never tried again in a circle.
 
-use crate::front;
 use futures_util::Stream;
 use std::io;
 use std::net::SocketAddr;
@@ -104,7 +103,7 @@ impl Door {
                 );
                 continue;
             };
-            if let Err(error) = front::set_up(&stream) {
+            if let Err(error) = holdfast_front::set_up(&stream) {
                 tracing::debug!(door = self.what, %peer, %error, "a connection was gone before it was set up");
                 continue;
             }

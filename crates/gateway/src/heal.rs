@@ -1,8 +1,8 @@
 //! Healing of damaged groups (R9, docs/adr/0011-healing.md): who to ask is kept on disk, since group 0 itself may be what is damaged;
 //! a quarantined group is asked back in until its leader has taken this member out of it. What quarantine means is `raft`'s.
 
-use crate::boots;
 use crate::node::{Node, NodeError};
+use crate::registration;
 use holdfast_raft::RaftNode;
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
                     asked_whether = Some(tokio::time::Instant::now());
                     let refused = tokio::select! {
                         () = node.stop.cancelled() => return false,
-                        refused = boots::refused(node, raft) => refused,
+                        refused = registration::refused(node, raft) => refused,
                     };
                     if refused {
                         return false;

@@ -4,7 +4,6 @@
 
 use crate::lives::Lives;
 use holdfast_raft::{Life, Lineage};
-use rand::Rng;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -111,7 +110,7 @@ impl Identity {
             Ok(bytes) => Self::parse(&path, &bytes)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => Identity {
                 version: VERSION,
-                disk: hex(rand::rng().next_u128_nonzero()),
+                disk: hex(holdfast_set::random::random_u128()),
                 cluster: String::new(),
                 member: 0,
                 boot: 0,
@@ -250,23 +249,6 @@ impl Identity {
         }
         Ok(())
     }
-}
-
-trait NonZero {
-    fn next_u128_nonzero(&mut self) -> u128;
-}
-
-impl<R: Rng> NonZero for R {
-    fn next_u128_nonzero(&mut self) -> u128 {
-        let high = u128::from(self.next_u64());
-        let low = u128::from(self.next_u64());
-        ((high << 64) | low).max(1)
-    }
-}
-
-/// 128 random bits, never zero.
-pub fn random_u128() -> u128 {
-    rand::rng().next_u128_nonzero()
 }
 
 #[cfg(test)]

@@ -14,26 +14,27 @@ mod placing;
 mod seams;
 mod start_set;
 
-use crate::boots;
-use crate::cache::Cache;
-use crate::cluster::Cluster;
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, GatewayRole};
+use crate::disk_space;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
-use crate::promised;
-use crate::room;
-use crate::set::server::SetServer;
-use crate::set::warm::Warmth;
+use crate::registration;
+use crate::vote_embargo;
+use holdfast_cache::Cache;
 use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
 use holdfast_raft::{Group, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_set::cluster::Cluster;
+use holdfast_set::keyring::{ClusterKeys, KeyError};
+use holdfast_set::server::SetServer;
+use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -150,10 +151,6 @@ pub struct Node {
     deletions: Mutex<BTreeMap<SetId, Progress>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
     RaftTiming {
         heartbeat: timing.heartbeat(),
@@ -184,7 +181,7 @@ impl Node {
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         holdfast_folder::make(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
-        let keys = ClusterKeys::load(&config.key, &config.key_previous)?;
+        let keys = ClusterKeys::load(&config.key.source(), &config.key_previous.source())?;
         let tls = config.tls.load(Role::Gateway)?;
         let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;
@@ -194,7 +191,9 @@ impl Node {
         let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
         let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
-        let warmth = Arc::new(Warmth::new(&config));
+        // A witness never serves, so nobody ever reads there.
+        let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
+        let warmth = Arc::new(Warmth::new(warm, config.cache.disk.0));
         let node = Arc::new(Self {
             config,
             timing,
@@ -230,7 +229,7 @@ impl Node {
 
     /// The identity on disk.
     pub fn identity(&self) -> Identity {
-        lock(&self.identity).clone()
+        self.identity.locked().clone()
     }
 
     /// How other gateways are connected to (R10).
@@ -245,22 +244,22 @@ impl Node {
 
     /// The groups, once adopted.
     pub fn adopted(&self) -> Option<Adopted> {
-        self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.adopted.reading().clone()
     }
 
     /// The Raft node, from the opening of the journal on.
     pub fn raft(&self) -> Option<RaftNode> {
-        self.raft.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.raft.reading().clone()
     }
 
     /// A set that runs here.
     pub fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.sets.reading().get(name).cloned()
     }
 
     /// What this gateway has done of a deletion; `None` where it has done nothing, or does not lead group 0.
     pub fn deletion_progress(&self, set: SetId) -> Option<Progress> {
-        lock(&self.deletions).get(&set).cloned()
+        self.deletions.locked().get(&set).cloned()
     }
 
     /// Gives this gateway its place in a cluster, for ever, and starts group 0. Goes on to its end when nobody waits for it any more: opening the journal may take
@@ -272,7 +271,7 @@ impl Node {
         let node = self.clone();
         let whole = tokio::spawn(async move {
             let _one = node.adopting.lock().await;
-            lock(&node.identity).adopt(&node.config.data_dir, cluster, member.0)?;
+            node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
             match node.raft() {
                 None => node.start().await,
                 // Opened, and group 0 did not start; unless it waits for being healed.
@@ -303,9 +302,9 @@ impl Node {
         let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
-        lock(&self.identity).journal_begun(&self.config.data_dir)?;
+        self.identity.locked().journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
-        if let Some(why) = room::lacking(&dir, bound) {
+        if let Some(why) = disk_space::lacking(&dir, bound) {
             tracing::warn!(dir = %dir.display(), "{why}");
             // Opened once in the life of a process.
             let _ = self.lacks_room.set(why);
@@ -317,7 +316,7 @@ impl Node {
             );
         }
         metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
-        let embargo = promised::embargo(&self.config.data_dir, self.timing)?;
+        let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
         let config = NodeConfig {
             member,
             cluster: identity.cluster().unwrap_or_default(),
@@ -332,9 +331,9 @@ impl Node {
         let raft = RaftNode::new(config, log)?;
         if embargo > self.timing.embargo() {
             let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
-            tokio::spawn(promised::settle_later(raft.clone(), dir, self.timing, stop));
+            tokio::spawn(vote_embargo::settle_later(raft.clone(), dir, self.timing, stop));
         }
-        *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
+        *self.raft.writing() = Some(raft.clone());
         tokio::spawn(clock_loop(self.clone()));
         match self.start_cluster_group(&raft, member).await {
             Err(e) if heal::healable(&e).is_some() => {
@@ -349,12 +348,12 @@ impl Node {
     /// Starts group 0, and with it what group 0 says.
     async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
-        raft.set_registrar(boots::registrar(self.cluster.clone(), group.clone()));
+        raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
         raft.set_placer(placing::placer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
-        *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
-        tokio::spawn(boots::follow(self.clone(), adopted.clone()));
-        tokio::spawn(boots::register(self.clone(), adopted.clone()));
+        *self.adopted.writing() = Some(adopted.clone());
+        tokio::spawn(registration::follow(self.clone(), adopted.clone()));
+        tokio::spawn(registration::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
         tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
@@ -364,13 +363,13 @@ impl Node {
 
     /// This gateway must not take part: it ends, for this reason.
     pub(crate) fn refuse(&self, why: String) {
-        *lock(&self.refused) = Some(why);
+        *self.refused.locked() = Some(why);
         self.stop.cancel();
     }
 
     /// Why this gateway ends by itself, if it does.
     pub fn refusal(&self) -> Option<NodeError> {
-        lock(&self.refused).clone().map(NodeError::Refused)
+        self.refused.locked().clone().map(NodeError::Refused)
     }
 
     /// Why this gateway is not fit to serve; `None` when it is.
@@ -389,8 +388,8 @@ impl Node {
             }
         }
         let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
-        let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
-        found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
+        let found = self.sets.reading().values().find_map(set_trouble);
+        found.or_else(|| self.troubles.locked().iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
     /// What is wrong with the journal and does not keep this gateway from serving.
@@ -474,7 +473,7 @@ async fn clock_loop(node: Arc<Node>) {
                 _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers anew"),
             }
             metrics::counter!("holdfast_clock_suspicions_total").increment(1);
-            let sets: Vec<_> = node.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            let sets: Vec<_> = node.sets.reading().values().cloned().collect();
             for set in sets {
                 set.clock_suspected(suspicion.lost());
             }
@@ -514,7 +513,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                 continue;
             }
             let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
-            let mut troubles = lock(&node.troubles);
+            let mut troubles = node.troubles.locked();
             match outcome {
                 Ok(()) => {
                     troubles.remove(entry.name.as_str());

@@ -3,9 +3,9 @@
 //! Random and this node's alone: a change of the cluster key wraps it anew and leaves journal and snapshots as they are. Who takes a
 //! disk without the cluster key reads nothing of it but names of files, group numbers, indexes and lengths.
 
-use crate::keyring::ClusterKeys;
 use holdfast_log::Sealing;
 use holdfast_seal::{NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
+use holdfast_set::keyring::ClusterKeys;
 use rand::Rng;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -3,14 +3,13 @@
 use crate::admin::AdminDoor;
 use crate::config::{GatewayConfig, SnapshotExports};
 use crate::doors::{self, Door};
-use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
 use crate::node::{Node, NodeError, Seams};
-use crate::pair::{self, PairError};
-use crate::set::device::NodeExports;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
+use holdfast_front::{Front, FrontLimits, LimitsError};
+use holdfast_set::device::NodeExports;
 use holdfast_tls::{Role, Tls, require};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,9 +46,9 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
-    /// The pair that it is one of.
+    /// What was to be done before its doors open could not be done.
     #[error(transparent)]
-    Pair(#[from] PairError),
+    Begin(Box<dyn std::error::Error + Send + Sync>),
     /// Bounds that contradict one another.
     #[error("[in_flight]: {0}")]
     Limits(#[from] LimitsError),
@@ -99,30 +98,22 @@ async fn listen(what: &'static str, addr: SocketAddr) -> Result<TcpListener, Run
     TcpListener::bind(addr).await.map_err(|source| RunError::Listen { what, addr: addr.to_string(), source })
 }
 
-/// Runs a gateway for as long as the future lives.
+/// Runs a gateway until `stop` is cancelled. Boxed: else its machine code would be generated again in each crate that calls it.
 ///
 /// # Errors
 /// [`RunError`].
-pub async fn run(config: GatewayConfig) -> Result<(), RunError> {
-    run_until(config, CancellationToken::new()).await
-}
-
-/// Runs a gateway until `stop` is cancelled.
-///
-/// # Errors
-/// [`RunError`].
-pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
-    if config.pair.name.is_some() {
-        return pair::run_until(config, stop).await;
-    }
-    run_life(config, stop, Seams::default(), None).await
+pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    Box::pin(run_life(config, stop, Seams::default(), None))
 }
 
 /// What a node does before its doors open.
-pub(crate) type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
+pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
 
 /// Runs a node from its data directory to its end. When this returns, nothing of it runs or listens any more.
-pub(crate) async fn run_life(
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run_life(
     config: GatewayConfig,
     stop: CancellationToken,
     seams: Seams,
@@ -156,7 +147,15 @@ pub(crate) async fn run_life(
         let node = node.clone();
         doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
     }
-    let front = start_front(&config, exports).await?;
+    let front = match start_front(&config, exports).await {
+        Ok(front) => front,
+        Err(error) => {
+            stop.cancel();
+            node.close().await;
+            doors.shutdown().await;
+            return Err(error);
+        }
+    };
     tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
     let failed = first_failure(&stop, doors.join_next()).await;
     stop.cancel();
@@ -182,7 +181,7 @@ async fn first_failure(
     match ended? {
         // Doors end with a stop as well, and that stop may come between the two looks above: no failure of theirs.
         Ok((_, Ok(()))) if stop.is_cancelled() => None,
-        Ok((what, Ok(()))) => Some(RunError::Ended { what, reason: "for no reason".to_string() }),
+        Ok((what, Ok(()))) => Some(RunError::Ended { what, reason: "exited unexpectedly".to_string() }),
         Ok((what, Err(reason))) => Some(RunError::Ended { what, reason }),
         Err(e) => Some(RunError::Ended { what: "a door", reason: e.to_string() }),
     }
@@ -342,7 +341,7 @@ mod tests {
         let stop = CancellationToken::new();
         let said = |failed: Option<RunError>| failed.map(|e| e.to_string()).unwrap_or_default();
         let failed = first_failure(&stop, ends(("admin door", Ok(())))).await;
-        assert_eq!(said(failed), "admin door ended: for no reason");
+        assert_eq!(said(failed), "admin door ended: exited unexpectedly");
         let failed = first_failure(&stop, ends(("peer door", Err("no descriptors".into())))).await;
         assert_eq!(said(failed), "peer door ended: no descriptors");
         let dies = tokio::spawn(async { panic!("on purpose") });

@@ -13,7 +13,7 @@ use crate::command::{
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_tls::{Dialer, Role, TlsFiles};
 use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
 use std::net::SocketAddr;
@@ -310,7 +310,7 @@ pub struct GatewayRunArgs {
     /// Metrics and health
     #[arg(long, value_name = "IP:PORT")]
     pub http_listen: Option<SocketAddr>,
-    /// Allow exports without a token: for trying out
+    /// Allow exports of volumes and of snapshots without a token: for trying out
     #[arg(long)]
     pub plain_exports: bool,
     /// Round trip between the farthest gateways in milliseconds

@@ -13,8 +13,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     let name = config.name.clone();
     let stop = CancellationToken::new();
-    let running = holdfast_gateway::run_until(config, stop.clone());
-    tokio::pin!(running);
+    let run = if config.pair.name.is_some() { holdfast_pair::run_until } else { holdfast_gateway::run_until };
+    let mut running = run(config, stop.clone());
     let failed = |error: holdfast_gateway::RunError| CliError::failed(format!("gateway {name}")).because(&error);
     tokio::select! {
         ended = &mut running => return ended.map_err(failed),

@@ -41,7 +41,7 @@ pub struct Session {
     /// Which of the device's connections, below [`SLOTS_PER_VOLUME_MAX`].
     pub slot: u8,
     /// Grows by each reconnect of the slot: a newer one closes the older before its first request is read.
-    pub generation: u64,
+    pub incarnation: u64,
 }
 
 /// An export name could not be read.
@@ -111,7 +111,7 @@ fn decimal(text: &str) -> Option<u64> {
 impl Session {
     fn from_query(query: &str) -> Result<Self, ExportNameError> {
         let bad = |found| ExportNameError::Session { found };
-        let (mut token, mut slot, mut generation) = (None, None, None);
+        let (mut token, mut slot, mut incarnation) = (None, None, None);
         for pair in query.split('&') {
             let (key, value) = pair.split_once('=').ok_or(bad("a part without '='"))?;
             let known = match key {
@@ -123,7 +123,7 @@ impl Session {
                     let value = decimal(value).and_then(|n| u8::try_from(n).ok()).filter(|n| *n < SLOTS_PER_VOLUME_MAX);
                     slot.replace(value.ok_or(bad("a connection slot out of range"))?).is_none()
                 }
-                "gen" => generation.replace(decimal(value).ok_or(bad("a malformed generation"))?).is_none(),
+                "gen" => incarnation.replace(decimal(value).ok_or(bad("a malformed gen="))?).is_none(),
                 _ => return Err(bad("an unknown key")),
             };
             if !known {
@@ -133,7 +133,7 @@ impl Session {
         Ok(Session {
             token: token.ok_or(bad("no token"))?,
             slot: slot.ok_or(bad("no connection slot"))?,
-            generation: generation.ok_or(bad("no generation"))?,
+            incarnation: incarnation.ok_or(bad("no gen="))?,
         })
     }
 }
@@ -164,7 +164,7 @@ impl ExportName {
                 self.volume,
                 session.token.to_text(),
                 session.slot,
-                session.generation
+                session.incarnation
             ),
         }
     }
@@ -176,7 +176,7 @@ impl fmt::Display for ExportName {
         f.write_str(&self.path())?;
         match &self.session {
             None => Ok(()),
-            Some(session) => write!(f, " (conn {}, gen {})", session.slot, session.generation),
+            Some(session) => write!(f, " (conn {}, gen {})", session.slot, session.incarnation),
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let token = Token(0xfeed);
         let text = format!("tank/vol1?token={}&conn=3&gen=17", token.to_text());
         let leased: ExportName = text.parse().unwrap();
-        assert_eq!(leased.session, Some(Session { token, slot: 3, generation: 17 }));
+        assert_eq!(leased.session, Some(Session { token, slot: 3, incarnation: 17 }));
         assert_eq!(leased.to_wire(), text);
         assert!(!leased.to_string().contains("feed"), "a log line must not show the token");
         let reordered = format!("tank/vol1?gen=17&conn=3&token={}", token.to_text());
@@ -251,8 +251,8 @@ mod tests {
         }
 
         #[test]
-        fn round_trip(token: u128, slot in 0..SLOTS_PER_VOLUME_MAX, generation: u64) {
-            let session = Some(Session { token: Token(token), slot, generation });
+        fn round_trip(token: u128, slot in 0..SLOTS_PER_VOLUME_MAX, incarnation: u64) {
+            let session = Some(Session { token: Token(token), slot, incarnation });
             let name =
                 ExportName { set: Name::new("s").unwrap(), volume: Name::new("v").unwrap(), snapshot: None, session };
             prop_assert_eq!(name.to_wire().parse::<ExportName>(), Ok(name));

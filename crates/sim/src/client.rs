@@ -7,11 +7,11 @@ use crate::host::{Process, lock};
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, VOLUMES};
 use crate::rng::Rng;
 use bytes::Bytes;
-use holdfast_gateway::front::device::{ConnInfo, Device, Exports, Peer};
-use holdfast_gateway::set::device::NodeExports;
-use holdfast_gateway::set::server::SetError;
+use holdfast_front::device::{ConnInfo, Device, Exports, Peer};
 use holdfast_nbd::server::ReadPart;
 use holdfast_nbd::{ExportName, Session};
+use holdfast_set::device::NodeExports;
+use holdfast_set::server::SetError;
 use holdfast_types::{Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -193,7 +193,7 @@ impl Client {
                 let exports = NodeExports { cluster, sets, plain_exports: false, open_snapshots: false };
                 let (mut devices, mut closed) = (Vec::new(), Vec::new());
                 for volume in VOLUME_NAMES {
-                    let session = Some(Session { token: lease.token, slot: 0, generation: attempt });
+                    let session = Some(Session { token: lease.token, slot: 0, incarnation: attempt });
                     let name = ExportName { set: name_of(SET), volume: name_of(volume), snapshot: None, session };
                     let opened = exports.open(&name, ConnInfo { id: attempt, peer: Peer::Unix }).await;
                     let opened = opened.map_err(|e| Denied { stale: false, why: e.to_string() })?;

@@ -19,6 +19,7 @@ mod host;
 mod libc;
 mod members;
 mod model;
+mod modes;
 mod nemesis;
 mod net;
 mod replicas;

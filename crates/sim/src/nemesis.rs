@@ -229,24 +229,7 @@ impl Nemesis {
                 world.note(format!("{} is stopped for {ms} ms", victim + 1));
                 world.hosts[victim].stopped_until = world.now + ms * MS;
             }
-            Fault::Cut | Fault::CutOneWay => {
-                let side: Vec<bool> = match self.rng.below(3) {
-                    0 => (0..count).map(|host| host == victim).collect(),
-                    _ => (0..count).map(|_| self.rng.chance(500)).collect(),
-                };
-                let names: Vec<usize> = (0..count).filter(|host| side[*host]).map(|host| host + 1).collect();
-                world.note(format!("{fault:?}: {names:?} from the others"));
-                // The other way too, or this one alone; of a bridge some links stay.
-                let bridge = self.rng.chance(200);
-                for from in 0..count {
-                    for to in 0..count {
-                        let across = side[from] != side[to] && (fault == Fault::Cut || side[from]);
-                        let cut = across && !(bridge && self.rng.chance(300));
-                        world.net.set(from, to, Link { cut, ..world.net.get(from, to) });
-                    }
-                }
-                self.after(world, 200, 6_000, Later::Links);
-            }
+            Fault::Cut | Fault::CutOneWay => self.cut(world, victim, fault),
             Fault::Lossy => {
                 let (link, words) = Link::lossy(&mut self.rng);
                 world.note(format!("links: {words}"));
@@ -268,22 +251,7 @@ impl Nemesis {
                 // It acknowledges nothing any more; somebody notices and starts it again.
                 self.after(world, 100, 3_000, Later::Kill(victim));
             }
-            Fault::StoreFaults => {
-                let rate = self.rng.pick(&[20, 150, 400]);
-                let faults = Faults {
-                    fail_before: rate,
-                    fail_after: rate,
-                    slow: rate,
-                    slow_by: std::time::Duration::from_millis(self.rng.pick(&[50, 800, 3_000])),
-                    truncate: rate / 4,
-                    missing_once: rate / 4,
-                    stale_list: rate,
-                    ..Faults::default()
-                };
-                world.note(format!("store: {rate} of 1000 fail, and as many lose their answer"));
-                world.spoil_stores(&faults);
-                self.after(world, 500, 8_000, Later::Store);
-            }
+            Fault::StoreFaults => self.spoil_stores(world),
             Fault::StoreDown => {
                 world.note("store: down");
                 world.spoil_stores(&Faults { down: true, ..Faults::default() });
@@ -310,6 +278,45 @@ impl Nemesis {
             }
         }
         Ok(())
+    }
+
+    /// Cuts links between two sides, in both directions or in one.
+    fn cut(&mut self, world: &mut World, victim: usize, fault: Fault) {
+        let count = world.hosts.len();
+        let side: Vec<bool> = match self.rng.below(3) {
+            0 => (0..count).map(|host| host == victim).collect(),
+            _ => (0..count).map(|_| self.rng.chance(500)).collect(),
+        };
+        let names: Vec<usize> = (0..count).filter(|host| side[*host]).map(|host| host + 1).collect();
+        world.note(format!("{fault:?}: {names:?} from the others"));
+        // The other way too, or this one alone; of a bridge some links stay.
+        let bridge = self.rng.chance(200);
+        for from in 0..count {
+            for to in 0..count {
+                let across = side[from] != side[to] && (fault == Fault::Cut || side[from]);
+                let cut = across && !(bridge && self.rng.chance(300));
+                world.net.set(from, to, Link { cut, ..world.net.get(from, to) });
+            }
+        }
+        self.after(world, 200, 6_000, Later::Links);
+    }
+
+    /// Stores fail, are slow, lose answers and show stale lists for a while.
+    fn spoil_stores(&mut self, world: &mut World) {
+        let rate = self.rng.pick(&[20, 150, 400]);
+        let faults = Faults {
+            fail_before: rate,
+            fail_after: rate,
+            slow: rate,
+            slow_by: std::time::Duration::from_millis(self.rng.pick(&[50, 800, 3_000])),
+            truncate: rate / 4,
+            missing_once: rate / 4,
+            stale_list: rate,
+            ..Faults::default()
+        };
+        world.note(format!("store: {rate} of 1000 fail, and as many lose their answer"));
+        world.spoil_stores(&faults);
+        self.after(world, 500, 8_000, Later::Store);
     }
 
     /// Somebody sets the clock on the wall of one machine, or of all.

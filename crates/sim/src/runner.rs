@@ -1,6 +1,7 @@
 //! One seed in this process; many seeds, a process each, so that no run leaves anything behind for the next.
 
 use crate::broken::Broken;
+use crate::modes::Modes;
 use crate::scenes::Scene;
 use crate::stats::Sum;
 use crate::world::World;
@@ -15,36 +16,6 @@ use std::time::{Duration, Instant};
 
 /// A process that is not done by then hangs: that, too, is a failure. Seconds of the real clock.
 const SEED_LIMIT: Duration = Duration::from_secs(600);
-
-/// What is not in every run: a seed's course is another with each of them.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub struct Modes {
-    /// The set has several stores, whatever the seed says
-    #[arg(long)]
-    pub several: bool,
-    /// The owners are hosts with the code of attach, over NBD and the admin doors, instead of tasks at the gateways' devices
-    #[arg(long)]
-    pub attach: bool,
-    /// Disks under the journal are full now and then
-    #[arg(long)]
-    pub full: bool,
-    /// The owners are hosts with the code of the agent and of attach, and a database: nobody else says who has the set
-    #[arg(long, conflicts_with = "attach")]
-    pub agents: bool,
-}
-
-impl Modes {
-    /// As on the command line, each with a blank before it.
-    fn words(self) -> String {
-        let words = [
-            (self.several, " --several"),
-            (self.attach, " --attach"),
-            (self.full, " --full"),
-            (self.agents, " --agents"),
-        ];
-        words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
-    }
-}
 
 /// One seed.
 #[derive(Clone, Debug, clap::Args)]

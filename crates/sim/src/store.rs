@@ -9,6 +9,7 @@ use holdfast_store::{
     StoreError, Stores, Version,
 };
 use holdfast_types::Placement;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +18,6 @@ use tokio::sync::oneshot;
 
 use crate::broken::Broken;
 use crate::rng::Rng;
-use crate::store_migration::place_of;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
 
@@ -346,8 +346,8 @@ impl ObjectStore for Amiss {
         self.quorum.swap(key, expected, body)
     }
 
-    fn several(&self) -> Option<Arc<Quorum>> {
-        (self.broken != Broken::NoRepair).then(|| self.quorum.clone())
+    fn concrete(&self) -> Option<Box<dyn Any>> {
+        (self.broken != Broken::NoRepair).then(|| Box::new(self.quorum.clone()) as Box<dyn Any>)
     }
 }
 
@@ -388,4 +388,10 @@ impl ObjectStore for Way {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         self.0.swap(key, expected, body)
     }
+}
+
+/// The store that a URL of ours names.
+pub fn place_of(url: &str) -> usize {
+    let digits = url.rsplit("store").next().unwrap_or_default();
+    digits.parse::<usize>().map_or(0, |at| at.saturating_sub(1))
 }

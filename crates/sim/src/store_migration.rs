@@ -9,14 +9,14 @@
 use crate::client::SET;
 use crate::host::name;
 use crate::rng::Rng;
-use crate::store::Late;
+use crate::store::{Late, place_of};
 use crate::stores::{Slot, slot_of};
 use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use holdfast_api::v1::{self, admin_server::Admin as _};
 use holdfast_gateway::admin::AdminDoor;
-use holdfast_gateway::set::mapping::SetKey;
+use holdfast_set::mapping::SetKey;
 use holdfast_store::{Stores, keys};
 use holdfast_types::{GroupId, Placement, PlacementPhase};
 
@@ -50,12 +50,6 @@ fn found(value: Bytes) -> Result<Found> {
     let to = String::from_utf8(rest.get(5..5 + to_bytes).context(short)?.to_vec())?;
     let head_end = value.len().checked_sub(32).context(short)?;
     Ok(Found::Moved(to, (has == 1).then(|| value.slice(9 + to_bytes..head_end))))
-}
-
-/// The store that a URL of ours names.
-pub fn place_of(url: &str) -> usize {
-    let digits = url.rsplit("store").next().unwrap_or_default();
-    digits.parse::<usize>().map_or(0, |at| at.saturating_sub(1))
 }
 
 fn places(list: &Stores) -> Vec<usize> {

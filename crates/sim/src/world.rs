@@ -9,11 +9,11 @@ use crate::host::{self, Clock, Host, lock};
 use crate::libc;
 use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
+use crate::modes::Modes;
 use crate::nemesis::Nemesis;
 use crate::net::Net;
 use crate::replicas::Replicas;
 use crate::rng::Rng;
-use crate::runner::Modes;
 use crate::snapshots::Keeper;
 use crate::stats::Stats;
 use crate::stores::Depot;
@@ -21,7 +21,7 @@ use anyhow::{Result, anyhow, bail};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::node::Node;
-use holdfast_gateway::set::server::SetServer;
+use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, MemberId, Name};
 use std::cell::OnceCell;
 use std::future::Future;
@@ -397,7 +397,7 @@ impl World {
             members,
             request_id: holdfast_api::hex128(1000),
         };
-        self.anywhere("the cluster", init, |door, request| async move { door.init_cluster(request).await })?;
+        self.anywhere("the cluster", init, |door, request| async move { Admin::init_cluster(&door, request).await })?;
         let create = v1::CreateSetRequest {
             name: SET.into(),
             // Looked at and made, not used: the gateways' way to the store is the simulated one.

@@ -5,16 +5,13 @@
 //! is made of alone, so that one history can be crashed in many ways.
 
 use holdfast_journal::{AlignedBuf, Disk, DiskFile};
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The unit in which a disk tears a write, in bytes.
 pub const SECTOR_BYTES: usize = 512;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A write that no sync has covered.
 #[derive(Clone, Debug)]
@@ -103,7 +100,7 @@ impl SimDisk {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+        self.inner.locked()
     }
 
     /// From now on syncs do nothing and say that they did. Shows that a test would notice a missing sync.
@@ -175,14 +172,18 @@ impl SimDisk {
     /// Bytes that no sync has covered, over all files: how far [`Survives::Prefix`] reaches.
     pub fn unsynced_bytes(&self) -> usize {
         let inner = self.inner();
-        inner.names.values().map(|file| lock(file).pending.iter().map(|write| write.bytes.len()).sum::<usize>()).sum()
+        inner
+            .names
+            .values()
+            .map(|file| file.locked().pending.iter().map(|write| write.bytes.len()).sum::<usize>())
+            .sum()
     }
 
     /// The writes that no sync has covered, with their files' names, in the order in which [`Survives::Prefix`] reaches them.
     pub fn unsynced(&self) -> Vec<(String, Vec<u8>)> {
         let inner = self.inner();
         let writes = |(name, file): (&String, &Shared)| {
-            lock(file).pending.iter().map(|write| (name.clone(), write.bytes.clone())).collect::<Vec<_>>()
+            file.locked().pending.iter().map(|write| (name.clone(), write.bytes.clone())).collect::<Vec<_>>()
         };
         inner.names.iter().flat_map(writes).collect()
     }
@@ -190,14 +191,14 @@ impl SimDisk {
     /// Contents of a file as reads see them.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let file = self.inner().names.get(name).cloned()?;
-        let seen = lock(&file).seen.clone();
+        let seen = file.locked().seen.clone();
         Some(seen)
     }
 
     /// Changes bytes of a file durably, behind the journal's back: bit rot.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut [u8])) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
-        let mut contents = lock(&file);
+        let mut contents = file.locked();
         change(&mut contents.seen);
         contents.durable = contents.seen.clone();
         contents.pending.clear();
@@ -206,7 +207,7 @@ impl SimDisk {
     /// Takes the end of a file away, from byte `bytes` on, durably and behind the journal's back.
     pub fn shorten(&self, name: &str, bytes: usize) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
-        let mut contents = lock(&file);
+        let mut contents = file.locked();
         contents.seen.truncate(bytes);
         contents.durable = contents.seen.clone();
         contents.pending.clear();
@@ -215,7 +216,7 @@ impl SimDisk {
     /// Makes the block at `offset` of a file unreadable.
     pub fn make_unreadable(&self, name: &str, offset: u64) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
-        lock(&file).unreadable.push(offset);
+        file.locked().unreadable.push(offset);
     }
 
     /// The disk that a node finds after a crash now. Names that were not synced survive when any byte does, except with
@@ -243,7 +244,7 @@ impl SimDisk {
                     Survives::Each(choose) => names.contains_key(name) || choose(),
                 };
             if let Some(file) = if newer { now } else { durable } {
-                names.entry(name.clone()).or_insert_with(|| lock(file).clone());
+                names.entry(name.clone()).or_insert_with(|| file.locked().clone());
             }
         }
         for contents in names.values_mut() {
@@ -349,7 +350,7 @@ impl Disk for SimDisk {
 
 impl DiskFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let left = &mut lock(&self.disk).switches.reads_left;
+        let left = &mut self.disk.locked().switches.reads_left;
         match left {
             Some(0) => {
                 *left = None;
@@ -358,7 +359,7 @@ impl DiskFile for SimFile {
             Some(count) => *count -= 1,
             None => {}
         }
-        let contents = lock(&self.contents);
+        let contents = self.contents.locked();
         let range = offset as usize..offset as usize + buf.len();
         if contents.unreadable.iter().any(|block| range.contains(&(*block as usize))) {
             return Err(error(io::ErrorKind::Other, "unreadable block"));
@@ -369,7 +370,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
-        let mut disk = lock(&self.disk);
+        let mut disk = self.disk.locked();
         disk.switches.step()?;
         disk.switches.writes += 1;
         match &mut disk.switches.writes_left {
@@ -381,7 +382,7 @@ impl DiskFile for SimFile {
             None => {}
         }
         drop(disk);
-        let mut contents = lock(&self.contents);
+        let mut contents = self.contents.locked();
         let offset = offset as usize;
         let Some(seen) = contents.seen.get_mut(offset..offset + data.len()) else {
             return Err(error(io::ErrorKind::InvalidInput, "write beyond the end of a file"));
@@ -392,7 +393,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut disk = lock(&self.disk);
+        let mut disk = self.disk.locked();
         disk.switches.step()?;
         disk.switches.syncs += 1;
         if disk.switches.ignore_syncs {
@@ -404,7 +405,7 @@ impl DiskFile for SimFile {
             left => left.map(|left| left - 1),
         };
         drop(disk);
-        let mut contents = lock(&self.contents);
+        let mut contents = self.contents.locked();
         let pending = std::mem::take(&mut contents.pending);
         if failed {
             // The pages are clean now and hold what never reached the disk: `seen` keeps it, `durable` never gets it.
@@ -417,7 +418,7 @@ impl DiskFile for SimFile {
     }
 
     fn bytes(&self) -> u64 {
-        lock(&self.contents).seen.len() as u64
+        self.contents.locked().seen.len() as u64
     }
 }
 

@@ -1,9 +1,10 @@
 //! Tests that have nothing to ask on this machine say so: cargo counts them as passed, `cargo xtask test` does not.
 
+use holdfast_types::sync::LockExt;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Where `cargo xtask test` wants to read of them: a file, a line for each.
 const NOTED_IN: &str = "HOLDFAST_TEST_SKIPPED";
@@ -43,7 +44,7 @@ pub fn missing(what: &str) {
 }
 
 fn note(path: &Path, noted: &Mutex<BTreeSet<String>>, name: &str, why: &str) {
-    let first = noted.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_string());
+    let first = noted.locked().insert(name.to_string());
     if !first && name != NO_TEST {
         return;
     }

@@ -7,7 +7,7 @@ use holdfast_types::{
     Epoch, Lba, LogId, LogIndex, MemberId, Name, Owner, RequestId, Sectors, Token, VolumeId, WriteSeq,
 };
 use holdfast_volume::entry::{EntryBuilder, OpKind, decode, encode_control};
-use holdfast_volume::index::{Generation, JournalRef, Source};
+use holdfast_volume::index::{JournalRef, Memtable, Source};
 use holdfast_volume::machine::SetMachine;
 use std::time::{Duration, Instant};
 
@@ -112,29 +112,28 @@ fn journal(index: u64) -> Source {
     Source::Journal(JournalRef { index: LogIndex(index), header_offset: 32, op_sectors: 16, skip: 0 })
 }
 
-fn generation(what: &str, extents: u64, mut place: impl FnMut(u64) -> u64) -> Generation {
+fn memtable(what: &str, extents: u64, mut place: impl FnMut(u64) -> u64) -> Memtable {
     let before = resident_bytes();
     let start = Instant::now();
-    let mut generation = Generation::new();
+    let mut memtable = Memtable::new();
     for n in 0..extents {
-        generation.insert(VolumeId(1), Lba(place(n)), Sectors(16), journal(n + 1));
+        memtable.insert(VolumeId(1), Lba(place(n)), Sectors(16), journal(n + 1));
     }
     let time = start.elapsed();
     let grown = resident_bytes().saturating_sub(before);
     println!(
         "{what:<52} {:>8.0} ns/insert, {:.1} resident bytes per extent",
         time.as_nanos() as f64 / extents as f64,
-        grown as f64 / generation.extents() as f64
+        grown as f64 / memtable.extents() as f64
     );
-    generation
+    memtable
 }
 
 fn main() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let million = 1_000_000;
-    let older =
-        generation("1M extents of 8 KiB, random over 10 TiB", million, |_| dice.below(VOLUME_SECTORS / 16) * 16);
-    let newer = generation("1M extents of 8 KiB, ascending", million, |n| n * 16);
+    let older = memtable("1M extents of 8 KiB, random over 10 TiB", million, |_| dice.below(VOLUME_SECTORS / 16) * 16);
+    let newer = memtable("1M extents of 8 KiB, ascending", million, |n| n * 16);
     let start = Instant::now();
     let mut merged = newer.clone();
     println!("clone of 1M extents: {:?}", start.elapsed());

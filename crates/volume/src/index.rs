@@ -1,9 +1,9 @@
 //! Journal index: which part of the log holds the newest data of each sector, as far as the map in the store does not say.
 //!
 //! ```text
-//!   lookup:   active generation  ->  sealed generation  ->  map (or zeroes, where no checkpoint exists yet)
+//!   lookup:   active memtable  ->  sealed memtable  ->  map (or zeroes, where no checkpoint exists yet)
 //! ```
-//! A [`Generation`] is a sorted list of extents per volume. It holds places, never data.
+//! A [`Memtable`] is a sorted list of extents per volume. It holds places, never data.
 //!
 //! I1  Extents of one volume do not overlap, and none is empty.
 //! I2  What was inserted last is what a lookup finds: newest wins, sector by sector.
@@ -204,15 +204,15 @@ type Extents = BTreeMap<u64, Extent>;
 
 /// The writes between two checkpoints as a map from sectors to places in the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Generation {
+pub struct Memtable {
     volumes: BTreeMap<VolumeId, Extents>,
     extents: usize,
     data_sectors: u64,
     first_index: Option<LogIndex>,
 }
 
-impl Generation {
-    /// A generation that knows nothing.
+impl Memtable {
+    /// A memtable that knows nothing.
     pub fn new() -> Self {
         Self::default()
     }
@@ -241,12 +241,12 @@ impl Generation {
         self.data_sectors = self.data_sectors + tally.data_added - tally.data_gone;
     }
 
-    /// The pieces of a range in order, tiling it exactly; [`Source::Map`] where this generation knows nothing.
+    /// The pieces of a range in order, tiling it exactly; [`Source::Map`] where this memtable knows nothing.
     pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
         self.pieces(volume, lba, sectors).collect()
     }
 
-    /// [`Generation::lookup`] one piece at a time.
+    /// [`Memtable::lookup`] one piece at a time.
     pub fn pieces(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Pieces<'_> {
         let (start, end) = (lba.0, lba.0.saturating_add(sectors.0));
         let mut known = None;
@@ -276,9 +276,9 @@ impl Generation {
         self.volumes.keys().copied()
     }
 
-    /// Lays this generation over `older`: afterwards it knows everything that either knew, and wins where both did.
+    /// Lays this memtable over `older`: afterwards it knows everything that either knew, and wins where both did.
     /// Costs O(extents of both), in one pass.
-    pub fn merge_under(&mut self, older: &Generation) {
+    pub fn merge_under(&mut self, older: &Memtable) {
         self.extents += older.extents;
         self.data_sectors += older.data_sectors;
         for (volume, below) in &older.volumes {

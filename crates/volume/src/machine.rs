@@ -1,25 +1,25 @@
-//! The state machine of one volume set: what a committed log entry does at every replica alike.
+//! The state machine of one volume set: applies committed log entries, with the same result at every replica.
 //!
 //! ```text
 //!   entries:     .. | X0+1 ..  sealed  .. X | X+1 ..  active .. applied |        index grows ->
 //!                   ^ map in the store      ^ last CheckpointBegin
 //! ```
-//! It joins the replicated decisions ([`SetState`], small) with the derived journal index (large, bounded by the caller, who reads
-//! [`SetMachine::extents`] and [`SetMachine::data_bytes`], checkpoints and slows writers down).
+//! It combines the replicated state ([`SetState`], small) with the derived journal index (large). The caller limits the index: it reads
+//! [`SetMachine::extents`] and [`SetMachine::data_bytes`], makes checkpoints and slows writers down.
 //!
 //! M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
 //! M2  An op that is out of its volume's bounds has no effect at all (R5), and the entry's answer names it; the ops beside it, which other clients
 //!     wait for, are applied. Such an op was on its way while its volume was shrunk or deleted (ADR 0022).
 //! M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
 //! M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
-//! M5  Apply reads nothing but the entry: no clock, no chance, no I/O.
-//! M6  A rollback's entry leaves nothing of what was written before it: neither the active generation, nor what was sealed for a checkpoint
+//! M5  Apply reads nothing but the entry: no clock, no randomness, no I/O.
+//! M6  A rollback's entry leaves nothing of what was written before it: neither the active memtable, nor what was sealed for a checkpoint
 //!     that has not ended, nor the copy of the state that its end would take. Lookups go to the snapshot's root from there on.
 //! M7  What a shrink or a deletion discards reads as zeroes from its entry on, up to the end of the largest volume there can be: the next
 //!     checkpoint's map knows nothing of it, and a volume that grows again shows none of it.
 
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
-use crate::index::{Generation, JournalRef, Piece, Source, push_piece};
+use crate::index::{JournalRef, Memtable, Piece, Source, push_piece};
 use bytes::Bytes;
 use holdfast_control::set::{Admit, RootRef, SetAnswer, SetCommand, SetRefusal, SetState};
 use holdfast_types::limits::VOLUME_SECTORS_MAX;
@@ -30,10 +30,10 @@ use std::sync::Arc;
 mod snapshot;
 pub use snapshot::{SNAPSHOT_BYTES_MAX, SnapshotError};
 
-/// Shrinks that are remembered for those who have devices of the volumes: far more than a person asks for between two renewals of a lease.
+/// Remembered shrinks, for hosts with devices of the volumes: far more than anybody requests between two renewals of a lease.
 const CUTS_REMEMBERED: usize = 64;
 
-/// What applying an entry meant for this node, beyond the answer to whoever proposed it.
+/// Effect of an applied entry on this node, besides the answer to the proposer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A new epoch was granted; `gateway` may serve it.
@@ -43,15 +43,15 @@ pub enum Event {
         /// The gateway that it was granted to.
         gateway: MemberId,
     },
-    /// The lease was given up; nobody may write.
+    /// The lease was released; nobody may write.
     Released,
-    /// A volume was created, deleted, or is otherwise than before.
+    /// A volume was created, changed or deleted.
     VolumesChanged,
-    /// Snapshots or retired objects are others than before.
+    /// Snapshots or retired objects have changed.
     SpaceChanged,
-    /// The set is what one of its snapshots shows; nobody holds it.
+    /// The set was rolled back to a snapshot; nobody holds its lease.
     RolledBack,
-    /// The active generation was sealed: [`SetMachine::sealed`] waits to be uploaded.
+    /// The active memtable was sealed: [`SetMachine::sealed`] waits to be uploaded.
     CheckpointBegun {
         /// The checkpoint will cover the log up to here.
         at: LogId,
@@ -63,15 +63,15 @@ pub enum Event {
     },
 }
 
-/// What applying an entry gave.
+/// Result of applying an entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     /// For the proposer.
     pub answer: SetAnswer,
     /// For this node.
     pub event: Option<Event>,
-    /// What a finished checkpoint no longer needs. To free a million extents takes milliseconds: drop it where nobody waits.
-    pub retired: Option<Arc<Generation>>,
+    /// The memtable of a finished checkpoint. Freeing a million extents takes milliseconds: drop it where nobody waits.
+    pub retired: Option<Arc<Memtable>>,
 }
 
 /// A range is not one of the volume that it is asked of.
@@ -113,8 +113,8 @@ pub struct Cut {
 #[derive(Debug)]
 pub struct SetMachine {
     state: SetState,
-    active: Generation,
-    sealed: Option<(LogId, Arc<Generation>)>,
+    active: Memtable,
+    sealed: Option<(LogId, Arc<Memtable>)>,
     /// The state as of the last begin, until its end makes a snapshot of it.
     copy: Option<(LogId, SetState)>,
     snapshot: Option<(LogId, SetState)>,
@@ -131,7 +131,7 @@ impl SetMachine {
     pub fn new(state: SetState) -> Self {
         Self {
             state,
-            active: Generation::new(),
+            active: Memtable::new(),
             sealed: None,
             copy: None,
             snapshot: None,
@@ -285,7 +285,7 @@ impl SetMachine {
             SetAnswer::CheckpointEnded => match command {
                 SetCommand::CheckpointEnd { begin, root, .. } => {
                     self.keep_snapshot(*begin, *root);
-                    retired = self.sealed.take().map(|(_, generation)| generation);
+                    retired = self.sealed.take().map(|(_, memtable)| memtable);
                     Some(Event::Checkpointed { upto: *begin })
                 }
                 _ => None,
@@ -297,25 +297,25 @@ impl SetMachine {
 
     /// Bytes of data that no checkpoint has brought to the store: what is being uploaded, and what came since.
     pub fn backlog_bytes(&self) -> u64 {
-        self.data_bytes + self.sealed.as_ref().map_or(0, |(_, generation)| generation.data_bytes())
+        self.data_bytes + self.sealed.as_ref().map_or(0, |(_, memtable)| memtable.data_bytes())
     }
 
     /// Seals what was written up to `at`, together with what an earlier begin sealed and no end has covered.
     fn seal(&mut self, at: LogId) {
-        let mut generation = std::mem::take(&mut self.active);
+        let mut memtable = std::mem::take(&mut self.active);
         if let Some((_, older)) = self.sealed.take() {
-            generation.merge_under(&older);
+            memtable.merge_under(&older);
         }
-        self.sealed = Some((at, Arc::new(generation)));
+        self.sealed = Some((at, Arc::new(memtable)));
         self.copy = Some((at, self.state.clone()));
         self.data_bytes = 0;
     }
 
     /// M6. The bytes in the log stay counted: the next checkpoint lets go of them.
-    fn forget_unsaved(&mut self) -> Option<Arc<Generation>> {
-        self.active = Generation::new();
+    fn forget_unsaved(&mut self) -> Option<Arc<Memtable>> {
+        self.active = Memtable::new();
         self.copy = None;
-        self.sealed.take().map(|(_, generation)| generation)
+        self.sealed.take().map(|(_, memtable)| memtable)
     }
 
     /// F(copy, root) is the snapshot from now on.
@@ -388,7 +388,7 @@ impl SetMachine {
 
     /// What waits to be uploaded: everything up to the log id that the checkpoint in the store does not hold.
     /// `None` without an unfinished checkpoint, also after a replay that began at that checkpoint's own snapshot.
-    pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
+    pub fn sealed(&self) -> Option<(LogId, Arc<Memtable>)> {
         self.sealed.clone()
     }
 

@@ -1,13 +1,13 @@
-//! What goes to the store next: a sealed generation cut into extents.
+//! Cuts a sealed memtable into extents for the next upload.
 //!
-//! P1  Every sector that the generation has in the journal is in exactly one planned extent; every zeroed sector is in exactly
+//! P1  Every sector that the memtable has in the journal is in exactly one planned extent; every zeroed sector is in exactly
 //!     one unmapping; nothing else is in either (R4: a root at X must hold what was there at X, neither less nor more).
 //! P2  Extents come sorted by volume and place, and do not overlap.
-//! P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page either. Neighbouring pieces are
-//!     merged up to there. Fixed cuts rather than as long as possible: blocks that are written again in another
-//!     grouping then displace whole extents of earlier segments, instead of leaving slivers of them alive.
+//! P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page. Adjacent pieces are merged up to that
+//!     limit. The limits are fixed, so blocks that are overwritten in another grouping replace whole extents of earlier segments and do
+//!     not leave small parts of them in use.
 
-use crate::index::{Generation, JournalRef, Piece, Source};
+use crate::index::{JournalRef, Memtable, Piece, Source};
 use crate::segment::EXTENT_SECTORS_MAX;
 use holdfast_types::{Lba, SECTOR_BYTES, Sectors, VolumeId};
 
@@ -40,24 +40,24 @@ pub struct Unmap {
     pub sectors: Sectors,
 }
 
-/// The extents to seal, in order (P2). Takes no memory in proportion to the generation.
-pub fn plan(generation: &Generation) -> impl Iterator<Item = PlannedExtent> + '_ {
-    Planner { pieces: generation.iter(), rest: None }
+/// The extents to seal, in order (P2). Memory use does not depend on the memtable's size.
+pub fn plan(memtable: &Memtable) -> impl Iterator<Item = PlannedExtent> + '_ {
+    Planner { pieces: memtable.iter(), rest: None }
 }
 
 /// The ranges to unmap, in order. Apply them before the extents or after: the two never overlap (P1).
-pub fn unmaps(generation: &Generation) -> impl Iterator<Item = Unmap> + '_ {
-    generation.iter().filter(|(_, piece)| matches!(piece.source, Source::Zero)).map(|(volume, piece)| Unmap {
+pub fn unmaps(memtable: &Memtable) -> impl Iterator<Item = Unmap> + '_ {
+    memtable.iter().filter(|(_, piece)| matches!(piece.source, Source::Zero)).map(|(volume, piece)| Unmap {
         volume,
         lba: piece.lba,
         sectors: piece.sectors,
     })
 }
 
-/// The planned extents in groups of about `bytes`: the last extent of a group may reach beyond, none is empty. What one group takes is
-/// all that a reader has to hold at once.
-pub fn batches(generation: &Generation, bytes: u64) -> impl Iterator<Item = Vec<PlannedExtent>> + '_ {
-    let mut planned = plan(generation);
+/// The planned extents in groups of about `bytes`. The last extent of a group may exceed that; no group is empty. The caller holds one
+/// group in memory at a time.
+pub fn batches(memtable: &Memtable, bytes: u64) -> impl Iterator<Item = Vec<PlannedExtent>> + '_ {
+    let mut planned = plan(memtable);
     std::iter::from_fn(move || {
         let mut batch: Vec<PlannedExtent> = Vec::new();
         let mut gathered = 0;

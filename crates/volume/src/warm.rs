@@ -4,7 +4,7 @@
 //! W2  Bounded: of one step at most so many bytes; what is beyond is left out, not put off.
 //! W3  A checkpoint also moves what nobody has touched for long. That goes into the cache only where it was in it under its old name, as at the leader.
 
-use crate::index::{Generation, Source};
+use crate::index::{Memtable, Source};
 use crate::map::Root;
 use crate::segment::TableEntry;
 use holdfast_control::set::{RootRef, StoredKind, StoredObject};
@@ -75,7 +75,7 @@ pub struct Begun {
     /// The root that it writes the next one of.
     pub over: Option<RootRef>,
     /// What was written since that root.
-    pub generation: Arc<Generation>,
+    pub memtable: Arc<Memtable>,
 }
 
 /// What a new root is compared with.
@@ -114,6 +114,6 @@ pub fn keep(begun: Option<&Begun>, last: Option<RootRef>, upto: LogId, table: &[
     let Some(begun) = begun.filter(|begun| begun.at == upto && begun.over == last) else { return Keep::All };
     let Some(first) = table.first() else { return Keep::All };
     // A segment is of the one kind or of the other, and what was written anew is not moved.
-    let mut pieces = begun.generation.pieces(first.volume, first.lba, first.place.sectors());
+    let mut pieces = begun.memtable.pieces(first.volume, first.lba, first.place.sectors());
     if pieces.any(|piece| matches!(piece.source, Source::Journal(_))) { Keep::All } else { Keep::AtHand }
 }

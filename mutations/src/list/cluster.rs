@@ -3,8 +3,8 @@
 use super::{Edit, Layer, Mutation, Test, lib};
 
 const MEMBERS: &str = "crates/control/src/members.rs";
-const WISHES: &str = "crates/control/src/members/wishes.rs";
-const STATE: &str = "crates/control/src/cluster/state.rs";
+const REQUESTS: &str = "crates/control/src/members/requests.rs";
+const BOOTS: &str = "crates/control/src/cluster/members.rs";
 const KEYS: &str = "crates/control/src/keys.rs";
 
 const WALKS: Test = lib(Layer::Property, "holdfast-control", &["members::"]);
@@ -61,7 +61,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a gateway is let go without which too few of a group would answer",
         rule: "R8",
         edits: &[Edit {
-            file: WISHES,
+            file: REQUESTS,
             old: "    if answering.len() < needed {",
             new: "    if answering.len() + 1 < needed {",
         }],
@@ -73,7 +73,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a clone of a gateway, with its disk and its boot counter, is registered as that gateway",
         rule: "R9",
         edits: &[Edit {
-            file: STATE,
+            file: BOOTS,
             old: "if boot.boot == seen.boot && boot.nonce != seen.nonce {",
             new: "if boot.boot < seen.boot && boot.nonce != seen.nonce {",
         }],
@@ -85,7 +85,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a gateway of a build that does not know the entries which the cluster writes by now is registered",
         rule: "R11",
         edits: &[Edit {
-            file: STATE,
+            file: BOOTS,
             old: "if boot.level < self.level {",
             new: "if boot.level.saturating_add(1) < self.level {",
         }],

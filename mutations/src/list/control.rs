@@ -2,7 +2,8 @@
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
-const STATE: &str = "crates/control/src/set/state.rs";
+const CHECKPOINT: &str = "crates/control/src/set/checkpoint.rs";
+const LEASE: &str = "crates/control/src/set/lease.rs";
 const GATE: &str = "crates/control/src/serve/gate.rs";
 const EXPIRY: &str = "crates/control/src/serve/expiry.rs";
 
@@ -21,7 +22,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "apply takes a write of any epoch",
         rule: "R2",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "        if current != Some(epoch) {
             return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
         }
@@ -36,7 +37,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "gap-accepted",
         bug: "apply takes a write although one before it is missing",
         rule: "R4",
-        edits: &[Edit { file: STATE, old: "if seq.0 == 0 || seq > expected {", new: "if seq.0 == 0 {" }],
+        edits: &[Edit { file: LEASE, old: "if seq.0 == 0 || seq > expected {", new: "if seq.0 == 0 {" }],
         tests: &[GRANTS, LEASES],
         smoke: false,
     },
@@ -45,7 +46,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a retried proposal is applied once more",
         rule: "R2",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "            return Admit::Duplicate;
 ",
             new: "            return Admit::Apply;
@@ -59,7 +60,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a lease is taken from an owner who renewed it after it was judged expired",
         rule: "R2",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "j.epoch == lease.epoch && j.renewed == lease.renewed",
             new: "j.epoch == lease.epoch",
         }],
@@ -71,7 +72,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a late copy of a request that was granted and ended takes the set again",
         rule: "R12",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "if self.granted_requests.contains(&request) {",
             new: "if self.granted_requests.is_empty() && request.0 == 0 {",
         }],
@@ -83,7 +84,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a token opens the set although the newer one was used",
         rule: "R2",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "                lease.previous_token = None;
 ",
             new: "",
@@ -96,7 +97,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a late release of an old epoch ends the lease of a newer one",
         rule: "R2",
         edits: &[Edit {
-            file: STATE,
+            file: LEASE,
             old: "        if lease.epoch != epoch {
             return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
         }
@@ -110,7 +111,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "old-begin-ended",
         bug: "the end of a checkpoint counts although a later one was begun",
         rule: "R4",
-        edits: &[Edit { file: STATE, old: "self.begin.filter(|latest| latest.at == begin)", new: "self.begin" }],
+        edits: &[Edit { file: CHECKPOINT, old: "self.begin.filter(|latest| latest.at == begin)", new: "self.begin" }],
         tests: &[CHECKPOINTS, STORIES],
         smoke: false,
     },
@@ -118,7 +119,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "work-of-an-older-term",
         bug: "a checkpoint's entry counts in a later term than the one that it was made in",
         rule: "R4",
-        edits: &[Edit { file: STATE, old: "if id.term == found { Ok(()) }", new: "if id.term >= found { Ok(()) }" }],
+        edits: &[Edit {
+            file: CHECKPOINT,
+            old: "if id.term == found { Ok(()) }",
+            new: "if id.term >= found { Ok(()) }",
+        }],
         tests: &[CHECKPOINTS, STORIES],
         smoke: false,
     },

@@ -121,7 +121,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: MACHINE,
-            old: "            generation.merge_under(&older);
+            old: "            memtable.merge_under(&older);
 ",
             new: "            let _ = older;
 ",

@@ -19,7 +19,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "of several stores one that was away keeps the wrapped key of a deleted set, while the objects go in the others",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/gateway/src/set/burial.rs",
+            file: "crates/set/src/tombstone.rs",
             old: "    if !within(&at, several.mend_heads(set)).await? ||",
             new: "    if !within(&at, several.mend_heads(set)).await.unwrap_or(true) && several.copies() == 0 ||",
         }],
@@ -87,7 +87,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the objects of a set that another cluster has recovered are deleted with the set of the old cluster",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/gateway/src/set/burial.rs",
+            file: "crates/set/src/tombstone.rs",
             old: "    if !stands {",
             new: "    if !stands && at.is_empty() {",
         }],
@@ -112,12 +112,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[
             Edit {
-                file: "crates/gateway/src/recovery/snapshots.rs",
+                file: "crates/set/src/recovery/snapshots.rs",
                 old: "&& missed < MISSING_TRIES => {",
                 new: "&& missed > MISSING_TRIES => {",
             },
             Edit {
-                file: "crates/gateway/src/recovery/snapshots.rs",
+                file: "crates/set/src/recovery/snapshots.rs",
                 old: "                Ok(body) if bytes == 0 || body.len() as u64 == bytes => return Ok(None),\n",
                 new: "",
             },

@@ -2,9 +2,9 @@
 
 use super::{Edit, Layer, Mutation, SIMULATION, Test, lib};
 
-const DEVICE: &str = "crates/gateway/src/set/device.rs";
-const SLOTS: &str = "crates/gateway/src/front/slots.rs";
-const HANDSHAKE: &str = "crates/gateway/src/front/handshake.rs";
+const DEVICE: &str = "crates/set/src/device.rs";
+const SLOTS: &str = "crates/front/src/slots.rs";
+const HANDSHAKE: &str = "crates/front/src/handshake.rs";
 
 const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
@@ -54,7 +54,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "after an entry whose outcome is unknown the next one is answered as written",
         rule: "R12",
         edits: &[Edit {
-            file: "crates/gateway/src/set/sequencer.rs",
+            file: "crates/set/src/sequencer.rs",
             old: "let outcome = self.failed.map_or(came, Err);",
             new: "let outcome = came;",
         }],
@@ -83,7 +83,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a segment that the store did not take is named as if it were there",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/gateway/src/set/uploader/objects.rs",
+            file: "crates/set/src/uploader/objects.rs",
             old: "                // Also what lasts until somebody acts",
             new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
                 // Also what lasts until somebody acts",
@@ -96,7 +96,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a connection is let in whatever token it shows",
         rule: "R2",
         edits: &[Edit {
-            file: "crates/gateway/src/set/server.rs",
+            file: "crates/set/src/server.rs",
             old: "self.join(|s| !s.plain && s.token == token)",
             new: "self.join(|s| !s.plain)",
         }],
@@ -247,7 +247,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a gateway whose set was recovered elsewhere answers on for ever with what it saw of the head once",
         rule: "R6",
         edits: &[Edit {
-            file: "crates/gateway/src/set/head/looks.rs",
+            file: "crates/set/src/head/freshness.rs",
             old: "        within(&self.ours, now, FRESH_FOR) ||",
             new: "        self.ours.load(Ordering::Acquire) != 0 ||",
         }],
@@ -259,7 +259,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a planned move closes connections with requests under way, as a failover does: each client has to send them again",
         rule: "R8",
         edits: &[Edit {
-            file: "crates/gateway/src/front/conn.rs",
+            file: "crates/front/src/conn.rs",
             old: "            self.leaving = None;\n            self.open = false;\n",
             new: "            return Err(End::Closed);\n",
         }],
@@ -283,7 +283,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "verify reads nothing behind the first leaf that does not open: damage there is told when somebody needs it",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/gateway/src/verify/root.rs",
+            file: "crates/set/src/verify/root.rs",
             old: "                Err(reason) => read.damaged.push((*leaf, self.leaf_damage(leaf, reason))),\n",
             new: "                Err(reason) => {
                     read.damaged.push((*leaf, self.leaf_damage(leaf, reason)));
@@ -383,7 +383,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "replies of requests that cost nothing are kept without a bound while nobody takes them",
         rule: "R8",
         edits: &[Edit {
-            file: "crates/gateway/src/front/budget.rs",
+            file: "crates/front/src/budget.rs",
             old: "self.unpaid(sent, queued) < self.unpaid_max",
             new: "self.unpaid(sent, queued) < u64::MAX",
         }],

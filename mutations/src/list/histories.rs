@@ -2,9 +2,9 @@
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
-const SPACE: &str = "crates/gateway/src/set/space.rs";
+const SPACE: &str = "crates/set/src/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
-const UPLOADER: &str = "crates/gateway/src/set/uploader.rs";
+const UPLOADER: &str = "crates/set/src/uploader.rs";
 const LISTED: &str = "crates/control/src/set/listed.rs";
 
 const HISTORIES: Test = file(
@@ -49,7 +49,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a data key is dropped although a snapshot's root needs it",
         rule: "R10",
         edits: &[Edit {
-            file: "crates/gateway/src/set/space/keys.rs",
+            file: "crates/set/src/space/keys.rs",
             old: "current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()",
             new: "current.into_iter().chain(snapshots.take(0)).chain(pins).chain(dropped).collect()",
         }],
@@ -193,7 +193,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a recovery brings a snapshot back of which objects are gone: it cannot be read, and no garbage is collected as long as it is there",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/gateway/src/recovery/snapshots.rs",
+            file: "crates/set/src/recovery/snapshots.rs",
             old: "left_out.extend(reason.map(",
             new: "left_out.extend(reason.filter(|_| false).map(",
         }],

@@ -52,7 +52,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an answer leaves although the tenure is over: the head that was looked at seconds ago is still ours",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/gateway/src/set/head/durable.rs",
+            file: "crates/set/src/head/durable.rs",
             old: "pair.may_answer().map_err(|ended| ended.to_string())",
             new: "pair.may_answer().or(Ok::<_, String>(()))",
         }],
@@ -64,7 +64,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a flush of a pair is answered before the store has what it covers, and goes with the gateway",
         rule: "R1",
         edits: &[Edit {
-            file: "crates/gateway/src/set/head/durable.rs",
+            file: "crates/set/src/head/durable.rs",
             old: "        let Some(upto) = unsaved(host) else { return };",
             new: "        let Some(upto) = unsaved(host).filter(|upto| upto.0 == 0) else { return };",
         }],
@@ -112,7 +112,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a takeover lets go of the snapshots that the head lists: the next sweep deletes what only they name",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/gateway/src/pair/takeover.rs",
+            file: "crates/pair/src/takeover.rs",
             old: "        let raised = match recovery::raise(&found, id.cluster()",
             new: "        let mut found = found;\n        found.head.links.snapshots = Default::default();\n        let raised = match recovery::raise(&found, id.cluster()",
         }],

@@ -225,7 +225,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a restart with a shorter lease forgets what was promised under the longer one",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/gateway/src/promised.rs",
+            file: "crates/gateway/src/vote_embargo.rs",
             old: "let longest = before.max(rtt_ms(own));",
             new: "let longest = rtt_ms(own);",
         }],

@@ -50,7 +50,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the pin of a clone that is being made is let go: its number was not passed yet",
         rule: "R7",
         edits: &[Edit {
-            file: PINNED,
+            file: "crates/control/src/cluster/clones.rs",
             old: "if cluster.next_set > self.clone.0 => PinStanding::Over",
             new: "if cluster.next_set >= self.clone.0 => PinStanding::Over",
         }],

@@ -4,7 +4,7 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const MOVES: &str = "crates/store/src/quorum/moves.rs";
 const QUORUM: &str = "crates/store/src/quorum/state.rs";
-const MOVER: &str = "crates/gateway/src/set/mover.rs";
+const MOVER: &str = "crates/set/src/store_migration.rs";
 const PLACEMENT: &str = "crates/types/src/placement.rs";
 
 const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tests::"]);
@@ -102,7 +102,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "what only a clone still shows of its origin is read by no scrub: damage there is found by whoever needs it",
         rule: "R9",
         edits: &[Edit {
-            file: "crates/gateway/src/set/scrub.rs",
+            file: "crates/set/src/scrub.rs",
             old: "    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()\n",
             new: "    snapshots.collect()\n",
         }],

@@ -24,7 +24,7 @@ const LEVELS: [u64; 8] = [0, 60, 70, 80, 90, 95, 97, 99];
 /// Until the journal is nearly full.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 const ENOUGH: u64 = 97;
-/// What an entry waits at 90 % by the curve of `crates/gateway/src/set/pace.rs`.
+/// What an entry waits at 90 % by the curve of `crates/set/src/pace.rs`.
 const PAUSE_AT_90: Duration = Duration::from_millis(56);
 /// For one answer, also while the journal is full.
 const PATIENCE: Duration = Duration::from_secs(120);

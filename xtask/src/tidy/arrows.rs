@@ -20,16 +20,32 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("log", &["types", "journal", "folder"]),
     ("volume", &["types", "seal", "control"]),
     ("raft", &["types", "folder", "log", "tls"]),
-    ("gateway", &["types", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "api", "tls", "etcd"]),
+    ("front", &["types", "nbd"]),
+    ("cache", &["types"]),
+    (
+        "set",
+        &[
+            "types", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls", "etcd", "front",
+            "cache",
+        ],
+    ),
+    (
+        "gateway",
+        &[
+            "types", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd", "front",
+            "cache", "set",
+        ],
+    ),
+    ("pair", &["types", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
     ("attach", &["types", "nbd", "api", "tls"]),
     ("agent", &["types", "api", "tls"]),
-    ("holdfast", &["types", "folder", "api", "tls", "agent", "attach", "gateway"]),
+    ("holdfast", &["types", "folder", "api", "tls", "agent", "attach", "set", "gateway", "pair"]),
     ("testkit", &["types", "journal"]),
     (
         "sim",
         &[
-            "types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "gateway", "attach",
-            "agent", "testkit",
+            "types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "front", "cache", "set",
+            "gateway", "attach", "agent", "testkit",
         ],
     ),
     ("chore", &[]),

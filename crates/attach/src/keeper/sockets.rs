@@ -87,7 +87,7 @@ pub(super) async fn run_lane(
     let Some(over) = shared.era(lane.generation) else { return };
     let life = async {
         let facts = shared.facts(lane.volume);
-        let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
+        let session = Some(Session { token, slot: lane.slot, incarnation: lane.generation });
         let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
         let connected = match lane::connect(&way, lane, &nbd, &name).await {
             Ok(connected) if connected.size >= facts.size => connected,

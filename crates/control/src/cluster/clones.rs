@@ -1,11 +1,10 @@
 //! Sets that hang together: clones are made under a number that was said before, and come back after what they are clones of (ADR 0028).
 
-use super::command::{ClusterAnswer, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX};
-use super::placement::longest_list;
+use super::command::{ClusterAnswer, SETS_MAX};
 use super::refusal::ClusterRefusal;
-use super::state::{ClusterState, Made, SetEntry, check_length};
-use crate::set::{CLONE_DEPTH_MAX, CloneOf, FIRST_GENERATION, GENERATION_MAX, Links};
-use holdfast_types::{GroupId, Placement, SetId};
+use super::state::{ClusterState, Made, SetEntry};
+use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links, Pin, PinStanding, SetState};
+use holdfast_types::{GroupId, Placement, RequestId, SetId};
 
 impl ClusterState {
     /// How many origins there are below the set: 0 for one that is no clone.
@@ -42,59 +41,33 @@ impl ClusterState {
         self.links.insert(set, links);
         Ok(answer)
     }
+}
 
-    /// A set comes back from its store.
-    pub(super) fn restore_set(
-        &mut self,
-        set: SetId,
-        entry: SetEntry,
-        links: &Links,
-    ) -> Result<ClusterAnswer, ClusterRefusal> {
-        if let Some(present) = self.sets.get(&set) {
-            // An earlier copy of this request, or an earlier run of the same recovery (R12).
-            let same = present.generation == entry.generation && present.name == entry.name;
-            let taken = ClusterRefusal::SetIdTaken { set, found: Some(present.name.clone()) };
-            return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
+impl Pin {
+    /// S14. `cluster` may lag: set numbers are given in order, each once, so what it says of a number that is passed stays true.
+    pub fn standing(&self, cluster: &ClusterState, origin: SetId, request: RequestId) -> PinStanding {
+        let made = cluster.links.get(&self.clone).and_then(|links| links.clone_of.as_ref());
+        // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.
+        let ours = (cluster.sets.contains_key(&self.clone) || cluster.is_going(self.clone))
+            && made.is_some_and(|of| of.origin == origin && of.request == request);
+        match (ours, self.is_inherited()) {
+            (true, true) => PinStanding::Confirm,
+            // A clone that a recovery has not brought back yet: its objects stay.
+            (true, false) | (false, true) => PinStanding::Needed,
+            (false, false) if cluster.next_set > self.clone.0 => PinStanding::Over,
+            (false, false) => PinStanding::Needed,
         }
-        self.origin_is_there(set, &entry, links)?;
-        // C1: a number below the next one was given away here.
-        let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
-            return Err(ClusterRefusal::SetIdTaken { set, found: None });
-        };
-        self.name_is_free(&entry.name)?;
-        // Of two lists each by itself.
-        let longest = longest_list(&entry.store_url);
-        check_length("store URL", longest, STORE_URL_BYTES_MAX)?;
-        check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
-        if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
-            return Err(ClusterRefusal::BadGeneration { found: entry.generation, max: GENERATION_MAX });
-        }
-        if !self.members.contains_key(&entry.created_by) {
-            return Err(ClusterRefusal::NoSuchMember { id: entry.created_by });
-        }
-        if self.sets_counted() >= SETS_MAX {
-            return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
-        }
-        self.next_set = next;
-        self.sets.insert(set, entry);
-        let links = links.inherited();
-        if links != Links::default() {
-            self.links.insert(set, links);
-        }
-        Ok(ClusterAnswer::SetCreated { set })
     }
+}
 
-    /// A clone comes back only after its origin, which has pinned what the clone shows.
-    fn origin_is_there(&self, set: SetId, entry: &SetEntry, links: &Links) -> Result<(), ClusterRefusal> {
-        let Some(CloneOf { origin, root, request, .. }) = &links.clone_of else { return Ok(()) };
-        let (origin, root) = (*origin, *root);
-        if self.sets.get(&origin).is_none_or(|found| found.store_url != entry.store_url) {
-            return Err(ClusterRefusal::OriginMissing { origin });
-        }
-        let pin = self.links.get(&origin).and_then(|links| links.pins.get(request));
-        if pin.is_none_or(|pin| pin.clone != set || pin.root != root) {
-            return Err(ClusterRefusal::NotPinned { origin, root: root.object });
-        }
-        Ok(())
+impl SetState {
+    /// A clone for which a root is kept, and which the cluster does not know: a recovery has not brought it back, and its objects go with this set's.
+    pub fn lost_clone(&self, cluster: &ClusterState, origin: SetId) -> Option<SetId> {
+        let lost = |request: RequestId, pin: &Pin| {
+            !cluster.sets.contains_key(&pin.clone)
+                && !cluster.is_going(pin.clone)
+                && pin.standing(cluster, origin, request) == PinStanding::Needed
+        };
+        self.pins().find(|(request, pin)| lost(*request, pin)).map(|(_, pin)| pin.clone)
     }
 }

@@ -1,8 +1,8 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
-use super::deletion::GroupVoters;
+use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
-use super::state::{Member, Standing};
+use super::state::{GroupVoters, Member, Standing};
 use crate::set::{CloneOf, Links, Restored};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
@@ -195,6 +195,17 @@ pub enum ClusterCommand {
     /// An entry that only a newer build knows.
     #[cfg(test)]
     OfLevel2,
+}
+
+impl ClusterCommand {
+    /// The feature level from which on it may be proposed: builds that know only lower levels cannot read it.
+    pub fn level(&self) -> u32 {
+        match self {
+            #[cfg(test)]
+            ClusterCommand::OfLevel2 => 2,
+            _ => FIRST_LEVEL,
+        }
+    }
 }
 
 /// What apply answers to one entry of group 0's log.

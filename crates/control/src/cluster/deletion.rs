@@ -1,4 +1,4 @@
-//! Sets on their way out of the cluster (ADR 0029): what group 0 remembers of each until nothing of it is anywhere.
+//! Deletion of sets (ADR 0029): group 0 keeps a record of each deleted set until no gateway and no store has anything of it.
 //!
 //! ```text
 //!   DeleteSet ─▶ Ending ── SetEnded by each gateway ──▶ fenced (D2) ── ForgetSet ─▶ Forgotten ── SetEmptied ─▶ Emptied ── SetEmptied ─▶ no record
@@ -7,96 +7,23 @@
 //!                                                                                      │          were away          store was looked at since
 //!                                                                                      └── every gateway has ended it ──▶ no record
 //! ```
-//! D1  From `DeleteSet` on the set is not among the sets: no gateway that has applied it starts, grants or serves it. A number is never used again (C1).
-//! D2  The key is forgotten, and things are removed, only once the set is *fenced*: those of its voters that have not ended its group are no majority of
-//!     any set of voters that the group may have. Nothing can be committed in it any more, and nobody be elected.
-//! D3  A name is free only once the key is forgotten and the store showed nothing more.
-//! D4  The record stays until every member has ended the group, and the store was looked at since: what a gateway that was away put there late is found.
-//!     A gateway that comes back finds the record, and ends the group as well.
+//! D1  From `DeleteSet` on the set is not in `sets`: no gateway that has applied the entry starts, grants or serves it. Its number is
+//!     never used again (C1).
+//! D2  The key is destroyed, and objects are deleted, only after the set is *fenced*: the voters that have not ended its group are not a
+//!     majority of any set of voters that the group may have. Then the group can commit nothing and elect nobody.
+//! D3  The name is free after the key is destroyed and a look at the store has found nothing more.
+//! D4  The record stays until every member has ended the group and the store was looked at after that: a gateway that was away may have
+//!     written there late. A gateway that comes back finds the record and ends the group too.
 
 use super::command::ClusterAnswer;
 use super::refusal::ClusterRefusal;
-use super::state::{ClusterState, Made, SetEntry};
+use super::state::{ClusterState, Deletion, DeletionStage, Deletions, GroupVoters, Made};
 use crate::set::Links;
-use holdfast_types::{LogId, MemberId, Name, RequestId, SetId};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use holdfast_types::{MemberId, Name, RequestId, SetId};
+use std::collections::BTreeSet;
 
 /// Deleted sets whose creation's request is remembered, so that a late copy of it makes nothing anew.
 pub const FINISHED_MAX: usize = 64;
-
-/// How far a deletion is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DeletionStage {
-    /// The gateways end its group. The key is still there: it seals the last head.
-    Ending,
-    /// The key is forgotten here; what lies in the store opens for nobody.
-    Forgotten,
-    /// The store showed nothing more, and the name is free. Some gateway has not ended the group yet.
-    Emptied,
-}
-
-/// The voters of a set's group, as one of its members had them in its log when it ended the group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupVoters {
-    /// The entry that named them. Of two, the later one counts.
-    pub at: LogId,
-    /// One set of voters; two, while voters were being changed.
-    pub sets: Vec<BTreeSet<MemberId>>,
-}
-
-/// A set that is being deleted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deletion {
-    /// What it was. Without its key from `Forgotten` on.
-    pub entry: SetEntry,
-    /// Who asked for it.
-    pub request: RequestId,
-    /// How far it is.
-    pub stage: DeletionStage,
-    /// Members that have ended its group, for ever.
-    pub ended: BTreeSet<MemberId>,
-    /// The newest voters that one of them knew of.
-    pub voters: Option<GroupVoters>,
-    /// Nothing is removed in the store: another cluster has taken the set over there.
-    pub store_left: bool,
-}
-
-impl Deletion {
-    /// Members that have not ended the group.
-    pub fn waits_for(&self, members: impl IntoIterator<Item = MemberId>) -> BTreeSet<MemberId> {
-        members.into_iter().filter(|id| !self.ended.contains(id)).collect()
-    }
-
-    /// D2. With no word of any voters, only once every one of `members` has ended it.
-    ///
-    /// Why the newest voters that were told are enough: a later change of voters would have needed a majority of these, hence of somebody who has ended
-    /// the group and would have told of it.
-    pub fn fenced(&self, members: impl IntoIterator<Item = MemberId>) -> bool {
-        let minority = |voters: &BTreeSet<MemberId>| {
-            let left = voters.iter().filter(|id| !self.ended.contains(id)).count();
-            left * 2 <= voters.len() && left < voters.len()
-        };
-        let known = self.voters.as_ref().is_some_and(|known| known.sets.iter().all(minority));
-        known || self.waits_for(members).is_empty()
-    }
-}
-
-/// What group 0 knows of sets that go or went.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deletions {
-    /// By number.
-    pub under_way: BTreeMap<SetId, Deletion>,
-    /// The last ones that came to their end, in that order.
-    pub finished: VecDeque<SetId>,
-}
-
-impl Deletions {
-    /// There never was one.
-    pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.finished.is_empty()
-    }
-}
 
 /// What is found of a set that somebody wants to delete, by the leader of its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

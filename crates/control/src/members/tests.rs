@@ -251,7 +251,7 @@ fn what_only_costs_a_spare_may_be_forced() {
 fn somebody_must_be_left_to_serve() {
     let state = cluster(&[G, WITNESS, DRAINED]);
     let all = health(&[1, 2, 3], &[1, 2, 3]);
-    assert!(leave(&state, &all, 1, true).unwrap_err().contains("no gateway is left that may serve"));
+    assert!(leave(&state, &all, 1, true).unwrap_err().contains("no gateway could serve"));
     let drain = |id: u64, force| may_drain(&state, &all, &state.members[&MemberId(id)], force);
     assert!(matches!(drain(1, true), Err(Objection::NobodyServes { .. })));
     assert_eq!(drain(3, false), Ok(()), "again: the other two answer");

@@ -1,5 +1,5 @@
-//! Which build each gateway of a pair has, and so what may be written into the pair's stores (P6). The two are in no cluster together, so no group says it: it is
-//! one key of the etcd, which each of them reads, and replaces only where nobody else has meanwhile.
+//! The feature level of a gateway pair (P6). The two gateways are in no cluster together, so no Raft group can hold it. It is one key in the
+//! etcd. Each gateway reads it, and replaces it only if nobody else has replaced it since.
 
 use crate::cluster::FIRST_LEVEL;
 use std::collections::BTreeMap;
@@ -49,8 +49,8 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// With a gateway whose build knows `knows`, and at the level that follows: what the builds of all gateways know, once two have said so, since one alone does not
-    /// know what the other one reads.
+    /// The roster with a gateway whose build knows `knows`, and the level that follows: the lowest of all gateways, as soon as there are two.
+    /// One gateway alone does not know what the other can read.
     ///
     /// # Errors
     /// [`NotEnrolled`]; the roster stays as it is then.

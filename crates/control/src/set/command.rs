@@ -3,10 +3,8 @@
 //! Wire rule: variants are numbered by their order. New ones go to the end; a test pins the numbers.
 
 use super::schedule::{Schedule, ScheduleError};
-use super::space::{RetireOf, SnapshotId, StoredObject};
-use super::state::Lease;
-use super::volumes::VolumeChange;
-use crate::text::Utc;
+use super::state::{Lease, RootRef, SnapshotId, StoredObject};
+use crate::text::{Utc, bytes};
 use holdfast_types::{
     Epoch, Lba, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Term, Token, VolumeId,
     WriteSeq,
@@ -38,13 +36,73 @@ pub struct Judged {
     pub renewed: LogIndex,
 }
 
-/// A map root in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RootRef {
-    /// The object that holds it.
-    pub object: ObjectId,
-    /// Length of that object in bytes.
-    pub bytes: u64,
+/// What is to become of a volume. Wire rule as above.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeChange {
+    /// A new one, thin and all zeroes.
+    Create {
+        /// Unique in the set.
+        name: Name,
+        /// Size, at least one sector.
+        size: Sectors,
+    },
+    /// A larger size; the present one again is fine.
+    Grow {
+        /// Which.
+        volume: VolumeId,
+        /// The new size.
+        size: Sectors,
+    },
+    /// A smaller size. What lies beyond is discarded.
+    Shrink {
+        /// Which.
+        volume: VolumeId,
+        /// Its size as seen (V3).
+        from: Sectors,
+        /// The new size.
+        to: Sectors,
+        /// The last epoch as seen (V3).
+        epoch: Epoch,
+    },
+    /// Another name.
+    Rename {
+        /// Which.
+        volume: VolumeId,
+        /// Its name as seen (V3).
+        from: Name,
+        /// The new name.
+        to: Name,
+        /// The last epoch as seen (V3): nobody took the set since it was found unused.
+        epoch: Epoch,
+    },
+    /// It is gone, and what it held is discarded.
+    Delete {
+        /// Which.
+        volume: VolumeId,
+        /// Its name as seen (V3): what the person who asked has read.
+        name: Name,
+        /// The last epoch as seen (V3).
+        epoch: Epoch,
+    },
+}
+
+/// Why objects are retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RetireOf {
+    /// This dropped root named them, and no kept root does.
+    Root {
+        /// The dropped root.
+        root: ObjectId,
+        /// They are the last of it: the root itself is retired too.
+        last: bool,
+    },
+    /// No root ever named them: uploads of earlier terms that came to nothing.
+    Orphans,
+    /// No kept root names them: uploads of this term, for checkpoints that began before this one.
+    GivenUp {
+        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (S5).
+        ended: LogId,
+    },
 }
 
 /// A decision asked of a set's replicated state. Whatever depends on time or chance was put in by the proposer.
@@ -281,7 +339,7 @@ pub enum Admit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SetRefusal {
     /// The volume name is in use.
-    #[error("a volume of this name exists already: {volume} of {size} sectors")]
+    #[error("a volume of this name exists already: {volume}, size {}", bytes(*.size))]
     NameTaken {
         /// Its id.
         volume: VolumeId,
@@ -295,7 +353,7 @@ pub enum SetRefusal {
         volume: VolumeId,
     },
     /// Growing makes no volume smaller; that is asked for by name.
-    #[error("a volume cannot shrink: found {found} sectors, it has {current} already")]
+    #[error("growing cannot make a volume smaller: found {}, expected at least its present {}; use shrink", bytes(*.found), bytes(*.current))]
     ShrinkRefused {
         /// As asked for.
         found: Sectors,
@@ -303,7 +361,7 @@ pub enum SetRefusal {
         current: Sectors,
     },
     /// A size outside of what a volume may have.
-    #[error("volume size: found {found} sectors, expected 1 to {max}")]
+    #[error("volume size: found {}, expected 512B to {}", bytes(*.found), bytes(*.max))]
     SizeRefused {
         /// As asked for.
         found: Sectors,
@@ -493,7 +551,7 @@ pub enum SetRefusal {
         error: ScheduleError,
     },
     /// A volume grows by another request.
-    #[error("a shrink to {found} sectors would grow the volume, which has {current}: grow it instead")]
+    #[error("a shrink to {} would grow the volume, which has {}: grow it instead", bytes(*.found), bytes(*.current))]
     GrowRefused {
         /// As asked for.
         found: Sectors,
@@ -501,7 +559,7 @@ pub enum SetRefusal {
         current: Sectors,
     },
     /// V3: it was changed since.
-    #[error("volume {volume} was changed since it was looked at: it is {name} with {size} sectors now; look again")]
+    #[error("volume {volume} was changed since it was looked at: it is {name} with {} now; look again", bytes(*.size))]
     VolumeNotAsSeen {
         /// Which.
         volume: VolumeId,

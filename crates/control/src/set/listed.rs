@@ -1,33 +1,32 @@
-//! The snapshots of a set and its schedule, as the set's head in the store lists them: a recovery brings them back. The reasons are in ADR 0035.
+//! The list of a set's snapshots, and its schedule, in the set's head in the store. A recovery restores them from there (ADR 0035).
 //!
 //! ```text
 //!   SnapshotCreate ─▶ CheckpointBegin at X ─▶ the head names the root of X, and lists the snapshot ─▶ CheckpointEnd: it is there
 //!   SnapshotDelete ─▶ its root is dropped ─▶ the head lists it no more ─▶ its objects are retired
 //! ```
-//! S15 Everything that a listed snapshot names is in the store. A snapshot is listed before anybody hears that it is there, and nothing of a dropped root
-//!     is retired before it is known that no head lists it, nor ever will again.
-//! S16 A list says up to which entry the state was applied that it shows, and of two lists of one life the one of the later entry counts. So whoever was cut off
-//!     takes no snapshot out of the head that a newer leader has, and brings none back that it let go of.
+//! S15 Everything that a listed snapshot names is in the store. A snapshot is listed before its creation is answered. An object of a
+//!     dropped root is retired only after it is known that no head lists that root, and that no later head will.
+//! S16 A list has the index of the entry up to which its state was applied. Of two lists of one generation, the one with the higher
+//!     index counts. So a leader that was cut off can neither remove a snapshot of a newer leader from the head, nor restore one that
+//!     the newer leader deleted.
 
-use super::command::RootRef;
 use super::schedule::Schedule;
-use super::space::{PendingSnapshot, Snapshot};
-use super::state::{SetState, Volume};
+use super::state::{PendingSnapshot, RootRef, SetState, Snapshot, Volume};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{LogId, LogIndex, Name, RequestId, Term, VolumeId};
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Bytes of a list at most, in the head and in an entry of group 0. Far above what is met: a snapshot takes some 200, and volumes are listed once for all snapshots
-/// that follow each other with the same ones. Of more the newest are listed.
+/// Largest list in bytes, in the head and in an entry of group 0. A snapshot takes about 200 bytes; consecutive snapshots with equal
+/// volumes share one list of volumes. If there are more snapshots, only the newest are listed.
 pub const LIST_BYTES_MAX: usize = 256 << 10;
-/// A listed snapshot at most, without its name and volumes.
+/// Largest entry of a snapshot in bytes, without its name and volumes.
 const SNAPSHOT_BYTES: usize = 160;
-/// A volume of one at most, without its name.
+/// Largest entry of a volume in bytes, without its name.
 const VOLUME_BYTES: usize = 24;
 
-/// Snapshots without volumes, or with those of the one before, all fit; so does a snapshot with as many volumes as there may be.
+/// All snapshots fit if they share their volumes, and so does one snapshot with the largest number of volumes.
 const _: () = assert!(super::space::SNAPSHOTS_MAX * (SNAPSHOT_BYTES + 64) < LIST_BYTES_MAX);
 const _: () = assert!(VOLUMES_PER_SET_MAX * (VOLUME_BYTES + 64) < LIST_BYTES_MAX / 4);
 
@@ -39,11 +38,11 @@ pub struct SnapshotList {
     pub snapshots: OrdMap<Name, Snapshot>,
     /// The set's schedule.
     pub schedule: Schedule,
-    /// The entry up to which the state was applied that this shows (S16); 0 in what an earlier life left.
+    /// Index of the last entry applied to the state that this shows (S16); 0 after a recovery.
     pub as_of: LogIndex,
 }
 
-/// As it is written.
+/// The encoded form.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     snapshots: Vec<Listed>,
@@ -59,7 +58,7 @@ struct Listed {
     request: RequestId,
     at_unix_ms: u64,
     scheduled: bool,
-    /// `None`: those of the one before.
+    /// `None`: the same as those of the snapshot before it.
     volumes: Option<Vec<(VolumeId, Volume)>>,
 }
 
@@ -101,13 +100,13 @@ impl From<Wire> for SnapshotList {
 }
 
 impl SnapshotList {
-    /// What `state`, applied up to `as_of`, has. `ahead` is the root of a checkpoint that the head is about to name, or names already, and that has not ended: what
-    /// waits for just that one is listed with it (S15).
+    /// The list for `state`, applied up to `as_of`. `ahead` is the root of a checkpoint that the head names, or is about to name, and
+    /// that has not ended yet. Pending snapshots of that checkpoint are listed with this root (S15).
     pub fn of(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         Self::whole(state, as_of, ahead).bounded()
     }
 
-    /// The same, of whatever length.
+    /// The same without the limit on its length.
     fn whole(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         let mut snapshots = state.snapshots.clone();
         let under_way = state.begin.map(|begin| begin.at);
@@ -118,22 +117,22 @@ impl SnapshotList {
         Self { snapshots, schedule: state.schedule.clone(), as_of }
     }
 
-    /// Whether there is nothing to bring back.
+    /// Whether a recovery has nothing to restore.
     pub fn is_empty(&self) -> bool {
         self.snapshots.is_empty() && self.schedule == Schedule::default()
     }
 
-    /// Whether nothing was ever listed: then nothing of it is written anywhere.
+    /// Whether nothing was ever listed.
     pub fn is_blank(&self) -> bool {
         self.is_empty() && self.as_of == LogIndex(0)
     }
 
-    /// Whether both list the same, as of whatever entries.
+    /// Whether both list the same, regardless of `as_of`.
     pub fn lists_as(&self, other: &Self) -> bool {
         self.snapshots == other.snapshots && self.schedule == other.schedule
     }
 
-    /// As the next life of the set begins with it: places in the log of the life before mean nothing there.
+    /// The list for the next generation, without places in the log of this one.
     #[must_use]
     pub fn inherited(&self) -> Self {
         let here = |(name, snapshot): (&Name, &Snapshot)| {
@@ -151,7 +150,7 @@ impl SnapshotList {
         Self { snapshots, ..self.clone() }
     }
 
-    /// In the order of the moments that they show. Of what an earlier life left, in the order in which they were asked for.
+    /// Ordered by place in the log; snapshots of an earlier generation by the time of their request.
     fn oldest_first(&self) -> Vec<(&Name, &Snapshot)> {
         let mut all: Vec<(&Name, &Snapshot)> = self.snapshots.iter().collect();
         all.sort_by_key(|(name, snapshot)| (snapshot.upto, snapshot.at_unix_ms, *name));
@@ -176,30 +175,30 @@ impl SnapshotList {
     }
 }
 
-/// What a gateway has noted of the set's snapshots, for the heads that it writes and for what it retires.
+/// The list of snapshots as this gateway last saw it. Used for the heads that it writes, and before it retires objects.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     /// `None` at first.
     noted: Option<Noted>,
-    /// The root of the last checkpoint that a head was to name here, and where that began.
+    /// Begin and root of the last checkpoint for which this gateway wrote a head.
     ahead: Option<(LogId, RootRef)>,
 }
 
-/// A list that was made of a state.
+/// A list, and the state that it was made of.
 #[derive(Clone, Debug)]
 struct Noted {
     list: SnapshotList,
     made_of: Parts,
-    /// It has been this list in each state that was noted since the one of this entry, and since this leadership began: what was let go of on the way to it was let go
-    /// of at or before this entry.
+    /// The list has been the same in every noted state of this leadership since this entry: whatever was deleted before it became this
+    /// list was deleted at or before this entry.
     since: LogIndex,
     /// The last term in which this gateway led.
     led_in: Term,
-    /// Snapshots that do not fit.
+    /// Number of snapshots that do not fit.
     left_out: usize,
 }
 
-/// What a list is made of, beside the entry that it is as of: of the same parts the same list is made.
+/// The input of a list, without `as_of`. Equal parts make equal lists.
 #[derive(Clone, Debug)]
 struct Parts {
     snapshots: OrdMap<Name, Snapshot>,
@@ -216,7 +215,7 @@ impl Parts {
         Self { snapshots, pending, under_way, ahead, schedule: state.schedule.clone() }
     }
 
-    /// Whether these are the parts of `state`. Persistent maps that nothing has changed are the same ones in memory, so nobody looks into them; others may be alike and
+    /// Whether these are the parts of `state`. Compares maps by pointer: unchanged persistent maps are shared. Equal but separate maps
     /// count as changed.
     fn are_of(&self, state: &SetState, ahead: Option<(LogId, RootRef)>) -> bool {
         self.snapshots.ptr_eq(&state.snapshots)
@@ -228,9 +227,10 @@ impl Parts {
 }
 
 impl Listing {
-    /// Notes the state of the leader of term `led`, applied up to `applied`: it led in that term when it had read this state, and had applied that term's first entry
-    /// before. What a follower has is not noted: it may lack what the leader has listed ahead. A state is read before it is noted, by several who do not wait for each
-    /// other: one that comes late takes no later one's place. Answers how many snapshots do not fit a head, where that is another number than before.
+    /// Notes a state of the leader of term `led`, applied up to `applied`. The caller was leader of that term after it had read the
+    /// state, and had applied the term's first entry before. A follower's state is not noted: it may lack what the leader has listed
+    /// ahead. Several tasks read and note states at the same time; an older state does not replace a newer one. Returns the number of
+    /// snapshots that do not fit the head, if that number has changed.
     pub fn note(&mut self, state: &SetState, applied: LogIndex, led: Option<Term>) -> Option<usize> {
         let led_in = led?;
         let list = SnapshotList::whole(state, applied, self.ahead);
@@ -242,7 +242,7 @@ impl Listing {
             if (before.as_of, *term) > (applied, led_in) {
                 return None;
             }
-            // A leader before may have let go of something that was never noted here.
+            // An earlier leader may have deleted a snapshot that was never noted here.
             if led_in == *term && before.lists_as(&list) {
                 since = *then;
             }
@@ -253,16 +253,16 @@ impl Listing {
         (left_out > 0 && left_out != told).then_some(left_out)
     }
 
-    /// A head is about to name `root` for the checkpoint that began at `begin`.
+    /// A head is about to name `root`, of the checkpoint that began at `begin`.
     pub fn note_root(&mut self, begin: LogId, root: RootRef) {
         self.ahead = Some((begin, root));
     }
 
-    /// What a head is to list that lists `stored` now (S16). `commits`: it is written for a checkpoint, also where it lists what it did. Then it says so as of that
-    /// checkpoint's begin or later, and whoever led before cannot have a list of the same entry.
+    /// The list for the next head, where the present head has the list `stored` (S16). `commits`: the head is written for a checkpoint,
+    /// so its `as_of` is the checkpoint's begin or later even if the list is unchanged. A former leader cannot have a list of that entry.
     pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
         match &self.noted {
-            // The same once more would be another head for nothing, unless somebody waits for it to be known as of a later entry.
+            // An unchanged list needs no new head, unless a later `as_of` is needed.
             Some(Noted { list, since, .. }) if !commits && list.lists_as(stored) && stored.as_of >= *since => {
                 stored.clone()
             }
@@ -271,11 +271,11 @@ impl Listing {
         }
     }
 
-    /// S15: whether the head, which was seen to list `stored`, lists no snapshot that the leader of `term` had let go of by `state`, and never will again: a list of an
-    /// earlier entry does not take its place.
+    /// S15: whether the head with the list `stored` has no snapshot that the leader of `term` had deleted by `state`, and whether no later
+    /// head will have one.
     pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
         let Some(Noted { list, made_of, since, led_in, .. }) = &self.noted else { return false };
-        // Asked again and again by who looks for garbage, and the list is another one a few times a day.
+        // Garbage collection asks this often, and the list changes a few times a day.
         let is_of = || list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
         let known = *led_in == term && (made_of.are_of(state, self.ahead) || is_of());
         known && stored.lists_as(list) && stored.as_of >= *since
@@ -283,7 +283,7 @@ impl Listing {
 }
 
 impl SetState {
-    /// A state that begins with what an earlier life left.
+    /// A state that begins with the snapshots of an earlier generation.
     #[must_use]
     pub(super) fn with_snapshots(mut self, left: &SnapshotList) -> Self {
         let SnapshotList { snapshots, schedule, .. } = left.inherited();

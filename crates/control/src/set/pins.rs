@@ -3,71 +3,32 @@
 //! ```text
 //!   Pin (here) ─▶ the store's head names it ─▶ CloneSet (group 0) ─▶ … ─▶ group 0 has no such set, and never will ─▶ Unpin (here)
 //! ```
-//! S13 A pinned root is a kept root (S7), whatever becomes of the snapshot that it was. It is let go only by `Unpin`, which names the request that
-//!     pinned it and the number that was judged: a late copy lets go of no other pin.
-//! S14 Whether a clone can still come to be is decided by order, never by time: `CloneSet` names the number that the clone will have, and is refused
-//!     once that number is passed ([`Pin::standing`]).
+//! S13 A pinned root is a kept root (S7), even after its snapshot is deleted. Only `Unpin` removes the pin. It names the request that made
+//!     the pin and the clone's number that was checked, so a late copy removes no other pin.
+//! S14 Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that the clone will have, and is
+//!     refused after that number was passed ([`super::Pin::standing`]).
 
-use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::command::{SetAnswer, SetRefusal};
 use super::listed::SnapshotList;
-use super::space::SnapshotId;
-use super::state::SetState;
-use crate::cluster::ClusterState;
+use super::state::{Pin, RootRef, SetState, SnapshotId};
 use holdfast_types::{LogId, Name, RequestId, SetId};
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 
-/// Pins of one set at most: each is a root that a collector reads, and some 100 bytes of the set's head.
+/// Most pins of one set. Garbage collection reads the root of each, and each takes about 100 bytes of the set's head.
 pub const PINS_MAX: usize = 64;
-/// Clones of clones at most: so many roots a read may have to go through.
+/// Largest depth of clones of clones: a read may go through so many roots.
 pub const CLONE_DEPTH_MAX: u32 = 8;
 
-/// A root that a clone shows. Filed under the request that makes the clone: of two that are to get one number, group 0 makes one, and the other's pin is over.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Pin {
-    /// The number that the clone has, or is to have.
-    pub clone: SetId,
-    /// The root.
-    pub root: RootRef,
-    /// It shows every entry up to this one.
-    pub upto: LogId,
-    /// The snapshot that it was of. It may be gone, or another one of that name be there.
-    pub snapshot: Name,
-    /// The entry that made it in this life of the set; default where an earlier life made it and the clone was not seen in this one.
-    pub at: LogId,
-}
-
-/// What becomes of a pin, judged by what group 0 is known to hold.
+/// Whether a pin is still needed, according to the known state of group 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinStanding {
-    /// Its clone is there, or may still come to be.
+    /// Its clone exists, or may still be created.
     Needed,
-    /// Its clone is there, and the pin is from an earlier life: from now on it counts as one of this life.
+    /// Its clone exists, and the pin is of an earlier generation: it becomes a pin of this generation.
     Confirm,
-    /// No clone has it, and none ever will.
+    /// No clone uses it, and none ever will.
     Over,
-}
-
-impl Pin {
-    /// Whether an earlier life made it, of whose clones this cluster may know nothing yet.
-    pub fn is_inherited(&self) -> bool {
-        self.at == LogId::default()
-    }
-
-    /// S14. `cluster` may lag: set numbers are given in order, each once, so what it says of a number that is passed stays true.
-    pub fn standing(&self, cluster: &ClusterState, origin: SetId, request: RequestId) -> PinStanding {
-        let made = cluster.links.get(&self.clone).and_then(|links| links.clone_of.as_ref());
-        // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.
-        let ours = (cluster.sets.contains_key(&self.clone) || cluster.is_going(self.clone))
-            && made.is_some_and(|of| of.origin == origin && of.request == request);
-        match (ours, self.is_inherited()) {
-            (true, true) => PinStanding::Confirm,
-            // A clone that a recovery has not brought back yet: its objects stay.
-            (true, false) | (false, true) => PinStanding::Needed,
-            (false, false) if cluster.next_set > self.clone.0 => PinStanding::Over,
-            (false, false) => PinStanding::Needed,
-        }
-    }
 }
 
 /// What a clone is a clone of.
@@ -83,7 +44,7 @@ pub struct CloneOf {
     pub request: RequestId,
 }
 
-/// What a recovery needs beside a set's content: how it hangs together with others, and its snapshots.
+/// What a recovery needs besides a set's content: its pins, its origin, and its snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Links {
     /// Its pins, by the request that made each.
@@ -97,7 +58,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// As the next life of the set begins with them.
+    /// The links for the next generation.
     #[must_use]
     pub fn inherited(&self) -> Self {
         let pins =
@@ -106,8 +67,9 @@ impl Links {
         Self { pins, pins_at: LogId::default(), clone_of, snapshots }
     }
 
-    /// What the store's head is to say of clones where it says `stored` now, and a state of the same life says `known`: the newer of the two, as a whole. Who was
-    /// cut off takes no pin out of the head that a newer leader made, and brings none back that it let go of: that one's objects may be gone. (Of snapshots: `Listing`.)
+    /// The links for the next head, where the present head has `stored` and a state of the same generation has `known`: the newer of the
+    /// two, as a whole. A leader that was cut off can neither remove a newer leader's pin from the head nor restore one that the newer
+    /// leader removed, whose objects may be gone. (For snapshots: `Listing`.)
     #[must_use]
     pub fn for_head(stored: &Links, known: &Links) -> Self {
         let newer = if stored.pins_at.index > known.pins_at.index { stored } else { known };
@@ -119,16 +81,6 @@ impl SetState {
     /// The clones that show a root of this set, and which: while there are any the set must not be deleted.
     pub fn pins(&self) -> impl Iterator<Item = (RequestId, &Pin)> + '_ {
         self.pins.iter().map(|(request, pin)| (*request, pin))
-    }
-
-    /// A clone for which a root is kept, and which the cluster does not know: a recovery has not brought it back, and its objects go with this set's.
-    pub fn lost_clone(&self, cluster: &ClusterState, origin: SetId) -> Option<SetId> {
-        let lost = |request: RequestId, pin: &Pin| {
-            !cluster.sets.contains_key(&pin.clone)
-                && !cluster.is_going(pin.clone)
-                && pin.standing(cluster, origin, request) == PinStanding::Needed
-        };
-        self.pins().find(|(request, pin)| lost(*request, pin)).map(|(_, pin)| pin.clone)
     }
 
     /// A state that begins with the pins and the snapshots of an earlier life.
@@ -164,7 +116,7 @@ impl SetState {
         Ok(SetAnswer::Pinned { root })
     }
 
-    /// The same again finds nothing, and that is what was asked for.
+    /// A repeated request finds no pin, and succeeds.
     pub(super) fn unpin(&mut self, id: LogId, clone: SetId, request: RequestId) -> SetAnswer {
         if self.pins.get(&request).is_some_and(|pin| pin.clone == clone)
             && let Some(gone) = self.pins.remove(&request)

@@ -1,7 +1,6 @@
 //! A set that begins with what its former life left in the store, and how the lives of a set are kept apart.
 
-use super::command::RootRef;
-use super::state::{Checkpoint, SetState, Volume};
+use super::state::{Checkpoint, RootRef, SetState, Volume};
 use holdfast_types::{Epoch, LogId, VolumeId};
 use serde::{Deserialize, Serialize};
 

@@ -10,8 +10,8 @@
 //!     ended, the store's head may name the state before it: nothing is retired so long.
 
 use super::command::{SetAnswer, SetRefusal};
-use super::space::{Snapshot, SnapshotId};
-use super::state::{Checkpoint, SetState, held};
+use super::lease::held;
+use super::state::{Checkpoint, SetState, Snapshot, SnapshotId};
 use holdfast_types::{LogId, RequestId};
 
 impl SetState {

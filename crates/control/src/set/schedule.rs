@@ -1,20 +1,18 @@
-//! Which snapshots a schedule takes and which it lets go: a function of what there is and what the clock says. The set's leader asks it.
+//! Which snapshots a schedule takes and deletes: a function of the present snapshots and the clock. The set's leader calls it.
 //!
 //! ```text
-//!   every 1h, keep 3:   slots of the wall clock   | 09:00      | 10:00      | 11:00      | 12:00
+//!   every 1h, keep 3:   periods of the wall clock   | 09:00      | 10:00      | 11:00      | 12:00
 //!                       snapshots                   a  b         c            (none)       d            kept: a? no (4th), c, d; of a, b: a
 //! ```
-//! A rule cuts the wall clock into slots of its length, counted from 1970. It wants a snapshot in the present slot, and keeps the first one of
-//! each of the newest slots that have any. One snapshot serves every rule that it is the first of a slot for.
+//! A rule divides the wall clock into periods of its length, counted from 1970. It wants one snapshot in the present period. It keeps the
+//! first snapshot of each of the newest `keep` periods that have any. One snapshot may serve several rules.
 //!
-//! C1  At most one is wanted at a time, however many slots were missed: a missed time is taken once, late.
-//! C2  None is wanted while one is on its way: a store that is away collects one that waits, not one a minute.
-//! C3  Only what the schedule took is let go, never one that waits for its checkpoint, one of the present slot that a rule counts, or one of
-//!     the future (the clock was wrong): so taking and letting go cannot chase each other, whatever the clock does.
-//! C4  Nothing is let go for its age: a set that could take none for a month keeps what it has.
+//! C1  At most one snapshot is wanted at a time, however many periods were missed: it is taken once, late.
+//! C2  None is wanted while one is pending: if the store is away, one snapshot waits, not one for each period.
+//! C3  Only snapshots that the schedule took are deleted. Never one that waits for its checkpoint, one of the present period that a rule
+//!     needs, or one of the future (the clock was wrong). So taking and deleting cannot follow each other in a loop.
+//! C4  No snapshot is deleted for its age alone: a set that could take none for a month keeps what it has.
 
-use super::space::SNAPSHOTS_MAX;
-use super::state::SetState;
 use crate::text::Utc;
 use holdfast_types::{Name, RequestId};
 use serde::{Deserialize, Serialize};
@@ -31,19 +29,17 @@ pub const EVERY_S_MIN: u32 = 60;
 /// Longest time between two snapshots of a rule, in seconds: a year and a day.
 pub const EVERY_S_MAX: u32 = 366 * 86_400;
 
-const _: () = assert!((KEPT_MAX as usize) < SNAPSHOTS_MAX);
-
-/// One snapshot in every slot of `every_s` seconds; the newest `keep` of them stay.
+/// One snapshot in every period of `every_s` seconds; the newest `keep` of them stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {
-    /// Length of a slot in seconds.
+    /// Length of a period in seconds.
     pub every_s: u32,
     /// Slots whose first snapshot stays.
     pub keep: u32,
 }
 
 impl Rule {
-    fn slot(&self, at_unix_ms: u64) -> u64 {
+    fn period(&self, at_unix_ms: u64) -> u64 {
         at_unix_ms / (u64::from(self.every_s.max(1)) * 1000)
     }
 }
@@ -51,7 +47,7 @@ impl Rule {
 /// A set's schedule; without rules, none is taken and none let go.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Schedule {
-    /// By length of their slots, each length once.
+    /// By length of their periods, each length once.
     pub rules: Vec<Rule>,
 }
 
@@ -68,23 +64,6 @@ pub struct Taken {
     pub finished: bool,
 }
 
-/// What the schedule took of what the set has now.
-pub fn taken(state: &SetState) -> Vec<Taken> {
-    let finished = state.snapshots.iter().filter(|(_, found)| found.scheduled).map(|(name, found)| Taken {
-        name: name.clone(),
-        made_by: found.request,
-        at_unix_ms: found.at_unix_ms,
-        finished: true,
-    });
-    let waiting = state.pending.iter().filter(|(_, found)| found.scheduled).map(|(name, found)| Taken {
-        name: name.clone(),
-        made_by: found.request,
-        at_unix_ms: found.at_unix_ms,
-        finished: false,
-    });
-    finished.chain(waiting).collect()
-}
-
 impl Schedule {
     /// Whether a snapshot is to be taken now.
     pub fn is_due(&self, taken: &[Taken], now_unix_ms: u64) -> bool {
@@ -92,7 +71,7 @@ impl Schedule {
         if taken.iter().any(|one| !one.finished) {
             return false;
         }
-        let has = |rule: &Rule| taken.iter().any(|one| rule.slot(one.at_unix_ms) == rule.slot(now_unix_ms));
+        let has = |rule: &Rule| taken.iter().any(|one| rule.period(one.at_unix_ms) == rule.period(now_unix_ms));
         self.rules.iter().any(|rule| !has(rule))
     }
 
@@ -108,7 +87,7 @@ impl Schedule {
         for rule in &self.rules {
             let mut firsts: BTreeMap<u64, &Name> = BTreeMap::new();
             for one in &past {
-                firsts.entry(rule.slot(one.at_unix_ms)).or_insert(&one.name);
+                firsts.entry(rule.period(one.at_unix_ms)).or_insert(&one.name);
             }
             kept.extend(firsts.into_iter().rev().take(rule.keep as usize).map(|(_, name)| name));
         }

@@ -1,4 +1,4 @@
-//! Snapshots, and what of the store nobody needs any more. The reasons are in ADR 0012.
+//! Snapshots, and the objects in the store that are no longer needed (ADR 0012).
 //!
 //! ```text
 //!   SnapshotCreate ─▶ pending ─CheckpointBegin at X─▶ sealed at X ─its CheckpointEnd─▶ snapshot: root at X, kept
@@ -17,108 +17,48 @@
 //!     a copy of it hits nothing else, however late. What makes something, a snapshot or a rollback, is remembered.
 //! S12 Rollback: see `set/rollback.rs`.
 
-use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::checkpoint::check_term;
+use super::command::{RetireOf, SetAnswer, SetRefusal};
 use super::pins::PINS_MAX;
-use super::schedule::Schedule;
-use super::state::{SetState, Volume, check_term};
-use holdfast_types::{LogId, Name, ObjectId, RequestId, Term, VolumeId};
-use imbl::OrdMap;
-use serde::{Deserialize, Serialize};
+use super::schedule::{KEPT_MAX, Schedule, Taken};
+use super::state::{PendingSnapshot, RootRef, SetState, Snapshot, StoredKind, StoredObject};
+use holdfast_types::{LogId, Name, ObjectId, RequestId, Term};
 use std::collections::BTreeSet;
 
-/// Snapshots of one set at most, finished or not: each is a root that a collector reads.
+/// Most snapshots of one set, finished or not. Garbage collection reads the root of each.
 pub const SNAPSHOTS_MAX: usize = 128;
-/// Dropped roots that are remembered at most. One more is left to the sweep for orphans.
+/// Most dropped roots that are remembered. Further ones are found by the sweep for orphans.
 pub const DROPPED_MAX: usize = 512;
-/// Objects that wait to be deleted at most: bounds the state. Collection waits while it is full.
+/// Most objects that wait for deletion: limits the size of the state. Collection waits while this is full.
 pub const RETIRED_MAX: usize = 1 << 16;
-/// Objects of one `Retire` or `Deleted` at most: far below what an entry may hold.
+/// Most objects of one `Retire` or `Deleted`: far below the limit of an entry.
 pub const RETIRE_OBJECTS_MAX: usize = 4096;
 
-/// Requests on snapshots that are remembered. A copy outlives its request by the caller's patience, seconds, and each request waits for a
-/// checkpoint: this many within that time are a client gone mad.
+/// Remembered requests on snapshots, volumes and rollbacks. A late copy arrives at most seconds after its request, and each request waits
+/// for a checkpoint: no sane client sends so many within that time.
 pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
 
-/// A snapshot, told apart from every other one that has or had its name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SnapshotId {
-    /// Its name.
-    pub name: Name,
-    /// The request that made it.
-    pub made_by: RequestId,
-}
+const _: () = assert!((KEPT_MAX as usize) < SNAPSHOTS_MAX);
 
-/// What a stored object is, in the order in which they are deleted: what names others goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum StoredKind {
-    /// Root of a map.
-    Root,
-    /// Pack of map pages.
-    Pages,
-    /// Segment.
-    Segment,
-}
-
-/// An object of the set in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct StoredObject {
-    /// What it is.
-    pub kind: StoredKind,
-    /// Its id.
-    pub object: ObjectId,
-}
-
-/// Why objects are retired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RetireOf {
-    /// This dropped root named them, and no kept root does.
-    Root {
-        /// The dropped root.
-        root: ObjectId,
-        /// They are the last of it: the root itself is retired too.
-        last: bool,
-    },
-    /// No root ever named them: uploads of earlier terms that came to nothing.
-    Orphans,
-    /// No kept root names them: uploads of this term, for checkpoints that began before this one.
-    GivenUp {
-        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (S5).
-        ended: LogId,
-    },
-}
-
-/// A set as it was at one entry of its log.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// It shows every entry up to this one, and none after (R4).
-    pub upto: LogId,
-    /// The map.
-    pub root: RootRef,
-    /// The volumes as they were.
-    pub volumes: OrdMap<VolumeId, Volume>,
-    /// The request that asked for it.
-    pub request: RequestId,
-    /// Wall clock of the gateway that was asked in Unix milliseconds: shown to people, and what a schedule goes by.
-    pub at_unix_ms: u64,
-    /// Taken by the set's schedule, which lets it go as well.
-    pub scheduled: bool,
-}
-
-/// A snapshot that was asked for and waits for a checkpoint that began after that.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PendingSnapshot {
-    /// As in [`Snapshot`].
-    pub request: RequestId,
-    /// As in [`Snapshot`].
-    pub at_unix_ms: u64,
-    /// The begin that pinned it last, and the volumes then.
-    pub sealed: Option<(LogId, OrdMap<VolumeId, Volume>)>,
-    /// As in [`Snapshot`].
-    pub scheduled: bool,
+/// What the schedule took of what the set has now.
+pub fn taken(state: &SetState) -> Vec<Taken> {
+    let finished = state.snapshots.iter().filter(|(_, found)| found.scheduled).map(|(name, found)| Taken {
+        name: name.clone(),
+        made_by: found.request,
+        at_unix_ms: found.at_unix_ms,
+        finished: true,
+    });
+    let waiting = state.pending.iter().filter(|(_, found)| found.scheduled).map(|(name, found)| Taken {
+        name: name.clone(),
+        made_by: found.request,
+        at_unix_ms: found.at_unix_ms,
+        finished: false,
+    });
+    finished.chain(waiting).collect()
 }
 
 impl SetState {
-    /// The root of the current checkpoint; the same whether the state was reached by replay or straight on (S9).
+    /// The root of the current checkpoint. Replay and direct apply give the same (S9).
     pub fn current_root(&self) -> Option<RootRef> {
         match &self.begin {
             Some(begin) => begin.base,
@@ -126,7 +66,7 @@ impl SetState {
         }
     }
 
-    /// The roots whose objects must stay: the current one first, then those of snapshots and those that clones show, each once.
+    /// The roots whose objects must not be deleted, each once: the current one, those of snapshots, those of pins.
     pub fn kept_roots(&self) -> Vec<RootRef> {
         let mut kept: Vec<RootRef> = self.current_root().into_iter().collect();
         for root in self.kept_by_name() {
@@ -137,12 +77,12 @@ impl SetState {
         kept
     }
 
-    /// How many keep this root, each for itself: the current checkpoint, snapshots, and pins of clones.
+    /// How many of the current checkpoint, snapshots and pins keep this root.
     pub fn keepers_of(&self, root: RootRef) -> usize {
         usize::from(self.current_root() == Some(root)) + self.kept_by_name().filter(|kept| *kept == root).count()
     }
 
-    /// What is kept besides the current root: for snapshots and for clones.
+    /// Roots of snapshots and pins.
     fn kept_by_name(&self) -> impl Iterator<Item = RootRef> + '_ {
         self.snapshots.values().map(|snapshot| snapshot.root).chain(self.pins.values().map(|pin| pin.root))
     }
@@ -325,22 +265,6 @@ impl SetState {
         assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "S11: more requests than the limit");
         assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");
         assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "S6: a name twice");
-    }
-}
-
-impl Snapshot {
-    /// Whether an earlier life of the set made it: then its place is one in a log that is no more.
-    pub fn is_inherited(&self) -> bool {
-        self.upto == LogId::default()
-    }
-}
-
-impl PendingSnapshot {
-    /// The snapshot that it is once the checkpoint that began at `begin` has ended with `root`; `None` where it waits for another one.
-    pub(super) fn finished(&self, begin: LogId, root: RootRef) -> Option<Snapshot> {
-        let (upto, volumes) = self.sealed.clone().filter(|(at, _)| *at == begin)?;
-        let PendingSnapshot { request, at_unix_ms, scheduled, .. } = *self;
-        Some(Snapshot { upto, root, volumes, request, at_unix_ms, scheduled })
     }
 }
 

@@ -1,15 +1,8 @@
-//! The state, and how each command changes it.
+//! The replicated state of a set, as data. How commands change it: `apply` and the module of each rule.
 
-use super::command::{
-    Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX,
-    TTL_MS_MIN,
-};
-use super::pins::Pin;
 use super::schedule::Schedule;
-use super::space::{PendingSnapshot, Snapshot, StoredKind};
-use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Token, VolumeId, WriteSeq,
 };
 use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
@@ -79,6 +72,112 @@ pub struct SegmentNote {
     pub raw_bytes: u64,
 }
 
+/// A map root in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RootRef {
+    /// The object that holds it.
+    pub object: ObjectId,
+    /// Length of that object in bytes.
+    pub bytes: u64,
+}
+
+/// A snapshot, told apart from every other one that has or had its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SnapshotId {
+    /// Its name.
+    pub name: Name,
+    /// The request that made it.
+    pub made_by: RequestId,
+}
+
+/// What a stored object is, in the order in which they are deleted: what names others goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StoredKind {
+    /// Root of a map.
+    Root,
+    /// Pack of map pages.
+    Pages,
+    /// Segment.
+    Segment,
+}
+
+/// An object of the set in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StoredObject {
+    /// What it is.
+    pub kind: StoredKind,
+    /// Its id.
+    pub object: ObjectId,
+}
+
+/// A set as it was at one entry of its log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// It shows every entry up to this one, and none after (R4).
+    pub upto: LogId,
+    /// The map.
+    pub root: RootRef,
+    /// The volumes as they were.
+    pub volumes: OrdMap<VolumeId, Volume>,
+    /// The request that asked for it.
+    pub request: RequestId,
+    /// Wall clock of the gateway that was asked in Unix milliseconds: shown to people, and what a schedule goes by.
+    pub at_unix_ms: u64,
+    /// Taken by the set's schedule, which lets it go as well.
+    pub scheduled: bool,
+}
+
+/// A snapshot that was asked for and waits for a checkpoint that began after that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PendingSnapshot {
+    /// As in [`Snapshot`].
+    pub request: RequestId,
+    /// As in [`Snapshot`].
+    pub at_unix_ms: u64,
+    /// The begin that pinned it last, and the volumes then.
+    pub sealed: Option<(LogId, OrdMap<VolumeId, Volume>)>,
+    /// As in [`Snapshot`].
+    pub scheduled: bool,
+}
+
+/// A root that a clone shows. Filed under the request that makes the clone: of two that are to get one number, group 0 makes one, and the other's pin is over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pin {
+    /// The number that the clone has, or is to have.
+    pub clone: SetId,
+    /// The root.
+    pub root: RootRef,
+    /// It shows every entry up to this one.
+    pub upto: LogId,
+    /// The snapshot that it was of. It may be gone, or another one of that name be there.
+    pub snapshot: Name,
+    /// The entry that made it in this life of the set; default where an earlier life made it and the clone was not seen in this one.
+    pub at: LogId,
+}
+
+impl Pin {
+    /// Whether an earlier life made it, of whose clones this cluster may know nothing yet.
+    pub fn is_inherited(&self) -> bool {
+        self.at == LogId::default()
+    }
+}
+
+impl Snapshot {
+    /// Whether an earlier life of the set made it: then its place is one in a log that is no more.
+    pub fn is_inherited(&self) -> bool {
+        self.upto == LogId::default()
+    }
+}
+
+impl PendingSnapshot {
+    /// The snapshot that it is once the checkpoint that began at `begin` has ended with `root`; `None` where it waits for another one.
+    pub(super) fn finished(&self, begin: LogId, root: RootRef) -> Option<Snapshot> {
+        let (upto, volumes) = self.sealed.clone().filter(|(at, _)| *at == begin)?;
+        let PendingSnapshot { request, at_unix_ms, scheduled, .. } = *self;
+        Some(Snapshot { upto, root, volumes, request, at_unix_ms, scheduled })
+    }
+}
+
 /// The small replicated state of one set. A clone is cheap (persistent structures): `CheckpointBegin` keeps one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SetState {
@@ -125,18 +224,6 @@ pub struct SetState {
     pub pins_at: LogId,
 }
 
-/// What a new lease is made of.
-struct Grant<'a> {
-    owner: &'a Owner,
-    gateway: MemberId,
-    token: Token,
-    previous_token: Option<Token>,
-    ttl_ms: u32,
-    request: RequestId,
-    plain: bool,
-    since_unix_ms: u64,
-}
-
 impl SetState {
     /// An empty, free set whose epochs are all above `base_epoch`.
     pub fn new(base_epoch: Epoch) -> Self {
@@ -163,331 +250,4 @@ impl SetState {
             pins_at: LogId::default(),
         }
     }
-
-    /// Applies the command of entry `id`. Reads nothing but its arguments: every replica answers alike.
-    ///
-    /// # Panics
-    /// When `id` is not above the entry of the last grant (R6): the caller applies out of order.
-    pub fn apply(&mut self, id: LogId, cmd: &SetCommand) -> SetAnswer {
-        let result = match cmd {
-            SetCommand::Acquire {
-                owner,
-                gateway,
-                token,
-                ttl_ms,
-                request,
-                judged_expired,
-                force,
-                plain,
-                at_unix_ms,
-            } => {
-                let grant = Grant {
-                    owner,
-                    gateway: *gateway,
-                    token: *token,
-                    previous_token: None,
-                    ttl_ms: *ttl_ms,
-                    request: *request,
-                    plain: *plain,
-                    since_unix_ms: *at_unix_ms,
-                };
-                self.acquire(id, grant, *judged_expired, *force)
-            }
-            SetCommand::Continue { owner, gateway, token, new_token, request, at_unix_ms } => {
-                self.continue_lease(id, owner, *gateway, *token, *new_token, *request, *at_unix_ms)
-            }
-            SetCommand::Renew { epoch } => self.use_lease(id, *epoch).map(|()| SetAnswer::Renewed),
-            SetCommand::Release { epoch, token } => self.release(*epoch, *token),
-            SetCommand::CheckpointBegin { term } => self.checkpoint_begin(id, *term),
-            SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes } => {
-                let note = SegmentNote { object: *object, stored_bytes: *stored_bytes, raw_bytes: *raw_bytes };
-                self.segment_committed(id, *term, note)
-            }
-            SetCommand::CheckpointEnd { term, begin, root } => self.checkpoint_end(id, *term, *begin, *root),
-            SetCommand::SnapshotCreate { name, request, at_unix_ms, scheduled } => {
-                self.snapshot_create(name, *request, *at_unix_ms, *scheduled)
-            }
-            SetCommand::SnapshotDelete { name, made_by } => Ok(self.snapshot_delete(name, *made_by)),
-            SetCommand::Retire { term, of, objects } => self.retire(id, *term, *of, objects),
-            SetCommand::Deleted { term, objects } => self.deleted(id, *term, objects),
-            SetCommand::Rollback { to, safety, request } => self.rollback(id, to, safety, *request),
-            SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
-            SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
-            SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
-            SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
-        };
-        result.unwrap_or_else(SetAnswer::Refused)
-    }
-
-    /// R2 for the write entry `id`: decides, counts it, and renews the lease. The caller applies the data on
-    /// [`Admit::Apply`] only.
-    pub fn admit_write(&mut self, id: LogId, epoch: Epoch, seq: WriteSeq) -> Admit {
-        // Decided before anything changes: a refused entry must leave no trace, not even a renewal.
-        let current = self.lease.as_ref().map(|lease| lease.epoch);
-        if current != Some(epoch) {
-            return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
-        }
-        let expected = WriteSeq(self.last_seq.0.saturating_add(1));
-        if seq.0 == 0 || seq > expected {
-            return Admit::Refused(SetRefusal::SeqGap { found: seq, expected });
-        }
-        if let Err(refusal) = self.use_lease(id, epoch) {
-            return Admit::Refused(refusal);
-        }
-        if seq < expected {
-            return Admit::Duplicate;
-        }
-        self.last_seq = seq;
-        self.last_change = id.index;
-        Admit::Apply
-    }
-
-    /// F(copy, root): the state that the snapshot of a finished checkpoint holds, made from the copy that was kept at its
-    /// begin. Replaying the entries after `begin` onto it gives, from the end's entry on, the same state as the straight run.
-    ///
-    /// # Panics
-    /// When the copy is not the one of `begin` (R4): a root must never be joined to another moment's state.
-    pub fn after_checkpoint(copy_at_begin: &SetState, root: RootRef, begin: LogId) -> SetState {
-        assert_eq!(
-            copy_at_begin.begin.map(|copied| copied.at),
-            Some(begin),
-            "R4: the copy is not the state at the begin {begin}"
-        );
-        // `begin` stays: the replayed end must find it, and then clears it as it did the first time.
-        SetState { checkpoint: Some(Checkpoint { upto: begin, root }), ..copy_at_begin.clone() }
-    }
-
-    fn acquire(
-        &mut self,
-        id: LogId,
-        grant: Grant<'_>,
-        judged: Option<Judged>,
-        force: bool,
-    ) -> Result<SetAnswer, SetRefusal> {
-        if !(TTL_MS_MIN..=TTL_MS_MAX).contains(&grant.ttl_ms) {
-            return Err(SetRefusal::TtlRefused { found_ms: grant.ttl_ms, min_ms: TTL_MS_MIN, max_ms: TTL_MS_MAX });
-        }
-        if let Some(lease) = &self.lease {
-            if lease.request == grant.request && lease.owner == *grant.owner {
-                return Ok(SetAnswer::Granted(lease.clone()));
-            }
-            // S4: compared with what the judge saw. A renewal that came in between is worth more than the judgement.
-            let expired = judged.is_some_and(|j| j.epoch == lease.epoch && j.renewed == lease.renewed);
-            if !expired && !force {
-                return Err(held(lease));
-            }
-            if grant.token == lease.token || Some(grant.token) == lease.previous_token {
-                return Err(SetRefusal::TokenReused);
-            }
-        }
-        self.check_not_granted_before(grant.request)?;
-        Ok(self.grant(id, grant))
-    }
-
-    /// S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
-    /// holds it now, or leave it with an owner that knows nothing of it.
-    fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
-        if self.granted_requests.contains(&request) {
-            return Err(SetRefusal::RequestEnded { epoch: self.epoch });
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the fields of one command")]
-    fn continue_lease(
-        &mut self,
-        id: LogId,
-        owner: &Owner,
-        gateway: MemberId,
-        token: Token,
-        new_token: Token,
-        request: RequestId,
-        at_unix_ms: u64,
-    ) -> Result<SetAnswer, SetRefusal> {
-        let Some(lease) = &self.lease else { return Err(SetRefusal::NotHeld { last_epoch: self.epoch }) };
-        if lease.owner != *owner {
-            return Err(held(lease));
-        }
-        if lease.plain {
-            return Err(SetRefusal::NotContinuable { epoch: lease.epoch });
-        }
-        if lease.request == request {
-            return Ok(SetAnswer::Granted(lease.clone()));
-        }
-        if token != lease.token && Some(token) != lease.previous_token {
-            return Err(SetRefusal::StaleToken {
-                epoch: lease.epoch,
-                gateway: lease.gateway,
-                since_unix_ms: lease.since_unix_ms,
-            });
-        }
-        if new_token == lease.token || Some(new_token) == lease.previous_token {
-            return Err(SetRefusal::TokenReused);
-        }
-        self.check_not_granted_before(request)?;
-        // `token` is what the caller is known to have. Where that is the previous one, the current one never reached it.
-        let ttl_ms = lease.ttl_ms;
-        Ok(self.grant(
-            id,
-            Grant {
-                owner,
-                gateway,
-                token: new_token,
-                previous_token: Some(token),
-                ttl_ms,
-                request,
-                plain: false,
-                since_unix_ms: at_unix_ms,
-            },
-        ))
-    }
-
-    fn grant(&mut self, id: LogId, grant: Grant<'_>) -> SetAnswer {
-        let epoch = Epoch(self.base_epoch.0.saturating_add(id.index.0));
-        assert!(epoch > self.epoch, "R6: the epoch must grow, {epoch} was granted after {}", self.epoch);
-        let lease = Lease {
-            owner: grant.owner.clone(),
-            gateway: grant.gateway,
-            epoch,
-            token: grant.token,
-            previous_token: grant.previous_token,
-            ttl_ms: grant.ttl_ms,
-            request: grant.request,
-            granted: id.index,
-            renewed: id.index,
-            plain: grant.plain,
-            since_unix_ms: grant.since_unix_ms,
-        };
-        self.epoch = epoch;
-        self.last_seq = WriteSeq(0);
-        if self.granted_requests.len() >= REQUESTS_REMEMBERED {
-            self.granted_requests.pop_front();
-        }
-        self.granted_requests.push_back(lease.request);
-        self.lease = Some(lease.clone());
-        SetAnswer::Granted(lease)
-    }
-
-    /// The owner showed itself under `epoch`: renews, and ends the life of the token before (S3).
-    fn use_lease(&mut self, id: LogId, epoch: Epoch) -> Result<(), SetRefusal> {
-        match &mut self.lease {
-            Some(lease) if lease.epoch == epoch => {
-                lease.renewed = id.index;
-                lease.previous_token = None;
-                Ok(())
-            }
-            other => Err(SetRefusal::WrongEpoch { found: epoch, current: other.as_ref().map(|lease| lease.epoch) }),
-        }
-    }
-
-    fn release(&mut self, epoch: Epoch, token: Option<Token>) -> Result<SetAnswer, SetRefusal> {
-        let Some(lease) = &self.lease else {
-            // The last grant was released before: an earlier copy of this very request (R12).
-            let again = epoch == self.epoch && epoch != self.base_epoch;
-            let refusal = SetRefusal::WrongEpoch { found: epoch, current: None };
-            return if again { Ok(SetAnswer::Released) } else { Err(refusal) };
-        };
-        if lease.epoch != epoch {
-            return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
-        }
-        if token.is_some_and(|token| token != lease.token && Some(token) != lease.previous_token) {
-            return Err(SetRefusal::StaleToken {
-                epoch: lease.epoch,
-                gateway: lease.gateway,
-                since_unix_ms: lease.since_unix_ms,
-            });
-        }
-        self.lease = None;
-        Ok(SetAnswer::Released)
-    }
-
-    fn checkpoint_begin(&mut self, id: LogId, term: Term) -> Result<SetAnswer, SetRefusal> {
-        check_term(id, term)?;
-        // An unfinished one before it is given up: its segments are orphans, its generation goes into this one.
-        self.begin = Some(Begin { at: id, base: self.current_root() });
-        self.segments.clear();
-        self.pin_pending(id);
-        Ok(SetAnswer::CheckpointBegun { at: id })
-    }
-
-    fn segment_committed(&mut self, id: LogId, term: Term, note: SegmentNote) -> Result<SetAnswer, SetRefusal> {
-        check_term(id, term)?;
-        if self.begin.is_none() {
-            return Err(SetRefusal::NoBegin);
-        }
-        if self.segments.iter().any(|present| present.object == note.object) {
-            return Ok(SetAnswer::SegmentNoted);
-        }
-        if self.segments.len() >= SEGMENT_NOTES_MAX {
-            return Err(SetRefusal::TooManySegments { max: SEGMENT_NOTES_MAX as u32 });
-        }
-        self.segments.push_back(note);
-        Ok(SetAnswer::SegmentNoted)
-    }
-
-    fn checkpoint_end(&mut self, id: LogId, term: Term, begin: LogId, root: RootRef) -> Result<SetAnswer, SetRefusal> {
-        check_term(id, term)?;
-        // Also a second copy of an end that was applied is refused: it must not drop what a later begin has sealed. Its
-        // proposer finds the outcome in `checkpoint`. And `checkpoint` is not asked here: on a replay from the snapshot it
-        // names this end already, and yet the end must run as it did.
-        let Some(Begin { base, .. }) = self.begin.filter(|latest| latest.at == begin) else {
-            let latest = self.begin.map(|begin| begin.at);
-            return Err(SetRefusal::NotLatestBegin { found: begin, latest });
-        };
-        self.checkpoint = Some(Checkpoint { upto: begin, root });
-        self.begin = None;
-        self.segments.clear();
-        // A rollback clears `begin`: the one that ends here came after it.
-        self.rolled_back = None;
-        self.root_replaced(begin, base, root);
-        Ok(SetAnswer::CheckpointEnded)
-    }
-
-    /// Checks what must hold at every index. For tests and debug builds.
-    ///
-    /// # Panics
-    /// With the rule that does not hold.
-    pub fn self_check(&self) {
-        assert!(self.epoch >= self.base_epoch, "S1: {} below the base {}", self.epoch, self.base_epoch);
-        if let Some(lease) = &self.lease {
-            assert_eq!(lease.epoch, self.epoch, "S1: the lease has the last epoch granted");
-            assert_eq!(lease.epoch.0, self.base_epoch.0 + lease.granted.0, "S1: epoch = base + index of the grant");
-            assert!(lease.renewed >= lease.granted, "S4: renewed {} before granted {}", lease.renewed, lease.granted);
-            assert_ne!(lease.previous_token, Some(lease.token), "S3: a token is never reused");
-            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "S2: each number took an entry");
-            assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "S3: a write kills the token before");
-            assert_eq!(self.granted_requests.last(), Some(&lease.request), "S10: the present request is remembered");
-        }
-        assert!(self.segments.is_empty() || self.begin.is_some(), "S5: segments without a begin");
-        if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
-            assert!(begin.at >= done.upto, "S5: began at {} below {}", begin.at, done.upto);
-        }
-        self.self_check_space();
-        assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "S10: more requests than the limit");
-        assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
-        assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
-    }
-}
-
-pub(super) fn held(lease: &Lease) -> SetRefusal {
-    SetRefusal::Held {
-        owner: lease.owner.clone(),
-        gateway: lease.gateway,
-        epoch: lease.epoch,
-        since_unix_ms: lease.since_unix_ms,
-        plain: lease.plain,
-    }
-}
-
-pub(super) fn check_size(size: Sectors) -> Result<(), SetRefusal> {
-    if size.0 == 0 || size.0 > VOLUME_SECTORS_MAX {
-        return Err(SetRefusal::SizeRefused { found: size, max: Sectors(VOLUME_SECTORS_MAX) });
-    }
-    Ok(())
-}
-
-/// A command of the leader's own work counts only in the term that it was proposed in: it is never forwarded, and a copy that
-/// another term appended rests on what that term does not know.
-pub(super) fn check_term(id: LogId, found: Term) -> Result<(), SetRefusal> {
-    if id.term == found { Ok(()) } else { Err(SetRefusal::WrongTerm { found, expected: id.term }) }
 }

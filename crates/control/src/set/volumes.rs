@@ -10,61 +10,10 @@
 //! V4  What a shrink or a deletion takes away reads as zeroes, also where the volume grows again; snapshots keep theirs. It changes what the
 //!     volumes hold, so that no rollback's safety snapshot from before it will do (S12).
 
-use super::command::{SetAnswer, SetRefusal};
-use super::state::{SetState, Volume, check_size};
-use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+use super::command::{SetAnswer, SetRefusal, VolumeChange};
+use super::state::{SetState, Volume};
+use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{Epoch, Lba, LogId, Name, RequestId, Sectors, VolumeId};
-use serde::{Deserialize, Serialize};
-
-/// What is to become of a volume. Wire rule as in `command.rs`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VolumeChange {
-    /// A new one, thin and all zeroes.
-    Create {
-        /// Unique in the set.
-        name: Name,
-        /// Size, at least one sector.
-        size: Sectors,
-    },
-    /// A larger size; the present one again is fine.
-    Grow {
-        /// Which.
-        volume: VolumeId,
-        /// The new size.
-        size: Sectors,
-    },
-    /// A smaller size. What lies beyond is discarded.
-    Shrink {
-        /// Which.
-        volume: VolumeId,
-        /// Its size as seen (V3).
-        from: Sectors,
-        /// The new size.
-        to: Sectors,
-        /// The last epoch as seen (V3).
-        epoch: Epoch,
-    },
-    /// Another name.
-    Rename {
-        /// Which.
-        volume: VolumeId,
-        /// Its name as seen (V3).
-        from: Name,
-        /// The new name.
-        to: Name,
-        /// The last epoch as seen (V3): nobody took the set since it was found unused.
-        epoch: Epoch,
-    },
-    /// It is gone, and what it held is discarded.
-    Delete {
-        /// Which.
-        volume: VolumeId,
-        /// Its name as seen (V3): what the person who asked has read.
-        name: Name,
-        /// The last epoch as seen (V3).
-        epoch: Epoch,
-    },
-}
 
 impl SetState {
     /// V1 to V4.
@@ -168,6 +117,13 @@ impl SetState {
     fn check_epoch_seen(&self, seen: Epoch) -> Result<(), SetRefusal> {
         if self.epoch == seen { Ok(()) } else { Err(SetRefusal::WrongEpoch { found: seen, current: Some(self.epoch) }) }
     }
+}
+
+fn check_size(size: Sectors) -> Result<(), SetRefusal> {
+    if size.0 == 0 || size.0 > VOLUME_SECTORS_MAX {
+        return Err(SetRefusal::SizeRefused { found: size, max: Sectors(VOLUME_SECTORS_MAX) });
+    }
+    Ok(())
 }
 
 fn not_as_seen(volume: VolumeId, present: &Volume) -> SetRefusal {

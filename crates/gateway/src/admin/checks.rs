@@ -3,9 +3,9 @@
 
 use super::AdminDoor;
 use super::stores::not_opened;
-use crate::identity::random_u128;
 use futures_util::future::join_all;
 use holdfast_api::{Refusal, RefusalCode};
+use holdfast_set::random::random_u128;
 use holdfast_store::{CheckError, ObjectStore, check};
 use holdfast_types::SetId;
 use std::sync::Arc;

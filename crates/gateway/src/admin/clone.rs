@@ -8,17 +8,17 @@
 
 use super::AdminDoor;
 use super::snapshot::snapshot_id;
-use crate::cluster::ClusterError;
-use crate::identity::random_u128;
-use crate::set::clones::first_root;
-use crate::set::mapping::SetKey;
-use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
 use holdfast_control::set::{
     CLONE_DEPTH_MAX, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
 };
 use holdfast_seal::DataKey;
+use holdfast_set::clones::first_root;
+use holdfast_set::cluster::ClusterError;
+use holdfast_set::mapping::SetKey;
+use holdfast_set::random::random_u128;
+use holdfast_set::server::SetServer;
 use holdfast_store::keys;
 use holdfast_types::{GroupId, Name, ObjectId, RequestId, SetId, Term};
 use holdfast_volume::map::seal_root;

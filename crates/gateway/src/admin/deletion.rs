@@ -2,10 +2,10 @@
 
 use super::AdminDoor;
 use super::status::FAN_OUT_LIMIT;
-use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage};
+use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, Name, SetId};
 use std::sync::Arc;
 use std::time::Duration;

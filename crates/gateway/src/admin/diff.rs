@@ -2,11 +2,11 @@
 
 use super::AdminDoor;
 use super::snapshot::{snapshot_id, volumes};
-use crate::set::diff;
-use crate::set::server::SetServer;
 use holdfast_api::compared::Volumes;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Snapshot, SnapshotId};
+use holdfast_set::diff;
+use holdfast_set::server::SetServer;
 use holdfast_types::VolumeId;
 use holdfast_volume::map::Changed;
 

@@ -33,7 +33,7 @@ impl AdminDoor {
         let running = state.sets.iter().filter_map(|(id, entry)| Some((id, self.node.set(&entry.name)?)));
         let data_keys = running.map(|(id, set)| data::said(*id, &set.reader.mapping().key)).collect();
         let led = state.sets.iter().filter_map(|(id, entry)| Some((id, self.node.set(&entry.name)?)));
-        let head = |(id, set): (&SetId, std::sync::Arc<crate::set::server::SetServer>)| {
+        let head = |(id, set): (&SetId, std::sync::Arc<holdfast_set::server::SetServer>)| {
             set.leading_ready()?;
             let by = ring_wrapped_by(&set.head.stored_keyring()?.wrapped_key)?;
             Some(v1::HeadKey { set: id.0, wrapped_by: by.to_string() })

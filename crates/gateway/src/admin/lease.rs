@@ -1,10 +1,10 @@
 //! Calls on a set's lease.
 
 use super::AdminDoor;
-use crate::identity::random_u128;
-use crate::set::server::{SetError, SetServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Lease, SetRefusal};
+use holdfast_set::random::random_u128;
+use holdfast_set::server::{SetError, SetServer};
 use holdfast_types::{Epoch, Token};
 use holdfast_volume::machine::{Cut, SetMachine};
 use std::time::Duration;

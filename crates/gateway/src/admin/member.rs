@@ -3,15 +3,15 @@
 use super::AdminDoor;
 use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
-use crate::keyring::store_options;
 use crate::node::{Adopted, NodeError};
-use crate::set::head::open;
+use crate::store_options::store_options;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
+use holdfast_set::head::open;
 use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
 use holdfast_volume::head::read_keyring;
@@ -94,7 +94,11 @@ impl AdminDoor {
         }
     }
 
-    pub(crate) async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
+    /// Makes this gateway the first member of a new cluster.
+    ///
+    /// # Errors
+    /// The refusal that a caller over the network would get.
+    pub async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
         let adopted = self.adopted()?;
         let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
         if cluster != adopted.raft.cluster() {

@@ -1,11 +1,11 @@
 //! Moving a set to another gateway: planned (switchover) and forced (failover).
 
 use super::AdminDoor;
-use crate::identity::random_u128;
-use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{Member, MemberRole};
 use holdfast_control::set::Lease;
+use holdfast_set::random::random_u128;
+use holdfast_set::server::SetServer;
 use holdfast_types::{MemberId, Token};
 use std::sync::Arc;
 

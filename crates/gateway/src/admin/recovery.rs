@@ -2,12 +2,12 @@
 
 use super::AdminDoor;
 use super::stores::not_opened;
-use crate::keyring::open_store;
 use crate::node::Adopted;
-use crate::recovery::{Found, ReadError, read};
+use crate::store_options::open_store;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_control::set::SetState;
+use holdfast_set::recovery::{Found, ReadError, read};
 use holdfast_store::Health;
 use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
 use std::sync::Arc;
@@ -33,7 +33,11 @@ impl AdminDoor {
         Ok(placement.to_string())
     }
 
-    pub(crate) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
+    /// Puts a set that a recovery or a takeover found in its store into this cluster.
+    ///
+    /// # Errors
+    /// The refusal that a caller over the network would get.
+    pub async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
         self.led_cluster()?;
         let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
         self.alone(&self.node.changing_sets, restore).await

@@ -2,9 +2,10 @@
 
 use super::AdminDoor;
 use super::snapshot::{message, snapshot_id};
-use crate::set::server::{SetError, SetServer, unix_ms};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{SetAnswer, SetCommand, SnapshotId};
+use holdfast_set::server::{SetError, SetServer};
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_types::{Name, RequestId};
 use std::sync::Arc;
 use std::time::Duration;

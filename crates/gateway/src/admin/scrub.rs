@@ -1,14 +1,14 @@
 //! Calls about the background reading of a set's objects.
 
 use super::AdminDoor;
-use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_set::server::SetServer;
 
 /// How far it is at this gateway.
 pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {
     let shown = set.scrub.shown();
     let known = shown.book.known();
-    let place = |place: crate::set::scrub::book::Place| v1::DamagedPlace {
+    let place = |place: holdfast_set::scrub::book::Place| v1::DamagedPlace {
         part: place.part,
         key: place.key,
         snapshot: place.snapshot.map(|name| name.to_string()).unwrap_or_default(),

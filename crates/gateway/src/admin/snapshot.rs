@@ -1,9 +1,10 @@
 //! Calls on a set's snapshots.
 
 use super::AdminDoor;
-use crate::set::server::{SetServer, unix_ms};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Schedule, ScheduleError, SetAnswer, SetCommand, Volume};
+use holdfast_set::server::SetServer;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_types::{Name, RequestId, VolumeId};
 use std::time::Duration;
 

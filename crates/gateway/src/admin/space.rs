@@ -1,11 +1,11 @@
 //! What a set takes up in its store, from the maps of its last checkpoint and of its snapshots.
 
 use super::AdminDoor;
-use crate::set::server::SetServer;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::set::{RootRef, SetState, Volume};
+use holdfast_set::server::SetServer;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, VolumeId};
 use holdfast_volume::map::{Objects, PAGE_SECTORS, PartialRoot, Root};
 use holdfast_volume::space::Amplification;

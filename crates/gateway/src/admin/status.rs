@@ -2,9 +2,9 @@
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
-use crate::cache::Answers;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
+use holdfast_cache::Answers;
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
 use holdfast_control::set::Pin;
 use holdfast_raft::GroupStatus;
@@ -50,7 +50,11 @@ impl AdminDoor {
         }
     }
 
-    pub(crate) async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
+    /// What this gateway is: its member id, disk, addresses.
+    ///
+    /// # Errors
+    /// The refusal that a caller over the network would get.
+    pub async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
         let (node, config) = (&self.node, &self.node.config);
         let identity = node.identity();
         let mut message = v1::Node {

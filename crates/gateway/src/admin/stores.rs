@@ -1,12 +1,14 @@
 //! How the stores of the sets that run here have answered: for status, `/healthz` and the metrics.
 
 use crate::node::Node;
-use crate::set::server::{SetServer, unix_ms};
-use crate::set::space::RETIRED_FULL;
 use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_set::server::SetServer;
+use holdfast_set::space::RETIRED_FULL;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use holdfast_types::Placement;
-use std::sync::{Arc, PoisonError};
+use holdfast_types::sync::RwLockExt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -79,7 +81,7 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
 
 impl Node {
     fn running_sets(&self) -> Vec<Arc<SetServer>> {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.sets.reading().values().cloned().collect()
     }
 
     /// One for each set that runs here.

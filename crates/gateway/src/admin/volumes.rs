@@ -3,9 +3,9 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use crate::set::server::{SetError, SetServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, VolumeChange};
+use holdfast_set::server::{SetError, SetServer};
 use holdfast_types::{Epoch, Name, RequestId, Sectors, VolumeId};
 use std::sync::Arc;
 use v1::change_volume_request::Change;

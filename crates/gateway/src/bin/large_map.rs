@@ -13,9 +13,9 @@
 
 use bytes::Bytes;
 use holdfast_control::set::{Restored, RootRef};
-use holdfast_gateway::config::KeyConfig;
-use holdfast_gateway::recovery::{self, Found};
-use holdfast_gateway::set::mapping::SetKey;
+use holdfast_set::keyring::KeySource;
+use holdfast_set::mapping::SetKey;
+use holdfast_set::recovery::{self, Found};
 use holdfast_store::{ObjectStore, keys};
 use holdfast_types::limits::SEGMENT_BYTES_TARGET;
 use holdfast_types::{GroupId, Lba, LogId, LogIndex, MemberId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
@@ -166,7 +166,7 @@ impl Target {
     fn open(url: &str, key_file: &str, set: u64) -> Outcome<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let store = recovery::open_store(url, None)?;
-        let keys = recovery::cluster_key(&KeyConfig { file: Some(key_file.into()), ..KeyConfig::default() })?;
+        let keys = recovery::cluster_key(&KeySource { file: Some(key_file.into()), ..KeySource::default() })?;
         let found = runtime.block_on(recovery::read(url, store.clone(), &keys, GroupId(set)))?;
         let found = found.ok_or("the store has no such set")?;
         let key = found.key.clone();

@@ -10,15 +10,16 @@
 //!
 //! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
 
-use super::{Adopted, Node, lock};
-use crate::cluster::ClusterError;
-use crate::recovery;
-use crate::set::burial::{self, BurialError};
-use crate::set::head::NOTICED_AFTER;
-use crate::set::mapping::SetKey;
+use super::{Adopted, Node};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
 use holdfast_seal::DataKey;
+use holdfast_set::cluster::ClusterError;
+use holdfast_set::head::NOTICED_AFTER;
+use holdfast_set::mapping::SetKey;
+use holdfast_set::recovery;
+use holdfast_set::tombstone::{self, BurialError};
 use holdfast_store::{Health, ObjectStore, StoreError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{SetLife, Standing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +75,7 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             }
             stays
         });
-        lock(&node.deletions).retain(|id, _| term.is_some() && under_way.contains(id));
+        node.deletions.locked().retain(|id, _| term.is_some() && under_way.contains(id));
         let Some(term) = term else { continue };
         for id in under_way {
             tasks.entry(id).or_insert_with(|| {
@@ -146,7 +147,7 @@ impl Removal {
             tracing::warn!(set = %self.id, error = %trouble, "a deletion waits; tried again");
         }
         self.said.clone_from(&trouble);
-        lock(&self.node.deletions).entry(self.id).or_default().trouble = trouble;
+        self.node.deletions.locked().entry(self.id).or_default().trouble = trouble;
     }
 
     fn state(&self) -> ClusterState {
@@ -233,9 +234,9 @@ impl Removal {
         let none = || SetKey::of(self.id, entry.key_id, DataKey::from_bytes(rand::random()));
         let key = self.node.keys.set_key(self.id, entry).unwrap_or_else(|_| none());
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
-        let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
+        let id = || ObjectId { term, member, boot, random: holdfast_set::random::random_u128() };
         let (url, name) = (entry.store_url.clone(), entry.name.clone());
-        match burial::bury(&*store, &key, life, &name, id).await {
+        match tombstone::bury(&*store, &key, life, &name, id).await {
             // Another cluster may have taken the set over, and changed its data key since: its head's own keyring opens it.
             Err(BurialError::Foreign { key, error }) => {
                 match recovery::read(&url, store, &self.node.keys, self.id).await {
@@ -294,9 +295,9 @@ impl Removal {
         let store = self.store(deletion).await?;
         let per_second = self.node.config.space.deletes_per_second;
         let deleted = || {
-            lock(&self.node.deletions).entry(self.id).or_default().objects_deleted += 1;
+            self.node.deletions.locked().entry(self.id).or_default().objects_deleted += 1;
             metrics::counter!("holdfast_deleted_set_objects_total").increment(1);
         };
-        Ok(burial::sweep(&*store, self.id, per_second, deleted).await?)
+        Ok(tombstone::sweep(&*store, self.id, per_second, deleted).await?)
     }
 }

@@ -4,12 +4,12 @@
 //! its Raft group is ended for ever, its log and snapshots are dropped (`holdfast_raft`, E1 to E3); its notes go. Only then is it said that
 //! the set is ended here. Each step may be done again; a crash anywhere is gone on with.
 
-use super::{Adopted, Node, NodeError, lock};
+use super::{Adopted, Node, NodeError};
 use holdfast_control::cluster::ClusterState;
+use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{LogId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ impl Ender {
         state: &ClusterState,
         healing: &mut BTreeMap<SetId, JoinHandle<bool>>,
     ) {
-        let runs: Vec<SetId> = lock(&node.running).keys().copied().collect();
+        let runs: Vec<SetId> = node.running.locked().keys().copied().collect();
         let gone = runs.into_iter().filter(|id| state.was_deleted(*id));
         let gone: BTreeSet<SetId> = gone.chain(state.deletions.under_way.keys().copied()).collect();
         self.ended.retain(|id| gone.contains(id));
@@ -103,11 +103,11 @@ impl Ender {
 }
 
 async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>) -> Result<(), NodeError> {
-    let running = lock(&node.running).remove(&id);
+    let running = node.running.locked().remove(&id);
     if let Some(running) = running {
-        lock(&node.troubles).remove(running.name.as_str());
+        node.troubles.locked().remove(running.name.as_str());
         {
-            let mut sets = node.sets.write().unwrap_or_else(PoisonError::into_inner);
+            let mut sets = node.sets.writing();
             if sets.get(&running.name).is_some_and(|set| set.id == id) {
                 sets.remove(&running.name);
             }
@@ -115,14 +115,14 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>)
         running.stop.cancel();
         if let Some(left) = wait_for(running).await {
             let tasks = left.tasks.len();
-            lock(&node.running).insert(id, left);
+            node.running.locked().insert(id, left);
             return Err(NodeError::Refused(format!("set {id}: {tasks} of its tasks have not ended yet")));
         }
         // What was opened lies in memory; whose it is the cache does not know. The others fetch theirs again.
         node.cache.forget_opened();
     }
     if let Some(name) = name.filter(|name| node.cluster.set_named(name).is_none()) {
-        lock(&node.troubles).remove(name.as_str());
+        node.troubles.locked().remove(name.as_str());
     }
     adopted.raft.end_group(id).await?;
     let dir = node.config.data_dir.clone();

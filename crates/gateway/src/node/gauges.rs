@@ -1,8 +1,8 @@
 //! What a gateway shows of itself that is looked at, not counted.
 
 use super::Node;
-use crate::cache::Cache;
-use std::sync::PoisonError;
+use holdfast_cache::Cache;
+use holdfast_types::sync::RwLockExt;
 
 impl Node {
     /// The cache that its sets share.
@@ -35,7 +35,7 @@ impl Node {
             metrics::gauge!("holdfast_raft_applied_index", "group" => id.clone()).set(applied as f64);
             metrics::gauge!("holdfast_journal_live_bytes", "group" => id).set(status.live_bytes as f64);
         }
-        let sets: Vec<_> = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let sets: Vec<_> = self.sets.reading().values().cloned().collect();
         for set in sets {
             let (extents, backlog) = set.host.with(|m| (m.extents(), m.backlog_bytes()));
             let name = set.name.to_string();

@@ -1,8 +1,9 @@
 //! What this gateway's disk remembers of its lives (C3), changed while the gateway runs.
 
-use super::{Node, NodeError, lock};
+use super::{Node, NodeError};
 use crate::identity::{Identity, IdentityError};
 use holdfast_raft::Lineage;
+use holdfast_types::sync::LockExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ impl Node {
             holdfast_log::spawn_blocking(move || change(&mut next, &dir).map(|lineage| (next, lineage))).await;
         let (next, lineage) = changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??;
         {
-            let mut identity = lock(&self.identity);
+            let mut identity = self.identity.locked();
             *identity = identity.clone().with_lives_of(&next);
         }
         // While nobody else changes it: what others are told is never older than what they were.

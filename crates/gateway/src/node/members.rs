@@ -3,10 +3,10 @@
 
 use super::{Adopted, Node};
 use crate::config::GatewayRole;
-use crate::set::server::SetServer;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, Standing};
 use holdfast_control::members::{GroupView, Peer, Step, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
+use holdfast_set::server::SetServer;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

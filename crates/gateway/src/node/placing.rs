@@ -1,11 +1,13 @@
 //! Changes of sets' stores (ADR 0018): each gateway opens what group 0 says; the leader of group 0 asks the set's leader whether the next step may be
 //! taken, and proposes it (P1).
 
-use super::{Adopted, Node, lock};
-use crate::set::server::{SetServer, unix_ms};
+use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
 use holdfast_raft::Placer;
+use holdfast_set::server::SetServer;
+use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{Health, ObjectStore, Op, StoreError};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Placement, SetId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -34,11 +36,11 @@ pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
             set.switch.set(text, store);
             // Of several each has a health of its own; what was wrong with a single one is over.
             set.health.attempt(unix_ms(), Op::Get, None);
-            lock(&node.troubles).remove(&name);
+            node.troubles.locked().remove(&name);
         }
         Err(error) => {
             let why = format!("its stores were changed to {text:?}, which this gateway cannot open: {error}");
-            if lock(&node.troubles).insert(name, why.clone()).as_ref() != Some(&why) {
+            if node.troubles.locked().insert(name, why.clone()).as_ref() != Some(&why) {
                 tracing::error!(set = %set.name, "{why}");
             }
         }

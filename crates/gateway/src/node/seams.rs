@@ -2,10 +2,10 @@
 
 use super::Node;
 use crate::config::GatewayConfig;
-use crate::keyring::open_store;
-use crate::pair::Authority;
-use crate::set::mapping::LEAF_BYTES;
+use crate::store_options::open_store;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
+use holdfast_set::authority::Authority;
+use holdfast_set::mapping::LEAF_BYTES;
 use holdfast_store::{BoxFuture, CHECK_LIMIT, Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
 use holdfast_volume::map::LeafShape;

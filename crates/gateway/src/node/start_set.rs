@@ -1,35 +1,37 @@
 //! What runs for one set at one gateway: its group, and around it head, reader, server, uploader and space keeper.
 
 use super::ended::{Running, fence_note, scrub_note};
-use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock};
+use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
 use crate::config::Compression;
-use crate::set::bases::KeyOf;
-use crate::set::clones;
-use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
-use crate::set::host::SetHost;
-use crate::set::mapping::Mapping;
-use crate::set::mover::Mover;
-use crate::set::pace::JournalPace;
-use crate::set::reader::Reader;
-use crate::set::repair::Repairer;
-use crate::set::schedule;
-use crate::set::scrub::{ScrubSettings, Scrubber};
-use crate::set::server::{SetParts, SetServer};
-use crate::set::space::{SpaceKeeper, SpaceSettings};
-use crate::set::suspects::Inspector;
-use crate::set::told::Told;
-use crate::set::uploader::{UploadSettings, Uploader};
-use crate::set::warm::Warmer;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
+use holdfast_set::bad_reads::Inspector;
+use holdfast_set::bases::KeyOf;
+use holdfast_set::clones;
+use holdfast_set::etcd_mirror::Told;
+use holdfast_set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
+use holdfast_set::host::SetHost;
+use holdfast_set::mapping::Mapping;
+use holdfast_set::pace::JournalPace;
+use holdfast_set::reader::Reader;
+use holdfast_set::repair::Repairer;
+use holdfast_set::schedule;
+use holdfast_set::scrub::{ScrubSettings, Scrubber};
+use holdfast_set::server::{SetParts, SetServer};
+use holdfast_set::space::{SpaceKeeper, SpaceSettings};
+use holdfast_set::store_migration::Mover;
+use holdfast_set::uploader::{UploadSettings, Uploader};
+use holdfast_set::warm::Warmer;
 use holdfast_store::{Health, Switch};
+use holdfast_types::sync::LockExt;
+use holdfast_types::sync::RwLockExt;
 use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
 use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The data keys of sets that others are clones of, as group 0 has them: an origin is there as long as its clones are, and a recovery brings it back before
@@ -52,7 +54,7 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
         let node = node.upgrade()?;
         let (header, keyring) = read_keyring(body).ok()?;
         let key = node.keys.open_keyring(&keyring, set, header.key_id).ok()?;
-        crate::set::head::open(&key, body).ok()
+        holdfast_set::head::open(&key, body).ok()
     })
 }
 
@@ -177,8 +179,8 @@ pub(super) async fn start_set(
     let in_leaves = Arc::new(move || Some(shape));
     let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
     tasks.push(tokio::spawn(uploader.run()));
-    lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
-    node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
+    node.running.locked().insert(id, Running { name: entry.name.clone(), stop, tasks });
+    node.sets.writing().insert(entry.name.clone(), server);
     // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.
     if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {
         let members = state

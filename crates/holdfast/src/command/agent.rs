@@ -15,11 +15,12 @@ use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use holdfast_types::sync::LockExt;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// What an agent logs by default.
@@ -228,7 +229,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
     let child: Mutex<Option<Child>> = Mutex::new(None);
     let helper = move || {
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = child.locked();
         // The last one has ended, or lost a race for the lock.
         if let Some(mut ended) = child.take()
             && ended.try_wait()?.is_none()

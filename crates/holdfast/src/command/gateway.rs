@@ -4,7 +4,7 @@ use crate::cli::{Common, GatewayRunArgs};
 use crate::exit::CliError;
 use crate::{output, serve};
 use holdfast_gateway::config::{self, GatewayConfig};
-use holdfast_gateway::keyring::ClusterKeys;
+use holdfast_set::keyring::ClusterKeys;
 use holdfast_tls::Role;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
@@ -27,7 +27,8 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     let config = settings(&args)?;
     if args.check {
         // What is read at a start only, and is as likely to be wrong.
-        ClusterKeys::load(&config.key, &config.key_previous).map_err(|error| CliError::usage("").because(&error))?;
+        ClusterKeys::load(&config.key.source(), &config.key_previous.source())
+            .map_err(|error| CliError::usage("").because(&error))?;
         config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
         return output::show(common.output, &config, || format!("# The settings are good:\n{text}"));
@@ -110,7 +111,9 @@ fn apply(args: &GatewayRunArgs, config: &mut GatewayConfig) {
     config.nbd_listen = args.nbd_listen.or(config.nbd_listen);
     config.nbd_unix = args.nbd_unix.clone().or(config.nbd_unix.take());
     config.http_listen = args.http_listen.or(config.http_listen);
-    config.plain_exports |= args.plain_exports;
+    if args.plain_exports {
+        (config.plain_exports, config.snapshot_exports) = (true, config::SnapshotExports::Open);
+    }
     if let Some(file) = &args.key_file {
         // One source counts: the flag's.
         config.key = config::KeyConfig { file: Some(file.clone()), ..Default::default() };

@@ -6,7 +6,7 @@ use crate::door::{Client, Door, Effect};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
-use holdfast_gateway::keyring::new_passphrase_kdf;
+use holdfast_set::keyring::new_passphrase_kdf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

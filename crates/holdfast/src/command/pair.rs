@@ -7,7 +7,7 @@ use crate::output;
 use clap::Subcommand;
 use holdfast_api::v1;
 use holdfast_gateway::config::GatewayConfig;
-use holdfast_gateway::pair::{Seated, SeatedPair, seated};
+use holdfast_pair::{Seated, SeatedPair, seated};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_types::{ByteSize, Name};
 
 pub const CHECKPOINT: &str = "\

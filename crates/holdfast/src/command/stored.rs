@@ -2,8 +2,8 @@
 
 use crate::exit::CliError;
 use clap::Args;
-use holdfast_gateway::config::KeyConfig;
-use holdfast_gateway::recovery::{self, Found, RecoveryError};
+use holdfast_set::keyring::KeySource;
+use holdfast_set::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ pub async fn survey(
     access: &StoreArgs,
     stores: &[String],
 ) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
-    let config = KeyConfig {
+    let config = KeySource {
         file: key.key_file.clone(),
         passphrase_file: key.passphrase_file.clone(),
         passphrase_env: key.passphrase_env.clone(),

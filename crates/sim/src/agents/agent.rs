@@ -1,6 +1,7 @@
 //! The agent's process on a host: the real code, over a simulated network, on what the [`super::fake_drivers`] shows it as its host.
 
-use super::fake_drivers::{Bug, FakeDrivers, FakeHost};
+use super::bug::Bug;
+use super::fake_drivers::{FakeDrivers, FakeHost};
 use crate::attached::wires::{self, TTL};
 use crate::client::SET;
 use crate::host::{lock, machine_of};

@@ -4,9 +4,9 @@
 //! Its processes end only once the kernel has answered what they asked of the device: killed under a device that waits, they stay, and do nothing more.
 
 use super::attaching::{Attaching, By, Outcome};
-use super::fake_drivers::Bug;
+use super::bug::Bug;
 use super::ledger::{End, Meaning, UNDER_WAY_MAX, slot};
-use super::station::Lent;
+use super::lent::Lent;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Broken, Id, Place, VOLUMES};
 use crate::rng::Rng;
 use crate::world::MS;

@@ -1,6 +1,7 @@
 //! What the agent's code finds on a simulated host, in place of its drivers: processes that it starts and signals, a pool, a database. What it asks for is noted here, and carried
 //! out by the host ([`super::station`]) in the same millisecond or the next.
 
+use super::bug::Bug;
 use super::database::Database;
 use super::pool::Pool;
 use crate::host::lock;
@@ -28,21 +29,6 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 pub enum Signal {
     Term,
     Kill,
-}
-
-/// A bug in what the agent finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// A database that is to be stopped at once goes on, and nothing watches over it.
-    NeverStops,
-    /// Nobody is asked who holds the lease: it is taken.
-    TakesUnasked,
-    /// Nothing watches over the agent.
-    NoWatchdog,
-    /// A recovery leaves out the latest commit.
-    SkipsCommits,
-    /// Clients are told of a commit before it is flushed.
-    ToldUnflushed,
 }
 
 /// Of the attach process, as the driver has it.

@@ -3,7 +3,7 @@
 
 use super::attaching::{Attaching, By, Outcome};
 use super::ledger::{LABEL, Meaning};
-use super::station::Lent;
+use super::lent::Lent;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Broken, Id, Place, VOLUMES};
 use std::collections::BTreeMap;
 

@@ -6,15 +6,14 @@ use super::asked::Orders;
 use super::attaching::{Attaching, By, Outcome};
 use super::database::Database;
 use super::fake_drivers::{FakeDrivers, Signal};
-use super::ledger::Ledger;
+use super::lent::Lent;
 use super::pool::Pool;
 use crate::attached::wires::{self, TTL};
 use crate::host::{Clock, lock};
 use crate::libc;
-use crate::model::{Broken, Model};
+use crate::model::Broken;
 use crate::net::{Door, Net};
 use crate::rng::Rng;
-use crate::stats::Stats;
 use crate::world::MS;
 use holdfast_agent::AttachStatus;
 use holdfast_agent::machine::{AttachEnd, Role, Stop};
@@ -31,27 +30,6 @@ const LATE_MAX: u64 = 160 * MS;
 const SETTLED: u64 = 300 * MS;
 /// Between two looks at the lease that a database runs under.
 const LEASE_EVERY: u64 = 10 * MS;
-
-/// What a station's step is lent.
-pub struct Lent<'a> {
-    pub now: u64,
-    pub model: &'a mut Model,
-    pub ledger: &'a mut Ledger,
-    pub stats: &'a mut Stats,
-    /// Clients want commits.
-    pub busy: bool,
-    /// How many machines may be gateways.
-    pub gateways: usize,
-    pub log: &'a mut Vec<String>,
-}
-
-impl Lent<'_> {
-    /// Whether it can be said where a write of this epoch belongs: not between a later owner's grant and its first reading.
-    pub fn decided(&self, epoch: u64) -> bool {
-        let latest = self.model.latest_epoch();
-        self.model.is_current(epoch) || latest > epoch && self.model.is_current(latest)
-    }
-}
 
 /// See the module.
 pub struct Station {

@@ -8,7 +8,7 @@ use super::world::World;
 use holdfast_api::compared::{self, Compared};
 use holdfast_api::v1;
 use holdfast_control::set::Snapshot;
-use holdfast_gateway::set::diff;
+use holdfast_set::diff;
 use holdfast_types::{Name, SECTOR_BYTES, Sectors, VolumeId};
 use holdfast_volume::map::Changed;
 use std::collections::BTreeMap;

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
-use holdfast_gateway::set::host::{SetHost, decode_answer};
 use holdfast_raft::{
     Consensus, GroupError, GroupStatus, Leadership, MemberStatus, Outcome, Pending, ProposeError, Proposed,
     ReadLogError, ReadPlace, StateMachine, boot_now,
 };
+use holdfast_set::host::{SetHost, decode_answer};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

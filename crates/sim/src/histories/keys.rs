@@ -11,8 +11,8 @@ use super::rest::roots_of;
 use super::world::World;
 use crate::rng::Rng;
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
-use holdfast_gateway::set::mapping::SetKey;
 use holdfast_seal::{DataKey, WRAPPED_KEY_BYTES, ring_ids};
+use holdfast_set::mapping::SetKey;
 use holdfast_store::keys;
 use holdfast_types::{MemberId, Name, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, read_keyring};
@@ -249,7 +249,7 @@ impl World {
                 return Err(format!("K2: the head is under data key {}, and has {ids:?}", header.key_id));
             }
             let alone = set_key(set, &ids, header.key_id);
-            let head = holdfast_gateway::set::head::open(&alone, &bytes).map_err(|e| format!("K2: the head: {e}"))?;
+            let head = holdfast_set::head::open(&alone, &bytes).map_err(|e| format!("K2: the head: {e}"))?;
             for root in roots_of(&head) {
                 let key = keys::root(set, root.object);
                 let Some(bytes) = self.common.store.objects(&key).pop() else { continue };

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_control::set::{RetireOf, SetAnswer, SetCommand, VolumeChange};
-use holdfast_gateway::front::device::ReadPart;
+use holdfast_front::device::ReadPart;
 use holdfast_types::{Epoch, LogId, Name, RequestId, SECTOR_BYTES, VolumeId};
 use holdfast_volume::entry::{self, EntryPayload, OpKind, WritesView};
 use holdfast_volume::map::PAGE_SECTORS;

@@ -48,7 +48,7 @@ pub enum SeatSeen {
     Unread(StoreError),
 }
 
-impl dyn ObjectStore {
+impl dyn ObjectStore + '_ {
     /// The several stores that this is at present; `None` if it is one.
     pub fn several(&self) -> Option<Arc<Quorum>> {
         self.concrete()?.downcast().ok().map(|all: Box<Arc<Quorum>>| *all)

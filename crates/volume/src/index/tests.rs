@@ -1,4 +1,4 @@
-//! The generation against the dumbest model there is: an array with one cell per sector.
+//! The memtable against the dumbest model there is: an array with one cell per sector.
 
 use super::*;
 use proptest::prelude::*;
@@ -99,27 +99,27 @@ fn insert() -> impl Strategy<Value = Insert> {
     )
 }
 
-fn build(inserts: &[Insert]) -> (Generation, Flat) {
-    let (mut generation, mut flat) = (Generation::new(), Flat::new());
+fn build(inserts: &[Insert]) -> (Memtable, Flat) {
+    let (mut memtable, mut flat) = (Memtable::new(), Flat::new());
     for Insert { volume, lba, sectors, source } in inserts {
-        generation.insert(*volume, *lba, *sectors, *source);
+        memtable.insert(*volume, *lba, *sectors, *source);
         flat.insert(*volume, *lba, *sectors, *source);
-        generation.self_check();
+        memtable.self_check();
     }
-    (generation, flat)
+    (memtable, flat)
 }
 
-fn assert_same(generation: &Generation, flat: &Flat) {
-    generation.self_check();
+fn assert_same(memtable: &Memtable, flat: &Flat) {
+    memtable.self_check();
     for volume in 0..VOLUMES {
-        let pieces = generation.lookup(VolumeId(volume), Lba(0), Sectors(SECTORS));
+        let pieces = memtable.lookup(VolumeId(volume), Lba(0), Sectors(SECTORS));
         assert_eq!(expand(&pieces, Lba(0), Sectors(SECTORS)), flat.0[volume as usize]);
         let known: Vec<Piece> = pieces.into_iter().filter(|piece| piece.source != Source::Map).collect();
-        let listed: Vec<Piece> = generation.iter_volume(VolumeId(volume)).collect();
+        let listed: Vec<Piece> = memtable.iter_volume(VolumeId(volume)).collect();
         assert_eq!(listed, known);
     }
-    assert_eq!(generation.iter().count(), generation.extents());
-    assert_eq!(generation.data_bytes(), flat.data_bytes());
+    assert_eq!(memtable.iter().count(), memtable.extents());
+    assert_eq!(memtable.data_bytes(), flat.data_bytes());
 }
 
 proptest! {
@@ -130,11 +130,11 @@ proptest! {
         inserts in prop::collection::vec(insert(), 0..60),
         ranges in prop::collection::vec((0..VOLUMES, 0..SECTORS, 0_u64..=SECTORS), 8),
     ) {
-        let (generation, flat) = build(&inserts);
-        assert_same(&generation, &flat);
+        let (memtable, flat) = build(&inserts);
+        assert_same(&memtable, &flat);
         for (volume, lba, len) in ranges {
             let len = len.min(SECTORS - lba);
-            let pieces = generation.lookup(VolumeId(volume), Lba(lba), Sectors(len));
+            let pieces = memtable.lookup(VolumeId(volume), Lba(lba), Sectors(len));
             let cells = expand(&pieces, Lba(lba), Sectors(len));
             prop_assert_eq!(&cells[..], &flat.0[volume as usize][lba as usize..(lba + len) as usize]);
         }
@@ -145,11 +145,11 @@ proptest! {
         newer in prop::collection::vec(insert(), 0..40),
         older in prop::collection::vec(insert(), 0..40),
     ) {
-        let (mut generation, mut flat) = build(&newer);
+        let (mut memtable, mut flat) = build(&newer);
         let (below, below_flat) = build(&older);
-        generation.merge_under(&below);
+        memtable.merge_under(&below);
         flat.merge_under(&below_flat);
-        assert_same(&generation, &flat);
+        assert_same(&memtable, &flat);
     }
 }
 
@@ -159,68 +159,68 @@ fn op(index: u64, op_sectors: u32) -> Source {
 
 #[test]
 fn an_overwritten_middle_leaves_both_ends_in_their_op() {
-    let mut generation = Generation::new();
-    generation.insert(VolumeId(0), Lba(100), Sectors(16), op(1, 16));
-    generation.insert(VolumeId(0), Lba(104), Sectors(4), op(2, 4));
+    let mut memtable = Memtable::new();
+    memtable.insert(VolumeId(0), Lba(100), Sectors(16), op(1, 16));
+    memtable.insert(VolumeId(0), Lba(104), Sectors(4), op(2, 4));
     let part = |lba, sectors, source, skip| {
         let Source::Journal(at) = source else { panic!("journal") };
         Piece { lba: Lba(lba), sectors: Sectors(sectors), source: Source::Journal(JournalRef { skip, ..at }) }
     };
     let expected = vec![part(100, 4, op(1, 16), 0), part(104, 4, op(2, 4), 0), part(108, 8, op(1, 16), 8)];
-    assert_eq!(generation.lookup(VolumeId(0), Lba(100), Sectors(16)), expected);
-    assert_eq!(generation.data_bytes(), 16 * SECTOR_BYTES);
+    assert_eq!(memtable.lookup(VolumeId(0), Lba(100), Sectors(16)), expected);
+    assert_eq!(memtable.data_bytes(), 16 * SECTOR_BYTES);
     // A read from inside an extent skips as well.
-    assert_eq!(generation.lookup(VolumeId(0), Lba(110), Sectors(2)), vec![part(110, 2, op(1, 16), 10)]);
+    assert_eq!(memtable.lookup(VolumeId(0), Lba(110), Sectors(2)), vec![part(110, 2, op(1, 16), 10)]);
 }
 
 #[test]
 fn neighbours_of_different_ops_stay_apart() {
     // Contiguous on the volume and written one after the other, yet an op header lies between their data.
-    let mut generation = Generation::new();
-    generation.insert(VolumeId(0), Lba(0), Sectors(8), op(1, 8));
-    generation.insert(VolumeId(0), Lba(8), Sectors(8), op(2, 8));
-    assert_eq!(generation.extents(), 2);
+    let mut memtable = Memtable::new();
+    memtable.insert(VolumeId(0), Lba(0), Sectors(8), op(1, 8));
+    memtable.insert(VolumeId(0), Lba(8), Sectors(8), op(2, 8));
+    assert_eq!(memtable.extents(), 2);
 }
 
 #[test]
 fn a_discarded_device_is_one_extent() {
     // 2 TiB in trims of 32 MiB, as mkfs sends them; then 1 PiB at once over data.
-    let mut generation = Generation::new();
+    let mut memtable = Memtable::new();
     let step = (32 << 20) / SECTOR_BYTES;
     for n in 0..(2 << 40) / (32 << 20) {
-        generation.insert(VolumeId(0), Lba(n * step), Sectors(step), Source::Zero);
-        assert_eq!(generation.extents(), 1);
+        memtable.insert(VolumeId(0), Lba(n * step), Sectors(step), Source::Zero);
+        assert_eq!(memtable.extents(), 1);
     }
     for n in 0..1000 {
-        generation.insert(VolumeId(0), Lba(n * 1_000_003), Sectors(8), op(n, 8));
+        memtable.insert(VolumeId(0), Lba(n * 1_000_003), Sectors(8), op(n, 8));
     }
-    assert_eq!(generation.data_bytes(), 1000 * 8 * SECTOR_BYTES);
+    assert_eq!(memtable.data_bytes(), 1000 * 8 * SECTOR_BYTES);
     let all = Sectors(holdfast_types::limits::VOLUME_SECTORS_MAX);
-    generation.insert(VolumeId(0), Lba(0), all, Source::Zero);
-    generation.self_check();
+    memtable.insert(VolumeId(0), Lba(0), all, Source::Zero);
+    memtable.self_check();
     assert_eq!(
-        generation.lookup(VolumeId(0), Lba(0), all),
+        memtable.lookup(VolumeId(0), Lba(0), all),
         vec![Piece { lba: Lba(0), sectors: all, source: Source::Zero }]
     );
-    assert_eq!(generation.data_bytes(), 0);
+    assert_eq!(memtable.data_bytes(), 0);
 }
 
 #[test]
 fn the_lowest_index_is_remembered() {
-    let mut generation = Generation::new();
-    assert_eq!(generation.first_index(), None);
-    generation.insert(VolumeId(0), Lba(0), Sectors(8), Source::Zero);
-    assert_eq!(generation.first_index(), None);
-    generation.insert(VolumeId(0), Lba(0), Sectors(8), op(7, 8));
-    generation.insert(VolumeId(0), Lba(0), Sectors(8), op(9, 8));
-    let mut newer = Generation::new();
+    let mut memtable = Memtable::new();
+    assert_eq!(memtable.first_index(), None);
+    memtable.insert(VolumeId(0), Lba(0), Sectors(8), Source::Zero);
+    assert_eq!(memtable.first_index(), None);
+    memtable.insert(VolumeId(0), Lba(0), Sectors(8), op(7, 8));
+    memtable.insert(VolumeId(0), Lba(0), Sectors(8), op(9, 8));
+    let mut newer = Memtable::new();
     newer.insert(VolumeId(1), Lba(0), Sectors(8), op(12, 8));
-    newer.merge_under(&generation);
+    newer.merge_under(&memtable);
     assert_eq!(newer.first_index(), Some(LogIndex(7)));
 }
 
 #[test]
 #[should_panic(expected = "R9")]
 fn a_ref_beyond_its_op_is_refused() {
-    Generation::new().insert(VolumeId(0), Lba(0), Sectors(9), op(1, 8));
+    Memtable::new().insert(VolumeId(0), Lba(0), Sectors(9), op(1, 8));
 }

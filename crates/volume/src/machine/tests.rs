@@ -298,7 +298,7 @@ impl History {
         self.contents.push(model.clone());
     }
 
-    /// The uploader's part: the old root under the sealed generation must be the content at the begin (R4), and is the new root.
+    /// The uploader's part: the old root under the sealed memtable must be the content at the begin (R4), and is the new root.
     fn upload(&mut self, machine: &SetMachine, at: LogId, model: &Content) {
         let (upto, sealed) = machine.sealed().expect("sealed by the begin");
         assert_eq!(upto, at);
@@ -541,7 +541,7 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     let end = SetCommand::CheckpointEnd { term: Term(1), begin, root };
     let applied = machine.apply(LogId::new(1, 7), &control(&end)).expect("end");
     assert_eq!(applied.event, Some(Event::Checkpointed { upto: begin }));
-    assert_eq!(applied.retired.map(|generation| generation.extents()), Some(1));
+    assert_eq!(applied.retired.map(|memtable| memtable.extents()), Some(1));
     assert_eq!(all(&machine), vec![piece(0, 12, Source::Map), piece(12, 20, Source::Zero), piece(32, 16, Source::Map)]);
     assert_eq!(machine.first_live_index(), None);
     assert_eq!(machine.lookup(VolumeId(1), Lba(0), Sectors(0)), vec![]);
@@ -555,7 +555,7 @@ fn what_is_sealed_stays_as_it_was_at_the_begin() {
     machine.apply(LogId::new(1, 4), &entry(epoch, WriteSeq(1), &[write(1, 0, 8), write(1, 16, 8)])).expect("write");
     machine.apply(LogId::new(1, 5), &control(&SetCommand::CheckpointBegin { term: Term(1) })).expect("begin");
     let (_, at_begin) = machine.sealed().expect("sealed");
-    let at_begin = Generation::clone(&at_begin);
+    let at_begin = Memtable::clone(&at_begin);
     machine.apply(LogId::new(1, 6), &entry(epoch, WriteSeq(2), &[write(1, 0, 8), write(1, 20, 2)])).expect("write");
     let (_, later) = machine.sealed().expect("still sealed");
     assert_eq!(*later, at_begin);

@@ -10,34 +10,34 @@ fn at(index: u64, op_sectors: u32, skip: u32) -> JournalRef {
 }
 
 /// The plan as text: one line per extent, one per unmapping.
-fn story(generation: &Generation) -> String {
+fn story(memtable: &Memtable) -> String {
     let mut out = String::new();
-    for extent in plan(generation) {
+    for extent in plan(memtable) {
         out += &format!("{} {}+{}:", extent.volume, extent.lba, extent.sectors());
         for (sectors, at) in &extent.parts {
             out += &format!(" {}[{}..{}]", at.index, at.skip, u64::from(at.skip) + sectors.0);
         }
         out += "\n";
     }
-    for range in unmaps(generation) {
+    for range in unmaps(memtable) {
         out += &format!("{} {}+{}: zero\n", range.volume, range.lba, range.sectors);
     }
     out
 }
 
 #[test]
-fn a_generation_is_cut_at_fixed_places() {
-    let mut generation = Generation::new();
+fn a_memtable_is_cut_at_fixed_places() {
+    let mut memtable = Memtable::new();
     // 1 MiB from sector 100 on: cut at multiples of 256. Then a neighbour, a gap, zeroes between two writes, another volume.
-    generation.insert(V, Lba(100), Sectors(2048), Source::Journal(at(7, 2048, 0)));
-    generation.insert(V, Lba(2148), Sectors(8), Source::Journal(at(8, 8, 0)));
-    generation.insert(V, Lba(2160), Sectors(8), Source::Journal(at(9, 8, 0)));
-    generation.insert(V, Lba(2168), Sectors(8), Source::Zero);
-    generation.insert(V, Lba(2176), Sectors(8), Source::Journal(at(10, 8, 0)));
-    generation.insert(VolumeId(2), Lba(2184), Sectors(8), Source::Journal(at(11, 8, 0)));
-    generation.insert(VolumeId(2), Lba(1 << 30), Sectors(1 << 23), Source::Zero);
+    memtable.insert(V, Lba(100), Sectors(2048), Source::Journal(at(7, 2048, 0)));
+    memtable.insert(V, Lba(2148), Sectors(8), Source::Journal(at(8, 8, 0)));
+    memtable.insert(V, Lba(2160), Sectors(8), Source::Journal(at(9, 8, 0)));
+    memtable.insert(V, Lba(2168), Sectors(8), Source::Zero);
+    memtable.insert(V, Lba(2176), Sectors(8), Source::Journal(at(10, 8, 0)));
+    memtable.insert(VolumeId(2), Lba(2184), Sectors(8), Source::Journal(at(11, 8, 0)));
+    memtable.insert(VolumeId(2), Lba(1 << 30), Sectors(1 << 23), Source::Zero);
     assert_eq!(
-        story(&generation),
+        story(&memtable),
         "v1 lba100+156: i7[0..156]\n\
          v1 lba256+256: i7[156..412]\n\
          v1 lba512+256: i7[412..668]\n\
@@ -53,7 +53,7 @@ fn a_generation_is_cut_at_fixed_places() {
          v1 lba2168+8: zero\n\
          v2 lba1073741824+8388608: zero\n"
     );
-    assert_eq!(story(&Generation::new()), "");
+    assert_eq!(story(&Memtable::new()), "");
 }
 
 /// A write, or zeroes, of one of two volumes.
@@ -65,19 +65,19 @@ proptest! {
     /// P1 to P3 against one note per sector.
     #[test]
     fn every_sector_is_planned_once(inserts in proptest::collection::vec(any_insert(), 0..40)) {
-        let mut generation = Generation::new();
+        let mut memtable = Memtable::new();
         let mut sectors: BTreeMap<(u32, u64), Option<(u64, u64)>> = BTreeMap::new();
         for (index, (volume, lba, count, zero)) in inserts.into_iter().enumerate() {
             let index = index as u64 + 1;
             let source = if zero { Source::Zero } else { Source::Journal(at(index, count as u32, 0)) };
-            generation.insert(VolumeId(volume), Lba(lba), Sectors(count), source);
+            memtable.insert(VolumeId(volume), Lba(lba), Sectors(count), source);
             for sector in 0..count {
                 sectors.insert((volume, lba + sector), (!zero).then_some((index, sector)));
             }
         }
         let mut planned = BTreeMap::new();
         let mut last = (0, 0);
-        for extent in plan(&generation) {
+        for extent in plan(&memtable) {
             let start = extent.lba.0;
             let end = start + extent.sectors().0;
             prop_assert!(!extent.parts.is_empty());
@@ -95,12 +95,12 @@ proptest! {
             }
         }
         // P3: what could have been one extent is one.
-        let all: Vec<PlannedExtent> = plan(&generation).collect();
+        let all: Vec<PlannedExtent> = plan(&memtable).collect();
         for pair in all.windows(2) {
             let touching = pair[0].volume == pair[1].volume && pair[0].lba.0 + pair[0].sectors().0 == pair[1].lba.0;
             prop_assert!(!touching || pair[1].lba.0.is_multiple_of(EXTENT_SECTORS_MAX), "P3: {pair:?}");
         }
-        for range in unmaps(&generation) {
+        for range in unmaps(&memtable) {
             for sector in 0..range.sectors.0 {
                 prop_assert_eq!(planned.insert((range.volume.0, range.lba.0 + sector), None), None, "P1");
             }
@@ -111,14 +111,14 @@ proptest! {
 
 #[test]
 fn batches_are_the_plan_in_order_and_bounded() {
-    let mut generation = Generation::new();
+    let mut memtable = Memtable::new();
     for (number, sectors) in [(0_u64, 2048_u32), (1, 8), (2, 256), (3, 8), (4, 512)] {
         let (lba, len) = (Lba(number << 14), Sectors(u64::from(sectors)));
-        generation.insert(V, lba, len, Source::Journal(at(7 + number, sectors, 0)));
+        memtable.insert(V, lba, len, Source::Journal(at(7 + number, sectors, 0)));
     }
-    let whole: Vec<PlannedExtent> = plan(&generation).collect();
+    let whole: Vec<PlannedExtent> = plan(&memtable).collect();
     for bytes in [0, 1, 4096, 100 << 10, 256 << 10, u64::MAX] {
-        let cut: Vec<Vec<PlannedExtent>> = batches(&generation, bytes).collect();
+        let cut: Vec<Vec<PlannedExtent>> = batches(&memtable, bytes).collect();
         assert_eq!(cut.concat(), whole, "batches of {bytes}");
         for batch in &cut {
             let (_, before_last) = batch.split_last().expect("no batch is empty");

@@ -1,20 +1,20 @@
-//! Which segments and page packs are worth to be emptied.
+//! Chooses segments and page packs to rewrite.
 
 use crate::map::{Objects, SegmentUse, pack_bytes_max};
 use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes in the store against those of them that are in use.
+/// Stored bytes and used bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amplification {
     /// Bytes of all segments that the root names.
     pub stored_bytes: u64,
-    /// Part of them that volumes still show, each segment's sealed bytes taken in proportion.
+    /// The part that volumes still use, estimated for each segment by its share of live sectors.
     pub live_bytes: u64,
 }
 
 impl Amplification {
-    /// Of a root. Costs what there are leaves.
+    /// Usage of a root. Cost: number of leaves.
     pub fn of(root: &Objects) -> Self {
         let (stored_bytes, live_bytes) = root.segment_bytes();
         Self { stored_bytes, live_bytes }
@@ -35,9 +35,9 @@ impl Amplification {
     }
 }
 
-/// What to empty segments down to where `percent` is to hold when the checkpoint at hand ends: it stores `coming_bytes` beside, in the place of as many that go out of
-/// use. At most half of what `percent` lets lie unused is given for that. A small set, of which each checkpoint rewrites much, would have all of it moved each time:
-/// there the rest comes on top.
+/// The target for this collection, so that `percent` holds when the present checkpoint ends: that adds `coming_bytes`, which replace as many
+/// used bytes. At most half of the allowed unused bytes are reserved for it. Otherwise a small set, of which each checkpoint rewrites a large
+/// part, would be moved completely each time; for such a set `percent` may be exceeded.
 pub fn percent_before(sums: Amplification, percent: u32, coming_bytes: u64) -> u32 {
     let coming = (u128::from(coming_bytes) * 100).div_ceil(u128::from(sums.live_bytes.max(1)));
     percent - u32::try_from(coming).unwrap_or(u32::MAX).min(percent.saturating_sub(100) / 2)
@@ -48,8 +48,8 @@ fn share(bytes: u64, part: Sectors, whole: Sectors) -> u64 {
     (u128::from(bytes) * u128::from(part.0) / u128::from(whole.0.max(1))) as u64
 }
 
-/// Segments that emptying does not help: what is counted as in use of them cannot be read, or no page names it (of a page that was given up). Each is
-/// left out until its count changes, or another term begins. To be kept in memory only: nothing but space depends on it.
+/// Segments that cannot be emptied: their live data cannot be read, or no page names it. Each is skipped until its count changes or another
+/// term begins. In memory only: it affects nothing but space.
 #[derive(Debug, Default)]
 pub struct Spared {
     term: Term,
@@ -57,7 +57,7 @@ pub struct Spared {
 }
 
 impl Spared {
-    /// A checkpoint on `root` begins: forgets what that does not name, and what an earlier term found.
+    /// A checkpoint on `root` begins: forgets segments that it does not name, and those of an earlier term.
     pub fn begin(&mut self, term: Term, root: &Objects) {
         if std::mem::replace(&mut self.term, term) != term {
             self.at.clear();
@@ -67,12 +67,12 @@ impl Spared {
         }
     }
 
-    /// A victim out of which nothing came.
+    /// A victim that could not be emptied.
     pub fn note(&mut self, root: &Objects, victim: ObjectId) {
         self.at.extend(root.segment(victim).map(|usage| (victim, usage.live_sectors)));
     }
 
-    /// All may be worth another look: what stood in their way is gone.
+    /// Forgets all: the obstacle is gone.
     pub fn clear(&mut self) {
         self.at.clear();
     }
@@ -81,17 +81,17 @@ impl Spared {
         self.at.get(&object) == Some(&usage.live_sectors)
     }
 
-    /// Those of a root's segments that are left out.
+    /// Segments of a root that are skipped.
     fn of(&self, root: &Objects) -> impl Iterator<Item = SegmentUse> {
         let known = self.at.keys().filter_map(move |object| Some((*object, root.segment(*object)?)));
         known.filter(move |(object, usage)| self.has(*object, usage)).map(|(_, usage)| usage)
     }
 }
 
-/// The segments to empty so that no more than `target_percent` hundredths of the live bytes are stored: those with the lowest live
-/// share first, for they give back the most for what is copied. Not more than `budget_bytes` of raw data is copied, but one
-/// segment at least, so that a small budget still gets on. What is `spared` counts for nothing: neither is it chosen, nor are others emptied in its
-/// place to meet the target. Costs what there are leaves of segments, and what is in those of which one is chosen.
+/// The segments to empty so that stored bytes are at most `target_percent` percent of live bytes. Segments with the lowest live share come
+/// first: they free the most for what is copied. At most `budget_bytes` of raw data is copied, but always at least one segment, so that a
+/// small budget makes progress. `spared` segments are not chosen, and no others are emptied instead. Cost: the leaves of segments, and the
+/// content of those with a chosen one.
 pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
     let mut sums = spared.of(root).fold(Amplification::of(root), |sums, usage| sums.without(&usage));
     let mut by_use = root.segments_by_use().filter(|(object, usage)| !spared.has(*object, usage));
@@ -110,9 +110,9 @@ pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u6
     chosen
 }
 
-/// The page packs whose remaining pages are to be written anew, so that no more than `target_percent` hundredths of the bytes of all
-/// pages are stored in packs of known length. None where one pack of them would not be smaller than they are together: a small page is less than
-/// what frames it, and would be written anew for ever. Costs as choosing segments does.
+/// The page packs whose remaining pages are to be rewritten, so that packs of known length store at most `target_percent` percent of the
+/// bytes of all pages. None if a new pack would not be smaller than the old ones together: small pages are smaller than a pack's overhead
+/// and would be rewritten again and again. Cost: as for segments.
 pub fn packs_to_collect(root: &Objects, target_percent: u32) -> BTreeSet<ObjectId> {
     let (stored_bytes, live_bytes) = root.pack_bytes();
     let mut sums = Amplification { stored_bytes, live_bytes };

@@ -1,6 +1,6 @@
 //! A checkpoint's new pages, and what moves out of the segments that are being emptied.
 
-use crate::index::{Generation, Source};
+use crate::index::{Memtable, Source};
 use crate::map::{MapExtent, Page, page_numbers};
 use crate::segment::{EXTENT_SECTORS_MAX, SegmentError, TableEntry, open_extent};
 use holdfast_seal::ObjectOpener;
@@ -46,11 +46,11 @@ pub fn pages_of(table: &[TableEntry]) -> BTreeSet<(VolumeId, u32)> {
     pages.collect()
 }
 
-/// What `page` still names of `victim` and the checkpoint's generation does not replace.
-pub fn pieces_to_move(page: &Page, victim: ObjectId, generation: &Generation) -> Vec<MapExtent> {
+/// What `page` still names of `victim` and the checkpoint's memtable does not replace.
+pub fn pieces_to_move(page: &Page, victim: ObjectId, memtable: &Memtable) -> Vec<MapExtent> {
     let mut pieces = Vec::new();
     for extent in page.extents().filter(|extent| extent.object == victim) {
-        for piece in generation.pieces(page.volume(), extent.lba, extent.sectors) {
+        for piece in memtable.pieces(page.volume(), extent.lba, extent.sectors) {
             if piece.source == Source::Map {
                 let skip = Sectors(extent.skip.0 + (piece.lba.0 - extent.lba.0));
                 pieces.push(MapExtent { lba: piece.lba, sectors: piece.sectors, skip, ..extent });
@@ -105,24 +105,18 @@ pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<
     Ok(raw)
 }
 
-/// The page after a checkpoint: `old` without what `generation` zeroed, under the checkpoint's own `extents`, with `moves` taken where
+/// The page after a checkpoint: `old` without what `memtable` zeroed, under the checkpoint's own `extents`, with `moves` taken where
 /// the page still names what was copied (G2). `below` is where what shows of the set's base within the page ends ([`Root::below`], of the new
 /// root): what is zeroed hides it from now on (O1). Where nothing of a base shows, nothing need be hidden.
 ///
 /// [`Root::below`]: crate::map::Root::below
-pub fn fold_page(
-    old: Page,
-    generation: &Generation,
-    extents: &[MapExtent],
-    moves: &[Move],
-    below: Option<Lba>,
-) -> Page {
+pub fn fold_page(old: Page, memtable: &Memtable, extents: &[MapExtent], moves: &[Move], below: Option<Lba>) -> Page {
     let mut page = old;
     if below.is_none() {
         page.hide_nothing();
     }
     let (volume, start, len) = (page.volume(), page.lba(), Sectors(page.end().0 - page.lba().0));
-    for piece in generation.pieces(volume, start, len) {
+    for piece in memtable.pieces(volume, start, len) {
         match (piece.source, below) {
             (Source::Zero, Some(_)) => page.hide(piece.lba, piece.sectors),
             (Source::Zero, None) => page.unmap(piece.lba, piece.sectors),

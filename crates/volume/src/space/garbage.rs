@@ -1,4 +1,4 @@
-//! Which objects no kept root names.
+//! Finds objects that no kept root names.
 
 use super::given_up::Lapsed;
 use crate::map::{Names, Objects};
@@ -6,14 +6,13 @@ use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it; what it shares with one of them is told apart by
-/// leaf: looking through the root before the current one, while both are in memory, costs what there are leaves, and what is in those that the checkpoint
-/// changed.
+/// Objects of a dropped root that no kept root names. Memory is limited by the size of the dropped root, not by the number of kept roots.
+/// Shared leaves are skipped: comparing a root with its successor costs the number of leaves, and the content of the changed ones.
 #[derive(Debug)]
 pub struct Garbage {
     root: ObjectId,
     left: Names,
-    /// The packs that its leaves are in. They go with the root itself, last: whoever begins again has to read it once more.
+    /// Packs of its leaves. They are retired last, with the root: a leader that starts over must be able to read it.
     leaves: BTreeSet<ObjectId>,
 }
 
@@ -24,7 +23,7 @@ impl Garbage {
         Self { root, left: Names::of(names), leaves }
     }
 
-    /// A kept root: what it names stays. To be told of every one.
+    /// Removes what a kept root names. Must be called for every kept root.
     pub fn keep(&mut self, names: &Objects) {
         self.left.take_out(names);
         for object in names.leaf_packs().keys() {
@@ -32,7 +31,7 @@ impl Garbage {
         }
     }
 
-    /// In entries of at most `max` objects, without those up to `after`; the last one takes the root itself along, and the packs of its leaves.
+    /// Entries of at most `max` objects each, after the object `after`. The last entry contains the root and the packs of its leaves.
     pub fn entries(self, max: usize, after: Option<StoredObject>) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let left = self.left.objects();
         let objects: Vec<StoredObject> = left.filter(|object| after.is_none_or(|after| *object > after)).collect();
@@ -54,8 +53,8 @@ impl Garbage {
     }
 }
 
-/// How far each dropped root was looked through: what it names may be more than can be retired before some of it is deleted. Of one term: who leads the
-/// next one begins again, which has objects retired and deleted a second time, and no effect.
+/// Progress in each dropped root: it may name more objects than can be retired at once. Kept for one term. The next leader starts over and
+/// retires and deletes some objects twice, which has no effect.
 #[derive(Debug, Default)]
 pub struct Looked {
     term: Term,
@@ -63,7 +62,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// A round of `term` begins, with these dropped roots; of others nothing is remembered.
+    /// Starts a round of `term` with these dropped roots; forgets all others.
     pub fn begin<'a>(&mut self, term: Term, dropped: impl Iterator<Item = &'a ObjectId>) {
         if std::mem::replace(&mut self.term, term) != term {
             self.upto.clear();
@@ -74,19 +73,19 @@ impl Looked {
         }
     }
 
-    /// The last object of the root that was retired, in the order of [`Garbage::entries`]. All before it were retired as well, or kept then by a root that
-    /// has, or will have, its own turn.
+    /// The last retired object of the root, in the order of [`Garbage::entries`]. All objects before it were retired too, or were named
+    /// by a kept root, which has its own turn after it is dropped.
     pub fn after(&self, root: ObjectId) -> Option<StoredObject> {
         self.upto.get(&root).copied()
     }
 
-    /// An entry of the root was committed and taken; its last object.
+    /// An entry of the root was committed and applied; `last` is its last object.
     pub fn retired(&mut self, root: ObjectId, last: Option<StoredObject>) {
         self.upto.extend(last.map(|last| (root, last)));
     }
 }
 
-/// Judges what a listing shows that no root names.
+/// Decides which listed objects are orphans.
 #[derive(Debug)]
 pub struct Orphans {
     term: Term,
@@ -103,7 +102,7 @@ impl Orphans {
         Self { term, named: BTreeSet::new(), spared: spared.collect(), given_up }
     }
 
-    /// A kept root, in object `object`. To be told of every one.
+    /// Excludes what the kept root in `object` names. Must be called for every kept root.
     pub fn keep(&mut self, object: ObjectId, names: &Objects) {
         self.named.insert(object);
         self.named.extend(names.names().map(|named| named.object));
@@ -121,7 +120,7 @@ impl Orphans {
         self.given_up.objects.intersection(&self.named).copied()
     }
 
-    /// In entries of at most `max` objects.
+    /// Entries of at most `max` objects each.
     pub fn entries(&self, objects: &[(StoredKind, ObjectId)], max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let stored = |(kind, object): &(StoredKind, ObjectId)| StoredObject { kind: *kind, object: *object };
         let own = |one: &StoredObject| self.given_up.objects.contains(&one.object);

@@ -1,38 +1,38 @@
-//! What checkpoints of this leadership wrote and that came to no end, for the sweep of the leader that wrote it (G4).
+//! Objects of checkpoints that this leader began and did not end, for its own sweep (G4).
 //!
 //! ```text
 //!   Begin A ─▶ objects ─▶ root ─▶ head? ─▶ End?     it failed, or nobody knows what became of it
 //!   Begin B ─▶ objects ─▶ root ─▶ head ──▶ End B is applied: no End of A counts any more (S5), and the head does not name A's root
 //!                                           └──▶ what was made for A, and no kept root names, is an orphan
 //! ```
-//! Why that is so, whatever became of A:
-//! 1. End A was not applied before Begin B: it never will be, and A's root is nobody's base.
-//! 2. End A was applied before Begin B, unknown to who proposed it: its root was a kept one, B was built on it, and snapshots of it are kept roots. What none of
-//!    them names is garbage, and stays so (G1).
-//! 3. The head named A's root: B's head took its place before End B was proposed. A swap for A that comes late expects what is there no more.
+//! Why this is safe, whatever the outcome of A:
+//! 1. End A was not applied before Begin B: then it never will be, and no root has A's root as its base.
+//! 2. End A was applied before Begin B, and its proposer does not know: then A's root was a kept root, B was built on it, and snapshots of
+//!    it are kept roots. What none of them names is garbage, and stays garbage (G1).
+//! 3. The head named A's root: B's head replaced it before End B was proposed. A late swap for A fails, since it expects an older head.
 //!
-//! All of it is read from one state, the one whose kept roots are looked through: that B has ended, and which roots those are. What this list has too much of is
-//! spared by them; what it lacks waits for the next term.
+//! Both facts come from one state: that B has ended, and which roots are kept. Objects that a kept root names are spared. Objects that this
+//! list lacks wait for the next term's sweep.
 
 use holdfast_control::set::SetState;
 use holdfast_types::{LogId, ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects that are remembered at most, of all tries together, the one under way included: some 5 MiB, and what 1 TiB of segments fail with. What is made beyond
-/// it waits for the sweep of the next term.
+/// Most objects that are remembered, of all tries together: about 5 MiB of memory, enough for 1 TiB of segments. Further objects wait for
+/// the sweep of the next term.
 pub const GIVEN_UP_MAX: usize = 1 << 16;
 
-/// The objects that the tries of a checkpoint in this term began to write; those that ended are forgotten.
+/// Objects that this term's checkpoints began to write, without those of checkpoints that have ended.
 #[derive(Debug, Default)]
 pub struct GivenUp {
-    /// Where the last try began.
+    /// Begin of the last try.
     began: LogId,
-    /// Each with where the try began that it was made for, all of one term.
+    /// Each object with the begin of its try; all of one term.
     made: BTreeMap<ObjectId, LogId>,
 }
 
 impl GivenUp {
-    /// A try begins at this entry. Whatever was tried before in this term has come to no end; what was in an earlier one, that term tells.
+    /// A try begins at this entry. Earlier tries of this term have failed. Objects of an earlier term are found by their term.
     pub fn begin(&mut self, at: LogId) {
         if self.began.term != at.term {
             self.made.clear();
@@ -40,14 +40,15 @@ impl GivenUp {
         self.began = at;
     }
 
-    /// An object of the try under way is about to be written. To be told of every one, before it is sent: what was sent may come to be there.
+    /// An object of the present try is about to be written. Must be called for each object before it is sent: a request that was sent may
+    /// take effect.
     pub fn made(&mut self, object: ObjectId) {
         if self.made.len() < GIVEN_UP_MAX {
             self.made.insert(object, self.began);
         }
     }
 
-    /// The try that began at this entry has ended: its root is kept, and tells what was made for it.
+    /// The try that began at this entry has ended: its root is kept, and names its objects.
     pub fn ended(&mut self, at: LogId) {
         self.made.retain(|_, began| *began != at);
     }

@@ -65,8 +65,8 @@ fn what_there_is_no_room_for_is_left_out_and_counted() {
 
 #[test]
 fn a_root_that_came_from_nowhere_is_not_read_as_a_whole() {
-    let generation = Arc::new(Generation::new());
-    let first = Begun { at: at(7), over: None, generation };
+    let memtable = Arc::new(Memtable::new());
+    let first = Begun { at: at(7), over: None, memtable };
     let later = Begun { over: Some(root_ref(1)), ..first.clone() };
     assert_eq!(since(Some(root_ref(1)), None, at(7)), Since::Root(root_ref(1)));
     assert_eq!(since(Some(root_ref(1)), Some(&first), at(7)), Since::Root(root_ref(1)));
@@ -79,11 +79,11 @@ fn a_root_that_came_from_nowhere_is_not_read_as_a_whole() {
 /// W3.
 #[test]
 fn what_was_moved_is_kept_only_where_it_was_at_hand() {
-    let mut generation = Generation::new();
+    let mut memtable = Memtable::new();
     let place = JournalRef { index: LogIndex(6), header_offset: 0, op_sectors: 64, skip: 0 };
-    generation.insert(V, Lba(1000), Sectors(64), Source::Journal(place));
-    generation.insert(V, Lba(2000), Sectors(64), Source::Zero);
-    let begun = Begun { at: at(7), over: Some(root_ref(1)), generation: Arc::new(generation) };
+    memtable.insert(V, Lba(1000), Sectors(64), Source::Journal(place));
+    memtable.insert(V, Lba(2000), Sectors(64), Source::Zero);
+    let begun = Begun { at: at(7), over: Some(root_ref(1)), memtable: Arc::new(memtable) };
     let table = |lba| {
         let place = ExtentPlace { number: 0, offset: 64, sealed_len: 100, raw_len: 32 * 512, codec: Codec::Lz4 };
         vec![TableEntry { volume: V, lba: Lba(lba), place }]

@@ -44,7 +44,10 @@ fn shown(client: &mut Client) -> Result<u64> {
 
 /// What a snapshot shows at the gateway that serves.
 fn shown_by(pair: &Pair, at: usize, snapshot: &str) -> Result<u64> {
-    let uri = Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}@{snapshot}", pair.gateways[at].nbd))?;
+    // Its token is the same at both gateways, and after a takeover.
+    let said = pair.must(at, &["snapshot", "token", &format!("{SET}@{snapshot}")])?;
+    let token = said["token"].as_str().context("no token")?;
+    let uri = Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}@{snapshot}?token={token}", pair.gateways[at].nbd))?;
     let mut client = Client::connect(&uri, PATIENCE).map_err(words)?;
     let tag = shown(&mut client).with_context(|| format!("snapshot {snapshot}"))?;
     client.disconnect();

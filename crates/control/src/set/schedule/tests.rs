@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Turns at arbitrary times, forwards: never more than the rules' sum, the newest is always there, the first of each of the newest
-    /// slots as well, and a turn right after a turn does nothing.
+    /// periods as well, and a turn right after a turn does nothing.
     #[test]
     fn what_is_kept_is_what_the_rules_say(schedule in schedules(), steps in vec(1_u64..200, 1..150)) {
         let mut all = Vec::new();
@@ -157,7 +157,7 @@ proptest! {
             for rule in &schedule.rules {
                 let mut firsts = BTreeMap::new();
                 for one in &ever {
-                    firsts.entry(rule.slot(one.at_unix_ms)).or_insert(one);
+                    firsts.entry(rule.period(one.at_unix_ms)).or_insert(one);
                 }
                 for (_, first) in firsts.iter().rev().take(rule.keep as usize) {
                     prop_assert!(all.contains(first), "{rule} lacks {}", first.name);

@@ -3,11 +3,11 @@
 
 use super::AdminDoor;
 use crate::node::{Adopted, Node};
-use crate::set::set_key::{KeyReport, SetKey};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, SetEntry};
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
 use holdfast_seal::{DataKey, join_ring, ring_ids, ring_wrapped_by, split_ring};
+use holdfast_set::set_key::{KeyReport, SetKey};
 use holdfast_types::{Name, SetId, Term};
 use rand::RngExt;
 use std::collections::BTreeSet;

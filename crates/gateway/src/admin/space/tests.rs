@@ -1,11 +1,11 @@
 //! What of a set's store is kept for whom.
 
 use super::*;
-use crate::set::device::tests::World as Served;
-use crate::set::head::tests::SET;
-use crate::set::mapping::SetKey;
 use holdfast_control::set::{Checkpoint, Pin, Snapshot};
 use holdfast_seal::DataKey;
+use holdfast_set::device::tests::World as Served;
+use holdfast_set::head::tests::SET;
+use holdfast_set::mapping::SetKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore, keys};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors, Term};
 use holdfast_volume::map::seal_root;

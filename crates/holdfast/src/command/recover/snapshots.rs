@@ -4,8 +4,8 @@ use crate::cli::Common;
 use crate::command::stored::of_recovery;
 use crate::command::tell;
 use crate::exit::CliError;
-use holdfast_gateway::recovery::Found;
-use holdfast_gateway::recovery::snapshots::{LeftOut, Looked, leave_out};
+use holdfast_set::recovery::Found;
+use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};
 
 /// Looks for all that the set's snapshots need, as far as it is not `known`, and leaves those out of which something is gone: they keep the set from nothing.
 pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked) -> Result<Vec<LeftOut>, CliError> {

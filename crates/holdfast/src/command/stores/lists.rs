@@ -2,7 +2,7 @@
 
 use crate::exit::CliError;
 use crate::output;
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_types::{Name, Placement};
 
 /// What is asked for.

@@ -4,7 +4,7 @@ use super::lists;
 use crate::command::set::store_text;
 use crate::output;
 use holdfast_api::v1;
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_types::{Placement, PlacementPhase};
 use serde::Serialize;
 

@@ -14,8 +14,9 @@ use crate::exit::{CliError, Exit};
 use bytes::Bytes;
 use holdfast_api::v1;
 use holdfast_attach::requests::{Errno, ExportName, Extent, ReadPart, RequestError, Requests, Session, SnapshotExport};
+use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, Owner, Token};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -136,12 +137,12 @@ impl Link {
     }
 
     fn held(&self) -> Option<Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.held.locked().clone()
     }
 
     fn note(&self, grant: &v1::GrantReply) {
         let epoch = grant.lease.as_ref().map_or(0, |lease| lease.epoch);
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held { token: grant.token.clone(), epoch });
+        *self.held.locked() = Some(Held { token: grant.token.clone(), epoch });
     }
 
     /// For good: what was copied so far may be written over by now.
@@ -168,7 +169,7 @@ impl Link {
     async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
         let token = self.held().and_then(|held| Token::from_text(&held.token));
         let Some(token) = token else { return Err(CliError::failed("the grant has no token")) };
-        let session = Some(Session { token, slot: 0, generation });
+        let session = Some(Session { token, slot: 0, incarnation: generation });
         self.open(nbd, None, session).await
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Set, World, find, refuse};
 use holdfast_api::{RefusalCode, v1};
-use holdfast_gateway::recovery::Stores;
+use holdfast_set::recovery::Stores;
 use holdfast_types::{Placement, PlacementPhase};
 use tonic::Status;
 

@@ -2,7 +2,7 @@
 
 use super::super::{MapExtent, MapPiece, Page, PageRef, Root, changes, differing_pages, split_by_page};
 use super::*;
-use crate::index::{Generation, JournalRef, Source};
+use crate::index::{JournalRef, Memtable, Source};
 use crate::object::tests::{assert_golden, from_hex, object};
 use crate::segment::{Codec, ExtentPlace};
 use crate::space::fold_page;
@@ -109,10 +109,10 @@ impl Clone_ {
 
     /// One checkpoint of what `ops` did, in order.
     fn checkpoint(&mut self, ops: &[Op], step: u128) {
-        let mut generation = Generation::default();
+        let mut memtable = Memtable::default();
         for (n, op) in ops.iter().enumerate() {
             match *op {
-                Op::Zero { at, sectors } => generation.insert(V, Lba(at), Sectors(sectors), Source::Zero),
+                Op::Zero { at, sectors } => memtable.insert(V, Lba(at), Sectors(sectors), Source::Zero),
                 Op::Write { at, sectors } => {
                     let place = JournalRef {
                         index: holdfast_types::LogIndex(n as u64 + 1),
@@ -120,19 +120,19 @@ impl Clone_ {
                         op_sectors: sectors as u32,
                         skip: 0,
                     };
-                    generation.insert(V, Lba(at), Sectors(sectors), Source::Journal(place));
+                    memtable.insert(V, Lba(at), Sectors(sectors), Source::Journal(place));
                 }
             }
         }
         let mut touched: BTreeMap<u32, Vec<MapExtent>> = BTreeMap::new();
-        for (n, planned) in crate::plan::plan(&generation).enumerate() {
+        for (n, planned) in crate::plan::plan(&memtable).enumerate() {
             let extent = extent(planned.lba.0, planned.sectors().0, step * 1000 + n as u128);
             self.root.add_segment(extent.object, 1, extent.sectors);
             for (number, ..) in split_by_page(extent.lba, extent.sectors) {
                 touched.entry(number).or_default().push(extent);
             }
         }
-        for unmap in crate::plan::unmaps(&generation) {
+        for unmap in crate::plan::unmaps(&memtable) {
             let there: Vec<u32> = self.root.pages_in(V, unmap.lba, unmap.sectors).map(|(n, _)| n).collect();
             let parts = self.root.hide(V, unmap.lba, unmap.sectors);
             for number in there.into_iter().chain(parts) {
@@ -143,7 +143,7 @@ impl Clone_ {
             let old = self.page_at(number).cloned().unwrap_or_else(|| Page::new(V, number));
             let before = old.live();
             let below = self.root.below(V, number);
-            let page = fold_page(old, &generation, &extents, &[], below);
+            let page = fold_page(old, &memtable, &extents, &[], below);
             page.self_check();
             assert_eq!(Page::decode(&page.encode()), Ok(page.clone()));
             let raw_len = page.encode().len() as u32;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::keyring::ClusterKeys;
+use holdfast_set::keyring::ClusterKeys;
 use holdfast_types::{Epoch, GroupId, MemberId};
 
 const SET: SetId = GroupId(3);

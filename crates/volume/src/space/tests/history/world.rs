@@ -366,14 +366,14 @@ impl World {
     pub fn upload(&mut self, node: usize, at: LogId) -> Option<RootRef> {
         let sent = self.sent.len();
         let term = self.nodes[node].led.as_ref()?.term;
-        let (sealed_at, generation) = self.nodes[node].machine.sealed().filter(|(sealed, _)| *sealed == at)?;
+        let (sealed_at, memtable) = self.nodes[node].machine.sealed().filter(|(sealed, _)| *sealed == at)?;
         let base = self.nodes[node].machine.state().checkpoint.map(|c| self.root(c.root));
         let base = base.unwrap_or_else(|| Root::new(sealed_at));
         let mut root = base.clone();
         root.upto = at;
         // Segments of this checkpoint: small ones, so that there are several.
         let mut batch = Vec::new();
-        for planned in plan(&generation) {
+        for planned in plan(&memtable) {
             let mut lba = planned.lba;
             let mut raw = Vec::new();
             for (sectors, place) in &planned.parts {
@@ -391,9 +391,9 @@ impl World {
                 extents.entry((volume, number)).or_default().push(extent);
             }
         }
-        let moves = self.collect(node, term, &mut root, &base, &generation);
+        let moves = self.collect(node, term, &mut root, &base, &memtable);
         let mut touched: BTreeSet<(VolumeId, u32)> = extents.keys().chain(moves.keys()).copied().collect();
-        for unmap in unmaps(&generation) {
+        for unmap in unmaps(&memtable) {
             touched.extend(base.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| (unmap.volume, n)));
         }
         let packs = packs_to_collect(&base, 150);
@@ -405,7 +405,7 @@ impl World {
             let of = |map: &BTreeMap<(VolumeId, u32), Vec<MapExtent>>| map.get(&(volume, number)).cloned();
             let old = old.unwrap_or_else(|| Page::new(volume, number));
             let taken = moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
-            let page = fold_page(old, &generation, &of(&extents).unwrap_or_default(), taken, None);
+            let page = fold_page(old, &memtable, &of(&extents).unwrap_or_default(), taken, None);
             let place = if page.is_empty() {
                 None
             } else {
@@ -477,7 +477,7 @@ impl World {
         term: Term,
         root: &mut Root,
         base: &Root,
-        generation: &crate::index::Generation,
+        memtable: &crate::index::Memtable,
     ) -> BTreeMap<(VolumeId, u32), Vec<Move>> {
         let mut moves: BTreeMap<(VolumeId, u32), Vec<Move>> = BTreeMap::new();
         for victim in segments_to_collect(base, 130, 1 << 20, &Spared::default()) {
@@ -485,7 +485,7 @@ impl World {
             let mut found = Vec::new();
             for (volume, number) in pages_of(&read_table(&opener(victim), &segment).unwrap()) {
                 let Some(place) = base.page(volume, number) else { continue };
-                found.extend(runs(volume, pieces_to_move(&self.page(&place, volume, number), victim, generation)));
+                found.extend(runs(volume, pieces_to_move(&self.page(&place, volume, number), victim, memtable)));
             }
             let copies =
                 found.iter().map(|run| (run.volume, run.lba(), open_run(&opener(victim), &segment, run).unwrap()));

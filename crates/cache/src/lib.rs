@@ -1,0 +1,442 @@
+//! The read cache: what was fetched from a store, opened once, kept in memory and, still sealed, on disk.
+//!
+//! ```text
+//!   get_or_open(key) --> memory: opened values, checked when they came in
+//!                           | miss: one flight per key, all others wait for it
+//!                           v
+//!                        disk: sealed bytes --open--> memory          a wrong tag costs a fetch, no more
+//!                           | miss                              if it is about to be pushed out: written there again (C7)
+//!                           v
+//!                        fetch (the store) --open--> memory, and the sealed bytes to disk (C5)
+//!
+//!   keep_sealed: what a checkpoint seals goes to disk unasked
+//! ```
+//!
+//! C1  Keyed by object and number, never by LBA: both name one content for ever (R7), so nothing here is ever stale.
+//! C2  What is answered was opened, that is authenticated, by this process (R9). The disk tier holds what the store
+//!     holds, sealed (R10); it is trusted as little.
+//! C3  Clean data only: losing any or all of it, at any time, costs a fetch.
+//! C4  Bounded: memory by `memory_bytes`, disk by `disk_bytes`, buffers by [`DISK_BUFFER_BYTES`] on top.
+//! C5  The disk is written round, and what comes in pushes out the oldest. So what is fetched for a scan goes there only when it is fetched the second time.
+//! C6  What was left out is remembered up to a quarter of the disk, in bytes, and 131,072 entries: larger scans never go in.
+//! C7  What is read from the older half of the disk, and not by a scan, is written there once more: never more bytes than have come in otherwise since the disk
+//!     last let a read wait too long.
+//!
+//! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, what is worth reading. May depend on: types. The only crate that names
+//! foyer.
+
+mod admission;
+mod answers;
+mod disk;
+mod flight;
+
+use bytes::Bytes;
+use disk::Disk;
+pub use flight::{Flight, Flights};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{ObjectId, limits};
+use std::fmt;
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub use admission::Demand;
+pub use answers::{Answers, Window};
+pub use disk::DISK_BUFFER_BYTES;
+
+/// Names one extent of a segment, or one page of a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockKey {
+    /// The object.
+    pub object: ObjectId,
+    /// The extent's or page's number in it.
+    pub number: u32,
+}
+
+impl Hash for BlockKey {
+    /// The id's 128 random bits tell objects apart; the rest of it needs no time.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.object.random);
+        state.write_u32(self.number);
+    }
+}
+
+/// Bytes that an entry costs beside its value: the record, its place in the index and in the eviction order.
+const ENTRY_OVERHEAD_BYTES: usize = 256;
+
+/// Smallest memory in bytes: below, a single large read would push itself out.
+pub const MEMORY_BYTES_MIN: usize = 64 * limits::EXTENT_BYTES_MAX;
+
+/// Locks that the memory tier is divided by, where it is large enough.
+const SHARDS_MAX: usize = 16;
+
+/// A cache cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CacheError {
+    /// Too little memory.
+    #[error("cache memory: found {found} bytes, expected at least {MEMORY_BYTES_MIN}")]
+    Memory {
+        /// What was asked for.
+        found: usize,
+    },
+}
+
+/// How much memory an opened value takes.
+type Weigh<V> = fn(&V) -> usize;
+
+/// Opened values of one kind over the shared disk tier. Cheap to clone.
+pub struct ReadCache<V: Clone + Send + Sync + 'static> {
+    inner: Arc<Inner<V>>,
+}
+
+/// The cache of extents' raw bytes.
+pub type Cache = ReadCache<Bytes>;
+
+struct Inner<V: Clone + Send + Sync + 'static> {
+    memory: foyer::Cache<BlockKey, V>,
+    flights: Flights<V>,
+    disk: Option<Arc<Disk>>,
+    counts: Counts,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    memory_hits: AtomicU64,
+    disk_hits: AtomicU64,
+    kept_bytes: AtomicU64,
+    admitted_bytes: AtomicU64,
+    left_out_bytes: AtomicU64,
+    rewritten_bytes: AtomicU64,
+    fetches: AtomicU64,
+    failures: AtomicU64,
+    shared: AtomicU64,
+    journal: AtomicU64,
+    rejected: AtomicU64,
+}
+
+/// What a cache has done, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Answered from memory.
+    pub memory_hits: u64,
+    /// Answered from disk.
+    pub disk_hits: u64,
+    /// Sealed bytes that went to disk unasked: made here, or brought in while another gateway led.
+    pub kept_bytes: u64,
+    /// Sealed bytes that were fetched and went to disk.
+    pub admitted_bytes: u64,
+    /// Sealed bytes that were fetched for a scan and did not (C5).
+    pub left_out_bytes: u64,
+    /// Sealed bytes that were read from disk and written there once more (C7).
+    pub rewritten_bytes: u64,
+    /// Fetches begun.
+    pub fetches: u64,
+    /// Fetches that failed, or whose bytes could not be opened.
+    pub failures: u64,
+    /// Answered by another caller's flight.
+    pub shared: u64,
+    /// Never asked of the cache: the journal had it.
+    pub journal: u64,
+    /// Sealed bytes from disk that could not be opened: a damaged cache disk.
+    pub rejected: u64,
+    /// Reads from the disk tier that failed or took too long.
+    pub disk_errors: u64,
+    /// Whether there is a disk tier.
+    pub disk: bool,
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Entries in memory.
+    pub memory_entries: u64,
+}
+
+impl<V: Clone + Send + Sync + 'static> Clone for ReadCache<V> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> fmt::Debug for ReadCache<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadCache").field("stats", &self.stats()).finish()
+    }
+}
+
+impl Cache {
+    /// Opens the cache of extents with `memory_bytes` of memory and, where `disk` is given, that directory with at most
+    /// so many bytes of files. The directory's content is ours and may be dropped.
+    ///
+    /// A disk tier that cannot be opened is dropped and made anew; if that fails too, the cache works without one (C3).
+    ///
+    /// # Errors
+    /// When there is too little memory.
+    pub async fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> Result<Self, CacheError> {
+        let disk = match disk {
+            Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
+            None => None,
+        };
+        Self::over(disk, memory_bytes, Bytes::len)
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
+    fn over(disk: Option<Arc<Disk>>, memory_bytes: usize, weigh: Weigh<V>) -> Result<Self, CacheError> {
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(CacheError::Memory { found: memory_bytes });
+        }
+        // Each shard holds many extents, so that their sizes even out.
+        let shards = (memory_bytes / MEMORY_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let memory = foyer::CacheBuilder::new(memory_bytes)
+            .with_name("holdfast")
+            .with_shards(shards)
+            // Resists scans (a backup reads everything once), and a hit takes a lock for reading only.
+            .with_eviction_config(foyer::S3FifoConfig::default())
+            .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
+            .build();
+        let inner =
+            Inner { memory, flights: Flights::default(), disk, counts: Counts::default(), window: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A cache of other opened values, such as map pages, with memory of its own over the same disk tier.
+    ///
+    /// # Errors
+    /// When there is too little memory.
+    pub fn sibling<W>(&self, memory_bytes: usize, weigh: Weigh<W>) -> Result<ReadCache<W>, CacheError>
+    where
+        W: Clone + Send + Sync + 'static,
+    {
+        ReadCache::over(self.inner.disk.clone(), memory_bytes, weigh)
+    }
+
+    /// The value, if it is in memory.
+    pub fn get(&self, key: &BlockKey) -> Option<V> {
+        let entry = self.inner.memory.get(key)?;
+        self.inner.counts.memory_hits.fetch_add(1, Relaxed);
+        Some(entry.value().clone())
+    }
+
+    /// Whether the value is in memory. Says nothing of its use to the eviction, and is not counted.
+    pub fn has(&self, key: &BlockKey) -> bool {
+        self.inner.memory.contains(key)
+    }
+
+    /// The value: from memory, from disk, or from the store by `fetch`, which answers sealed bytes. `open` authenticates
+    /// and opens sealed bytes, from wherever they came (C2).
+    ///
+    /// Callers for the same key share one flight. A failure is not shared: the next caller in line tries by itself, as it
+    /// does when the one in flight is dropped.
+    ///
+    /// # Errors
+    /// What `fetch` answered, or `open` to what `fetch` answered.
+    pub async fn get_or_open<E, F, O>(&self, key: BlockKey, fetch: impl FnOnce() -> F, open: O) -> Result<V, E>
+    where
+        F: Future<Output = Result<Bytes, E>>,
+        O: Fn(&Bytes) -> Result<V, E>,
+    {
+        self.get_or_open_for(Demand::Point, key, fetch, open).await
+    }
+
+    /// The same, where it may be a scan that reads it (C5). Of callers who share a flight the demand of the one that flies counts.
+    ///
+    /// # Errors
+    /// As [`ReadCache::get_or_open`].
+    pub async fn get_or_open_for<E, F, O>(
+        &self,
+        demand: Demand,
+        key: BlockKey,
+        fetch: impl FnOnce() -> F,
+        open: O,
+    ) -> Result<V, E>
+    where
+        F: Future<Output = Result<Bytes, E>>,
+        O: Fn(&Bytes) -> Result<V, E>,
+    {
+        let counts = &self.inner.counts;
+        self.fly(key, async || {
+            if let Some(disk) = &self.inner.disk
+                && let Some(found) = disk.load(&key).await
+            {
+                match open(&found.sealed) {
+                    Ok(value) => {
+                        counts.disk_hits.fetch_add(1, Relaxed);
+                        let bytes = found.sealed.len() as u64;
+                        if disk.keep_longer(key, found, demand) {
+                            counts.rewritten_bytes.fetch_add(bytes, Relaxed);
+                        }
+                        return Ok(value);
+                    }
+                    Err(_) => {
+                        // Not an error of the store's copy: that is asked next, and its failure would be told.
+                        counts.rejected.fetch_add(1, Relaxed);
+                        tracing::warn!(object = %key.object, number = key.number, "cache disk: damaged bytes, fetching again");
+                        disk.forget(&key);
+                    }
+                }
+            }
+            counts.fetches.fetch_add(1, Relaxed);
+            let sealed = fetch().await?;
+            let value = open(&sealed)?;
+            if let Some(disk) = &self.inner.disk {
+                let bytes = sealed.len() as u64;
+                let fate =
+                    if disk.fetched(key, sealed, demand) { &counts.admitted_bytes } else { &counts.left_out_bytes };
+                fate.fetch_add(bytes, Relaxed);
+            }
+            Ok(value)
+        })
+        .await
+    }
+
+    /// As [`ReadCache::get_or_open`], without the disk tier: for values that have no sealed form of their own.
+    ///
+    /// # Errors
+    /// What `load` answered.
+    pub async fn get_or_load<E, F>(&self, key: BlockKey, load: impl FnOnce() -> F) -> Result<V, E>
+    where
+        F: Future<Output = Result<V, E>>,
+    {
+        self.fly(key, async || {
+            self.inner.counts.fetches.fetch_add(1, Relaxed);
+            load().await
+        })
+        .await
+    }
+
+    async fn fly<E>(&self, key: BlockKey, load: impl AsyncFnOnce() -> Result<V, E>) -> Result<V, E> {
+        if let Some(value) = self.get(&key) {
+            return Ok(value);
+        }
+        let flight = self.inner.flights.join(key);
+        let mut flew = false;
+        let result = flight
+            .cell()
+            .get_or_try_init(|| {
+                flew = true;
+                async {
+                    // A flight that ended between our look and our joining has left its value in memory.
+                    if let Some(value) = self.get(&key) {
+                        return Ok(value);
+                    }
+                    let value = load().await.inspect_err(|_| {
+                        self.inner.counts.failures.fetch_add(1, Relaxed);
+                    })?;
+                    // Before the flight ends, so that nobody finds neither.
+                    self.inner.memory.insert(key, value.clone());
+                    Ok(value)
+                }
+            })
+            .await
+            .cloned();
+        if !flew {
+            self.inner.counts.shared.fetch_add(1, Relaxed);
+        }
+        result
+    }
+
+    /// Drops every opened value of this kind from memory. What is on disk is sealed, and stays until it is pushed out.
+    pub fn forget_opened(&self) {
+        self.inner.memory.clear();
+    }
+
+    /// Puts a value that was made here into memory, such as a page that was just sealed.
+    pub fn insert(&self, key: BlockKey, value: V) {
+        self.inner.memory.insert(key, value);
+    }
+
+    /// Whether the sealed bytes are probably on disk.
+    pub fn has_sealed(&self, key: &BlockKey) -> bool {
+        self.inner.disk.as_ref().is_some_and(|disk| disk.has(key))
+    }
+
+    /// Puts bytes that were sealed here on disk, as if they had been fetched: what was just written is read again sooner than anything older. Waits for
+    /// the disk, two seconds at most; what it has not taken by then is fetched when it is asked for (C3).
+    pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
+        if let Some(disk) = &self.inner.disk {
+            let kept = disk.keep(pieces).await;
+            self.inner.counts.kept_bytes.fetch_add(kept, Relaxed);
+        }
+    }
+
+    /// A part of a read was in the journal, before the cache: counted here beside what the cache answers.
+    pub fn note_journal(&self) {
+        self.inner.counts.journal.fetch_add(1, Relaxed);
+    }
+
+    /// Where parts of reads were found so far.
+    pub fn answers(&self) -> Answers {
+        let CacheStats { journal, memory_hits, disk_hits, fetches, shared, .. } = self.stats();
+        Answers { journal, memory: memory_hits, disk: disk_hits, store: fetches, shared }
+    }
+
+    /// Remembers the answers so far, for [`ReadCache::recent`]: called now and then. `at`: since the process started.
+    pub fn look(&self, at: Duration) {
+        let answers = self.answers();
+        self.inner.window.locked().note(at, answers);
+    }
+
+    /// The answers of the last minutes, and how long these were.
+    pub fn recent(&self, at: Duration) -> (Duration, Answers) {
+        let answers = self.answers();
+        self.inner.window.locked().recent(at, answers)
+    }
+
+    /// What was done so far, and what is held now.
+    pub fn stats(&self) -> CacheStats {
+        let Inner { memory, disk, counts, .. } = &*self.inner;
+        CacheStats {
+            memory_hits: counts.memory_hits.load(Relaxed),
+            disk_hits: counts.disk_hits.load(Relaxed),
+            kept_bytes: counts.kept_bytes.load(Relaxed),
+            admitted_bytes: counts.admitted_bytes.load(Relaxed),
+            left_out_bytes: counts.left_out_bytes.load(Relaxed),
+            rewritten_bytes: counts.rewritten_bytes.load(Relaxed),
+            fetches: counts.fetches.load(Relaxed),
+            failures: counts.failures.load(Relaxed),
+            shared: counts.shared.load(Relaxed),
+            journal: counts.journal.load(Relaxed),
+            rejected: counts.rejected.load(Relaxed),
+            disk_errors: disk.as_ref().map_or(0, |disk| disk.errors()),
+            disk: disk.is_some(),
+            memory_bytes: memory.usage() as u64,
+            memory_entries: memory.entries() as u64,
+        }
+    }
+
+    /// Brings the metrics up to date: called when they are asked for, so that a hit costs one addition. `kind` tells
+    /// siblings apart.
+    pub fn publish(&self, kind: &'static str) {
+        let stats = self.stats();
+        let answered = |tier: &'static str, count: u64| {
+            metrics::counter!("holdfast_cache_answers_total", "kind" => kind, "tier" => tier).absolute(count);
+        };
+        answered("memory", stats.memory_hits);
+        answered("disk", stats.disk_hits);
+        answered("store", stats.fetches);
+        answered("shared", stats.shared);
+        answered("journal", stats.journal);
+        metrics::counter!("holdfast_cache_kept_bytes_total", "kind" => kind).absolute(stats.kept_bytes);
+        metrics::counter!("holdfast_cache_admitted_bytes_total", "kind" => kind).absolute(stats.admitted_bytes);
+        metrics::counter!("holdfast_cache_left_out_bytes_total", "kind" => kind).absolute(stats.left_out_bytes);
+        metrics::counter!("holdfast_cache_rewritten_bytes_total", "kind" => kind).absolute(stats.rewritten_bytes);
+        metrics::counter!("holdfast_cache_failures_total", "kind" => kind).absolute(stats.failures);
+        metrics::counter!("holdfast_cache_disk_rejected_total", "kind" => kind).absolute(stats.rejected);
+        metrics::counter!("holdfast_cache_disk_errors_total").absolute(stats.disk_errors);
+        metrics::gauge!("holdfast_cache_disk_up").set(if stats.disk { 1.0 } else { 0.0 });
+        metrics::gauge!("holdfast_cache_memory_bytes", "kind" => kind).set(stats.memory_bytes as f64);
+        metrics::gauge!("holdfast_cache_memory_entries", "kind" => kind).set(stats.memory_entries as f64);
+    }
+
+    /// Writes out what is on its way to disk, for a warm start. Not needed for correctness (C3).
+    pub async fn close(&self) {
+        if let Some(disk) = &self.inner.disk {
+            disk.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Which rule each command of group 0 goes to.
+
+use super::command::{ClusterAnswer, ClusterCommand};
+use super::refusal::ClusterRefusal;
+use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
+use holdfast_types::{Epoch, LogId, MemberId, Name};
+use std::collections::BTreeSet;
+
+/// Of a set that begins empty, without its place and its members.
+fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> SetEntry {
+    SetEntry {
+        name: name.clone(),
+        store_url: String::new(),
+        wrapped_key: wrapped_key.to_vec(),
+        key_id,
+        created_by,
+        initial_members: Vec::new(),
+        base_epoch: Epoch(0),
+        generation: FIRST_GENERATION,
+        restored: None,
+    }
+}
+
+impl ClusterState {
+    /// Applies the command of one entry. Reads nothing but the command and the state: every replica answers alike.
+    /// (The entry's log id decides nothing here; it is taken so that the two machines look the same to their caller.)
+    pub fn apply(&mut self, _id: LogId, cmd: &ClusterCommand) -> ClusterAnswer {
+        if cmd.level() > self.level {
+            let (needed, found) = (cmd.level(), self.level);
+            return ClusterAnswer::Refused(ClusterRefusal::LevelNeeded { needed, found });
+        }
+        let result = match cmd {
+            ClusterCommand::Init { cluster_id } => self.init(*cluster_id),
+            ClusterCommand::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
+            ClusterCommand::RemoveMember { id } => self.remove_member(*id),
+            ClusterCommand::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
+                self.update_member(*id, peer_addr, api_addr, nbd_addr)
+            }
+            ClusterCommand::SetStanding { id, standing } => self.set_standing(*id, *standing),
+            ClusterCommand::RegisterBoot { member, disk, boot, nonce, level } => {
+                self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce, level: *level })
+            }
+            ClusterCommand::RaiseLevel { level } => self.raise_level(*level),
+            ClusterCommand::CreateSet {
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                members,
+                created_by,
+                base_epoch,
+                request,
+            } => {
+                let entry = SetEntry {
+                    store_url: store.clone(),
+                    initial_members: members.clone(),
+                    base_epoch: *base_epoch,
+                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                };
+                self.create_set(entry, *request)
+            }
+            ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id } => {
+                self.swap_keys(*set, expected, wrapped_key, *key_id)
+            }
+            ClusterCommand::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
+            ClusterCommand::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
+            ClusterCommand::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
+            ClusterCommand::SetEmptied { set, ended } => self.set_emptied(*set, ended),
+            ClusterCommand::PassSets { upto } => {
+                self.next_set = self.next_set.max(upto.0.saturating_add(1));
+                Ok(ClusterAnswer::DeletionNoted)
+            }
+            ClusterCommand::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
+            ClusterCommand::RestoreSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+            } => {
+                let entry = SetEntry {
+                    store_url: store.clone(),
+                    initial_members: self.members.keys().copied().collect(),
+                    base_epoch: epoch_base(*generation),
+                    generation: *generation,
+                    restored: Some(restored.clone()),
+                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                };
+                self.restore_set(*set, entry, links)
+            }
+            ClusterCommand::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
+                let entry = SetEntry {
+                    initial_members: self.staying(),
+                    restored: Some(restored.clone()),
+                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                };
+                self.clone_set(*set, entry, clone_of)
+            }
+            #[cfg(test)]
+            ClusterCommand::OfLevel2 => Ok(ClusterAnswer::DeletionNoted),
+        };
+        result.unwrap_or_else(ClusterAnswer::Refused)
+    }
+
+    fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {
+        let fresh = self.cluster_id == 0 && cluster_id != 0;
+        if !fresh && (self.cluster_id != cluster_id || cluster_id == 0) {
+            return Err(ClusterRefusal::OtherCluster { found: cluster_id, expected: self.cluster_id });
+        }
+        self.cluster_id = cluster_id;
+        Ok(ClusterAnswer::Initialized)
+    }
+
+    /// Checks what must hold at every index. For tests and debug builds.
+    ///
+    /// # Panics
+    /// With the rule that does not hold.
+    pub fn self_check(&self) {
+        assert!(self.members.iter().all(|(id, member)| *id == member.id), "a member filed under another id");
+        assert!(
+            self.members.keys().all(|id| id.0 != 0 && id.0 < self.next_member),
+            "C1: next member {}",
+            self.next_member
+        );
+        assert!(self.sets.keys().all(|id| id.0 != 0 && id.0 < self.next_set), "C1: next set {}", self.next_set);
+        let disks: BTreeSet<u128> = self.members.values().map(|member| member.disk).collect();
+        assert_eq!(disks.len(), self.members.len(), "C2: two members on one disk");
+        assert!(disks.is_disjoint(&self.retired_disks), "C2: a retired disk came back");
+        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "C3: a start of nobody");
+        let made = self.members.len() + self.sets_counted() + self.deletions.finished.len();
+        assert!(self.requests.len() <= made, "a request that made nothing");
+        let stay: Vec<&Member> = self.members.values().filter(|member| member.standing != Standing::Leaving).collect();
+        let names: BTreeSet<&Name> = stay.iter().map(|member| &member.name).collect();
+        assert_eq!(names.len(), stay.len(), "two members of one name");
+        assert!(self.members.is_empty() || !stay.is_empty(), "every member is leaving");
+        let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
+        assert_eq!(names.len(), self.sets.len(), "two sets of one name");
+        self.check_deletions();
+        for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
+            assert!(self.sets.contains_key(set) || self.is_going(*set), "links of {set}, which is no set");
+            assert!(of.origin < *set, "S14: {set} is a clone of {}, which came after it", of.origin);
+            assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "S14: {set} has too many origins");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Checks of an administrator's requests (drain, remove), before anything is changed. Input: what each gateway reported a moment ago.
+
+use crate::cluster::{ClusterState, Member, MemberRole, Standing};
+use holdfast_types::{GroupId, MemberId};
+use std::collections::BTreeSet;
+
+/// State of a group, combined from the reports of all gateways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupHealth {
+    /// The group.
+    pub group: GroupId,
+    /// The set's name, or "the cluster".
+    pub name: String,
+    /// Its voters as its leader sees them; empty where nobody leads it.
+    pub voters: BTreeSet<MemberId>,
+    /// Those that answered, follow that leader, and have nearly all that it has.
+    pub answering: BTreeSet<MemberId>,
+}
+
+/// Why a request is refused, and what would make it possible.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Objection {
+    /// It is leaving already, which is final.
+    #[error("{name} is already leaving the cluster, which cannot be undone")]
+    Leaving {
+        /// The gateway.
+        name: String,
+    },
+    /// At least one gateway must be able to serve.
+    #[error(
+        "without {name} no gateway could serve: all others are witnesses, drained or leaving; first add one (holdfast gateway add) or undrain one"
+    )]
+    NobodyServes {
+        /// The gateway.
+        name: String,
+    },
+    /// One at a time.
+    #[error("{other} is still leaving the cluster: wait until `holdfast gateway list` no longer shows it")]
+    OneAtATime {
+        /// Who.
+        other: String,
+    },
+    /// The group has no leader.
+    #[error(
+        "{group} has no leader now: first start enough of its gateways (holdfast gateway list shows which do not answer)"
+    )]
+    NoLeader {
+        /// The group.
+        group: String,
+    },
+    /// Never: the change itself could not be committed.
+    #[error(
+        "{group}: {answering} of {of} voters answer and are up to date, and {needed} are needed to change anything. Bring {missing} back \
+         first; where that cannot be, all that is left is a new cluster from the store (holdfast cluster recover)"
+    )]
+    NoQuorumNow {
+        /// The group.
+        group: String,
+        /// Of the voters.
+        answering: usize,
+        /// Voters.
+        of: usize,
+        /// A majority of these.
+        needed: usize,
+        /// Who would be needed.
+        missing: String,
+    },
+    /// Not while it is to be stopped: the others could not go on.
+    #[error(
+        "{group}: with {name} stopped, {answering} of {of} voters would answer and be up to date, and {needed} are needed. {remedy}; \
+         or say --force to move leadership away only, and do not stop it"
+    )]
+    NeededUp {
+        /// The group.
+        group: String,
+        /// The gateway.
+        name: String,
+        /// Of the voters without it.
+        answering: usize,
+        /// Voters.
+        of: usize,
+        /// A majority of these.
+        needed: usize,
+        /// What would make it possible.
+        remedy: String,
+    },
+    /// Never: nothing could be committed after it.
+    #[error(
+        "{group}: without {name}, {answering} of {of} voters would answer and be up to date, and {needed} are needed. Bring {missing} \
+         back first, or replace that one (holdfast gateway replace)"
+    )]
+    NoQuorum {
+        /// The group.
+        group: String,
+        /// The gateway.
+        name: String,
+        /// Of the voters that would be left.
+        answering: usize,
+        /// Voters that would be left.
+        of: usize,
+        /// A majority of these.
+        needed: usize,
+        /// Who would be needed.
+        missing: String,
+    },
+    /// Possible, and the next loss stops everything.
+    #[error(
+        "{group}: without {name}, {of} voters are left and all of them are needed: the next loss stops the set, which now could bear one. \
+         Replace it instead (holdfast gateway replace {name} --by HOST:PORT), or say --force: nothing acknowledged is lost by it"
+    )]
+    NoSpare {
+        /// The group.
+        group: String,
+        /// The gateway.
+        name: String,
+        /// Voters that would be left.
+        of: usize,
+    },
+    /// Possible, and what is acknowledged is then on one disk.
+    #[error(
+        "{group}: without {name}, everything that is not in the store yet would be on one disk. Replace it instead (holdfast gateway \
+         replace {name} --by HOST:PORT), or say --force: nothing acknowledged is lost by it"
+    )]
+    OneCopy {
+        /// The group.
+        group: String,
+        /// The gateway.
+        name: String,
+    },
+}
+
+impl Objection {
+    /// Whether `--force` overrides it: only where nothing acknowledged can be lost and the change can be committed.
+    pub fn may_be_forced(&self) -> bool {
+        matches!(self, Objection::NoSpare { .. } | Objection::OneCopy { .. })
+    }
+}
+
+fn names(state: &ClusterState, ids: impl Iterator<Item = MemberId>) -> String {
+    let name = |id: MemberId| state.members.get(&id).map_or(id.to_string(), |member| member.name.to_string());
+    ids.map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn majority(of: usize) -> usize {
+    of / 2 + 1
+}
+
+/// Whether anybody but `id` may serve.
+fn others_serve(state: &ClusterState, id: MemberId) -> bool {
+    state.members.values().any(|member| member.id != id && member.serves())
+}
+
+/// Whether `member` may leave the cluster, with `force` also where that costs what could be borne before.
+///
+/// # Errors
+/// The first [`Objection`].
+pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, force: bool) -> Result<(), Objection> {
+    let (id, name) = (member.id, member.name.to_string());
+    if member.standing == Standing::Leaving {
+        return Err(Objection::Leaving { name });
+    }
+    // One that votes nowhere costs nobody anything: a newcomer that never came up holds up the one that it was to replace.
+    let votes = groups.iter().any(|group| group.voters.contains(&id));
+    let leaving = |other: &&Member| other.standing == Standing::Leaving;
+    if let Some(other) = state.members.values().find(leaving).filter(|_| votes) {
+        return Err(Objection::OneAtATime { other: other.name.to_string() });
+    }
+    if member.role == MemberRole::Gateway && !others_serve(state, id) {
+        return Err(Objection::NobodyServes { name });
+    }
+    let mut soft = None;
+    for group in groups {
+        hard(state, group, id, &name)?;
+        soft = soft.or_else(|| costs(group, id, &name));
+    }
+    match soft {
+        Some(objection) if !force => Err(objection),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `member` may be drained, to be stopped for a while: the others must be able to go on. With `force` it is drained where they are
+/// not, and must then not be stopped.
+///
+/// # Errors
+/// The first [`Objection`].
+pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, force: bool) -> Result<(), Objection> {
+    let (id, name) = (member.id, member.name.to_string());
+    if member.standing == Standing::Leaving {
+        return Err(Objection::Leaving { name });
+    }
+    // A witness, or one that is drained already, leads nothing anyway.
+    if member.serves() && !others_serve(state, id) {
+        return Err(Objection::NobodyServes { name });
+    }
+    for group in groups.iter().filter(|_| !force) {
+        stopped(state, group, id, &name)?;
+    }
+    Ok(())
+}
+
+/// The change can be committed, and the group goes on after it.
+fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
+    if group.voters.is_empty() {
+        return Err(Objection::NoLeader { group: group.name.clone() });
+    }
+    let rest: BTreeSet<MemberId> = group.voters.iter().copied().filter(|voter| *voter != id).collect();
+    let answering: BTreeSet<MemberId> = rest.intersection(&group.answering).copied().collect();
+    let needed = majority(rest.len());
+    let before = group.voters.intersection(&group.answering).count();
+    if before < majority(group.voters.len()) {
+        return Err(Objection::NoQuorumNow {
+            group: group.name.clone(),
+            answering: before,
+            of: group.voters.len(),
+            needed: majority(group.voters.len()),
+            missing: names(state, group.voters.difference(&group.answering).copied()),
+        });
+    }
+    if answering.len() < needed {
+        return Err(Objection::NoQuorum {
+            group: group.name.clone(),
+            name: name.to_owned(),
+            answering: answering.len(),
+            of: rest.len(),
+            needed,
+            missing: names(state, rest.difference(&answering).copied()),
+        });
+    }
+    Ok(())
+}
+
+/// While `id` is stopped the group goes on: it stays a voter that does not answer. So may every other one that is drained.
+fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
+    if group.voters.is_empty() {
+        return Err(Objection::NoLeader { group: group.name.clone() });
+    }
+    let drained = |id: &MemberId| state.members.get(id).is_some_and(|m| m.standing == Standing::Drained);
+    let counts = |voter: &MemberId| group.answering.contains(voter) && !drained(voter);
+    let others = || group.voters.iter().copied().filter(|voter| *voter != id);
+    let answering = others().filter(counts).count();
+    let needed = majority(group.voters.len());
+    if group.voters.contains(&id) && answering < needed {
+        let missing = names(state, others().filter(|voter| !counts(voter)));
+        let remedy = match missing.as_str() {
+            "" => "Add a gateway or a witness first (holdfast gateway add)".to_owned(),
+            missing => format!("Bring {missing} back first, and undrain what is drained"),
+        };
+        let (group, of) = (group.name.clone(), group.voters.len());
+        return Err(Objection::NeededUp { group, name: name.to_owned(), answering, of, needed, remedy });
+    }
+    Ok(())
+}
+
+/// What the group could bear before, and could not after.
+fn costs(group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
+    if !group.voters.contains(&id) {
+        return None;
+    }
+    let answering = group.voters.intersection(&group.answering).count();
+    let spare_before = answering.saturating_sub(majority(group.voters.len()));
+    let of = group.voters.len() - 1;
+    let rest = answering - usize::from(group.answering.contains(&id));
+    let spare_after = rest.saturating_sub(majority(of));
+    if of == 1 && group.answering.contains(&id) {
+        return Some(Objection::OneCopy { group: group.name.clone(), name: name.to_owned() });
+    }
+    (spare_after == 0 && spare_before > 0).then(|| Objection::NoSpare {
+        group: group.name.clone(),
+        name: name.to_owned(),
+        of,
+    })
+}

@@ -1,0 +1,89 @@
+//! Which rule each command of a set goes to.
+
+use super::command::{REQUESTS_REMEMBERED, SetAnswer, SetCommand};
+use super::lease::Grant;
+use super::state::{SegmentNote, SetState};
+use holdfast_types::LogId;
+use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+
+impl SetState {
+    /// Applies the command of entry `id`. Reads nothing but its arguments: every replica answers alike.
+    ///
+    /// # Panics
+    /// When `id` is not above the entry of the last grant (R6): the caller applies out of order.
+    pub fn apply(&mut self, id: LogId, cmd: &SetCommand) -> SetAnswer {
+        let result = match cmd {
+            SetCommand::Acquire {
+                owner,
+                gateway,
+                token,
+                ttl_ms,
+                request,
+                judged_expired,
+                force,
+                plain,
+                at_unix_ms,
+            } => {
+                let grant = Grant {
+                    owner,
+                    gateway: *gateway,
+                    token: *token,
+                    previous_token: None,
+                    ttl_ms: *ttl_ms,
+                    request: *request,
+                    plain: *plain,
+                    since_unix_ms: *at_unix_ms,
+                };
+                self.acquire(id, grant, *judged_expired, *force)
+            }
+            SetCommand::Continue { owner, gateway, token, new_token, request, at_unix_ms } => {
+                self.continue_lease(id, owner, *gateway, *token, *new_token, *request, *at_unix_ms)
+            }
+            SetCommand::Renew { epoch } => self.use_lease(id, *epoch).map(|()| SetAnswer::Renewed),
+            SetCommand::Release { epoch, token } => self.release(*epoch, *token),
+            SetCommand::CheckpointBegin { term } => self.checkpoint_begin(id, *term),
+            SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes } => {
+                let note = SegmentNote { object: *object, stored_bytes: *stored_bytes, raw_bytes: *raw_bytes };
+                self.segment_committed(id, *term, note)
+            }
+            SetCommand::CheckpointEnd { term, begin, root } => self.checkpoint_end(id, *term, *begin, *root),
+            SetCommand::SnapshotCreate { name, request, at_unix_ms, scheduled } => {
+                self.snapshot_create(name, *request, *at_unix_ms, *scheduled)
+            }
+            SetCommand::SnapshotDelete { name, made_by } => Ok(self.snapshot_delete(name, *made_by)),
+            SetCommand::Retire { term, of, objects } => self.retire(id, *term, *of, objects),
+            SetCommand::Deleted { term, objects } => self.deleted(id, *term, objects),
+            SetCommand::Rollback { to, safety, request } => self.rollback(id, to, safety, *request),
+            SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
+            SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
+            SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
+            SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
+        };
+        result.unwrap_or_else(SetAnswer::Refused)
+    }
+
+    /// Checks what must hold at every index. For tests and debug builds.
+    ///
+    /// # Panics
+    /// With the rule that does not hold.
+    pub fn self_check(&self) {
+        assert!(self.epoch >= self.base_epoch, "S1: {} below the base {}", self.epoch, self.base_epoch);
+        if let Some(lease) = &self.lease {
+            assert_eq!(lease.epoch, self.epoch, "S1: the lease has the last epoch granted");
+            assert_eq!(lease.epoch.0, self.base_epoch.0 + lease.granted.0, "S1: epoch = base + index of the grant");
+            assert!(lease.renewed >= lease.granted, "S4: renewed {} before granted {}", lease.renewed, lease.granted);
+            assert_ne!(lease.previous_token, Some(lease.token), "S3: a token is never reused");
+            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "S2: each number took an entry");
+            assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "S3: a write kills the token before");
+            assert_eq!(self.granted_requests.last(), Some(&lease.request), "S10: the present request is remembered");
+        }
+        assert!(self.segments.is_empty() || self.begin.is_some(), "S5: segments without a begin");
+        if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
+            assert!(begin.at >= done.upto, "S5: began at {} below {}", begin.at, done.upto);
+        }
+        self.self_check_space();
+        assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "S10: more requests than the limit");
+        assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
+        assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
+    }
+}

@@ -1,0 +1,196 @@
+//! Who may write: grants, renewals, releases, and the check of each write entry (S1 to S4, S10).
+
+use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetRefusal, TTL_MS_MAX, TTL_MS_MIN};
+use super::state::{Lease, SetState};
+use holdfast_types::{Epoch, LogId, MemberId, Owner, RequestId, Token, WriteSeq};
+
+/// What a new lease is made of.
+pub(super) struct Grant<'a> {
+    pub owner: &'a Owner,
+    pub gateway: MemberId,
+    pub token: Token,
+    pub previous_token: Option<Token>,
+    pub ttl_ms: u32,
+    pub request: RequestId,
+    pub plain: bool,
+    pub since_unix_ms: u64,
+}
+
+impl SetState {
+    /// R2 for the write entry `id`: decides, counts it, and renews the lease. The caller applies the data on
+    /// [`Admit::Apply`] only.
+    pub fn admit_write(&mut self, id: LogId, epoch: Epoch, seq: WriteSeq) -> Admit {
+        // Decided before anything changes: a refused entry must leave no trace, not even a renewal.
+        let current = self.lease.as_ref().map(|lease| lease.epoch);
+        if current != Some(epoch) {
+            return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
+        }
+        let expected = WriteSeq(self.last_seq.0.saturating_add(1));
+        if seq.0 == 0 || seq > expected {
+            return Admit::Refused(SetRefusal::SeqGap { found: seq, expected });
+        }
+        if let Err(refusal) = self.use_lease(id, epoch) {
+            return Admit::Refused(refusal);
+        }
+        if seq < expected {
+            return Admit::Duplicate;
+        }
+        self.last_seq = seq;
+        self.last_change = id.index;
+        Admit::Apply
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        id: LogId,
+        grant: Grant<'_>,
+        judged: Option<Judged>,
+        force: bool,
+    ) -> Result<SetAnswer, SetRefusal> {
+        if !(TTL_MS_MIN..=TTL_MS_MAX).contains(&grant.ttl_ms) {
+            return Err(SetRefusal::TtlRefused { found_ms: grant.ttl_ms, min_ms: TTL_MS_MIN, max_ms: TTL_MS_MAX });
+        }
+        if let Some(lease) = &self.lease {
+            if lease.request == grant.request && lease.owner == *grant.owner {
+                return Ok(SetAnswer::Granted(lease.clone()));
+            }
+            // S4: compared with what the judge saw. A renewal that came in between is worth more than the judgement.
+            let expired = judged.is_some_and(|j| j.epoch == lease.epoch && j.renewed == lease.renewed);
+            if !expired && !force {
+                return Err(held(lease));
+            }
+            if grant.token == lease.token || Some(grant.token) == lease.previous_token {
+                return Err(SetRefusal::TokenReused);
+            }
+        }
+        self.check_not_granted_before(grant.request)?;
+        Ok(self.grant(id, grant))
+    }
+
+    /// S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
+    /// holds it now, or leave it with an owner that knows nothing of it.
+    fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
+        if self.granted_requests.contains(&request) {
+            return Err(SetRefusal::RequestEnded { epoch: self.epoch });
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one command")]
+    pub(super) fn continue_lease(
+        &mut self,
+        id: LogId,
+        owner: &Owner,
+        gateway: MemberId,
+        token: Token,
+        new_token: Token,
+        request: RequestId,
+        at_unix_ms: u64,
+    ) -> Result<SetAnswer, SetRefusal> {
+        let Some(lease) = &self.lease else { return Err(SetRefusal::NotHeld { last_epoch: self.epoch }) };
+        if lease.owner != *owner {
+            return Err(held(lease));
+        }
+        if lease.plain {
+            return Err(SetRefusal::NotContinuable { epoch: lease.epoch });
+        }
+        if lease.request == request {
+            return Ok(SetAnswer::Granted(lease.clone()));
+        }
+        if token != lease.token && Some(token) != lease.previous_token {
+            return Err(SetRefusal::StaleToken {
+                epoch: lease.epoch,
+                gateway: lease.gateway,
+                since_unix_ms: lease.since_unix_ms,
+            });
+        }
+        if new_token == lease.token || Some(new_token) == lease.previous_token {
+            return Err(SetRefusal::TokenReused);
+        }
+        self.check_not_granted_before(request)?;
+        // `token` is what the caller is known to have. Where that is the previous one, the current one never reached it.
+        let ttl_ms = lease.ttl_ms;
+        Ok(self.grant(
+            id,
+            Grant {
+                owner,
+                gateway,
+                token: new_token,
+                previous_token: Some(token),
+                ttl_ms,
+                request,
+                plain: false,
+                since_unix_ms: at_unix_ms,
+            },
+        ))
+    }
+
+    fn grant(&mut self, id: LogId, grant: Grant<'_>) -> SetAnswer {
+        let epoch = Epoch(self.base_epoch.0.saturating_add(id.index.0));
+        assert!(epoch > self.epoch, "R6: the epoch must grow, {epoch} was granted after {}", self.epoch);
+        let lease = Lease {
+            owner: grant.owner.clone(),
+            gateway: grant.gateway,
+            epoch,
+            token: grant.token,
+            previous_token: grant.previous_token,
+            ttl_ms: grant.ttl_ms,
+            request: grant.request,
+            granted: id.index,
+            renewed: id.index,
+            plain: grant.plain,
+            since_unix_ms: grant.since_unix_ms,
+        };
+        self.epoch = epoch;
+        self.last_seq = WriteSeq(0);
+        if self.granted_requests.len() >= REQUESTS_REMEMBERED {
+            self.granted_requests.pop_front();
+        }
+        self.granted_requests.push_back(lease.request);
+        self.lease = Some(lease.clone());
+        SetAnswer::Granted(lease)
+    }
+
+    /// The owner showed itself under `epoch`: renews, and ends the life of the token before (S3).
+    pub(super) fn use_lease(&mut self, id: LogId, epoch: Epoch) -> Result<(), SetRefusal> {
+        match &mut self.lease {
+            Some(lease) if lease.epoch == epoch => {
+                lease.renewed = id.index;
+                lease.previous_token = None;
+                Ok(())
+            }
+            other => Err(SetRefusal::WrongEpoch { found: epoch, current: other.as_ref().map(|lease| lease.epoch) }),
+        }
+    }
+
+    pub(super) fn release(&mut self, epoch: Epoch, token: Option<Token>) -> Result<SetAnswer, SetRefusal> {
+        let Some(lease) = &self.lease else {
+            // The last grant was released before: an earlier copy of this very request (R12).
+            let again = epoch == self.epoch && epoch != self.base_epoch;
+            let refusal = SetRefusal::WrongEpoch { found: epoch, current: None };
+            return if again { Ok(SetAnswer::Released) } else { Err(refusal) };
+        };
+        if lease.epoch != epoch {
+            return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
+        }
+        if token.is_some_and(|token| token != lease.token && Some(token) != lease.previous_token) {
+            return Err(SetRefusal::StaleToken {
+                epoch: lease.epoch,
+                gateway: lease.gateway,
+                since_unix_ms: lease.since_unix_ms,
+            });
+        }
+        self.lease = None;
+        Ok(SetAnswer::Released)
+    }
+}
+
+pub(super) fn held(lease: &Lease) -> SetRefusal {
+    SetRefusal::Held {
+        owner: lease.owner.clone(),
+        gateway: lease.gateway,
+        epoch: lease.epoch,
+        since_unix_ms: lease.since_unix_ms,
+        plain: lease.plain,
+    }
+}

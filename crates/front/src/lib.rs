@@ -1,0 +1,275 @@
+//! NBD front: listeners, connections, and the registry of connection slots.
+//!
+//! ```text
+//!   listener ─▶ handshake ─▶ Exports::open ─▶ slot ─▶ connection ─▶ Device
+//!               (10 s, the oldest makes room)         (one task)
+//! ```
+//!
+//! Owns: sockets, what one connection may hold, and the order in which connections of a slot follow one another.
+//! Does not own: the protocol (crate `nbd`), who may open an export, and what a request does ([`device`]). May depend on: nbd, types.
+//!
+//! R8 at this place: the front answers with an error only what is wrong in itself or what the device says is fenced; whatever else ends
+//! a connection, its socket is closed and its unanswered requests stay unanswered.
+
+mod budget;
+mod conn;
+pub mod device;
+mod handshake;
+mod input;
+mod limits;
+mod listen;
+mod measure;
+pub mod memory;
+mod parked;
+mod slots;
+mod steps;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, dead_code, unused_imports)]
+pub mod tests;
+
+pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
+pub use slots::{SlotPlace, Slots, StaleGeneration};
+
+use budget::{Ledger, Pool};
+use conn::{Connection, End};
+use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
+use handshake::{Ready, shake_hands};
+use holdfast_nbd::ExportName;
+use holdfast_types::sync::LockExt;
+pub use listen::set_up;
+use measure::Measures;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// The NBD server of a gateway.
+pub struct Front {
+    shared: Arc<Shared>,
+    listeners: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    limits: FrontLimits,
+    exports: Arc<dyn Exports>,
+    slots: Slots,
+    pool: Pool,
+    next_id: AtomicU64,
+    stop: CancellationToken,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    shaking: BTreeMap<u64, CancellationToken>,
+    serving: BTreeMap<u64, ServedConnection>,
+}
+
+/// A connection in transmission, for those who watch.
+#[derive(Clone, Debug)]
+pub struct ServedConnection {
+    /// Who it is.
+    pub info: ConnInfo,
+    /// What it has open.
+    pub name: ExportName,
+    stop: CancellationToken,
+}
+
+impl ServedConnection {
+    /// Closes it, unanswered (R8).
+    pub fn close(&self) {
+        self.stop.cancel();
+    }
+}
+
+/// Takes a connection off the lists when its task ends, however it ends.
+struct Listed<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut connections = self.shared.connections();
+        connections.shaking.remove(&self.id);
+        connections.serving.remove(&self.id);
+    }
+}
+
+impl Front {
+    /// A front without listeners.
+    ///
+    /// # Errors
+    /// Limits that contradict one another.
+    pub fn new(limits: FrontLimits, exports: Arc<dyn Exports>) -> Result<Self, LimitsError> {
+        limits.validate()?;
+        let shared = Shared {
+            pool: Pool::new(&limits),
+            limits,
+            exports,
+            slots: Slots::default(),
+            next_id: AtomicU64::new(1),
+            stop: CancellationToken::new(),
+            connections: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared), listeners: Mutex::default() })
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.listeners.locked()
+    }
+
+    /// Listens on `address` until closed. Returns the address with its port, which may have been 0.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub async fn listen_tcp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = listen::Tcp::bind(address).await?;
+        let address = listener.address()?;
+        self.listeners().spawn(listen::run(listener, self.shared.clone()));
+        Ok(address)
+    }
+
+    /// Listens on a Unix socket at `path` until closed; then the file is removed. A socket file that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// The path cannot be bound, or another process listens there.
+    pub async fn listen_unix(&self, path: &Path) -> io::Result<()> {
+        let listener = listen::Unix::bind(path).await?;
+        self.listeners().spawn(listen::run(listener, self.shared.clone()));
+        Ok(())
+    }
+
+    /// Serves what comes in until closed: connections over something else than sockets of this machine.
+    pub fn listen_over<S>(&self, incoming: mpsc::UnboundedReceiver<io::Result<S>>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.listeners().spawn(listen::run(listen::Given::new(incoming), self.shared.clone()));
+    }
+
+    /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until its end or that of the front.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, socket: S, peer: Peer) {
+        self.shared.connection(socket, peer).await;
+    }
+
+    /// Connections in transmission now.
+    pub fn connections(&self) -> Vec<ServedConnection> {
+        self.shared.connections().serving.values().cloned().collect()
+    }
+
+    /// Bytes that requests hold beyond the floors of their connections.
+    pub fn shared_bytes_held(&self) -> u64 {
+        self.shared.pool.drawn_bytes()
+    }
+
+    /// R8: closes every listener and connection, unanswered, and returns when all have ended.
+    pub async fn close(&self) {
+        self.shared.stop.cancel();
+        let mut listeners = std::mem::take(&mut *self.listeners());
+        while listeners.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.locked()
+    }
+
+    /// Notes a new connection; where too many shake hands, the oldest of them has to go.
+    fn admit(&self, id: u64, stop: &CancellationToken) {
+        let mut connections = self.connections();
+        if connections.shaking.len() >= self.limits.handshakes
+            && let Some((oldest, evicted)) = connections.shaking.pop_first()
+        {
+            tracing::info!(connection = oldest, "too many handshakes at once: the oldest is closed");
+            evicted.cancel();
+        }
+        connections.shaking.insert(id, stop.clone());
+    }
+
+    /// From handshake to transmission. Where there are as many as may be, a connection with a session takes the place of one without: those need no token, and whoever
+    /// holds many of them must not keep an attached host out. First goes the oldest of a snapshot, which any gateway serves.
+    ///
+    /// # Errors
+    /// There are as many as may be.
+    fn promote(&self, connection: ServedConnection) -> Result<(), Refusal> {
+        let mut connections = self.connections();
+        if connections.serving.len() >= self.limits.connections {
+            let rank = |c: &ServedConnection| (c.name.snapshot.is_none(), c.info.id);
+            let guests = connections.serving.values().filter(|c| c.name.session.is_none());
+            let guest = guests.map(rank).min().filter(|_| connection.name.session.is_some());
+            let Some((_, id)) = guest else {
+                let found = connections.serving.len();
+                let message =
+                    format!("this gateway has {found} NBD connections, as many as it may: close some, or try again");
+                return Err(Refusal { kind: RefusalKind::NotHere, message });
+            };
+            if let Some(guest) = connections.serving.remove(&id) {
+                tracing::info!(connection = id, export = %guest.name, "too many connections: closed for one with a token");
+                guest.close();
+            }
+        }
+        connections.shaking.remove(&connection.info.id);
+        connections.serving.insert(connection.info.id, connection);
+        Ok(())
+    }
+
+    /// Back to the handshake: it was refused after all.
+    fn demote(&self, id: u64) {
+        let mut connections = self.connections();
+        if let Some(connection) = connections.serving.remove(&id) {
+            connections.shaking.insert(id, connection.stop);
+        }
+    }
+
+    async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut socket: S, peer: Peer) {
+        let info = ConnInfo { id: self.next_id.fetch_add(1, Ordering::Relaxed), peer };
+        let stop = self.stop.child_token();
+        self.admit(info.id, &stop);
+        // Declared before all that a connection holds, so dropped after it.
+        let _listed = Listed { shared: self, id: info.id };
+        let shaking = shake_hands(&mut socket, info, self, &stop);
+        let shaking = tokio::time::timeout(self.limits.handshake_timeout, shaking);
+        let ready = match until(&stop, shaking).await {
+            Some(Ok(Ok(ready))) => ready,
+            Some(Ok(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
+            Some(Err(_)) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
+            None => return,
+        };
+        let Ready { served, input, name, place } = ready;
+        tracing::info!(connection = info.id, %peer, export = %name, "connected");
+        let measures = Measures::new();
+        let ledger = Ledger::new(&self.limits, self.pool.clone());
+        let end = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures).serve().await;
+        // C4, S1: all operations were dropped with the connection; now the slot may go on to the next. The socket closes at the same time.
+        drop(socket);
+        drop(place);
+        match end {
+            End::Left | End::Gone => tracing::info!(connection = info.id, %peer, export = %name, %end, "disconnected"),
+            end => tracing::info!(connection = info.id, %peer, export = %name, %end, "connection closed"),
+        }
+    }
+}
+
+/// Runs `future` until it ends or `stop` is cancelled.
+async fn until<T>(stop: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        done = future => Some(done),
+    }
+}

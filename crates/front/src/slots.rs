@@ -1,0 +1,240 @@
+//! Connection slots of attached devices: who of several connections is the one that counts.
+//!
+//! A device that reconnects does not know what became of its old connection: requests may still stand in that one's receive buffer, and
+//! executing one of them after its retry would undo what was written since. So:
+//!
+//! S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its reader
+//!     is gone and its unfinished operations are dropped (what is sequenced by then stays, and is ordered before everything new).
+//! S2  A slot never goes back: a connection that is not newer than the newest ever seen is refused, however late it arrives.
+//! S3  Newer means a later epoch, or the same epoch and a higher generation: another owner counts its generations from anew.
+//! S4  A connection that follows an older generation of its epoch is served only once whatever that one handed in has its outcome. Its client takes what it reads
+//!     for what became of its unanswered requests; one that is under way in the log could still come to pass behind that read. (An older epoch's
+//!     requests come to nothing behind the grant of a later one: R2.)
+
+use holdfast_nbd::ExportName;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Epoch, Name};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
+
+/// A connection of a slot came too late (S2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "connection slot: found epoch {found_epoch} generation {found}, expected newer than epoch {newest_epoch} generation {newest}"
+)]
+pub struct StaleGeneration {
+    found_epoch: Epoch,
+    found: u64,
+    newest_epoch: Epoch,
+    newest: u64,
+}
+
+/// All slots of one gateway.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    volumes: Arc<Mutex<BTreeMap<(Name, Name), Volume>>>,
+}
+
+#[derive(Debug, Default)]
+struct Volume {
+    /// Latest epoch under which any slot was taken.
+    epoch: Epoch,
+    slots: BTreeMap<u8, Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    newest: (Epoch, u64),
+    /// Connections that have not ended yet, oldest first. More than one only while a newer one waits for the older.
+    living: Vec<Living>,
+}
+
+#[derive(Clone, Debug)]
+struct Living {
+    stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// A place in a slot. Dropping it says that the connection has ended: its reader is gone, its operations are dropped.
+#[derive(Debug)]
+pub struct SlotPlace {
+    slots: Slots,
+    key: (Name, Name),
+    slot: u8,
+    ended: CancellationToken,
+    follows: bool,
+}
+
+impl SlotPlace {
+    /// Whether an earlier generation had this slot under the same epoch (S4).
+    #[must_use]
+    pub const fn follows(&self) -> bool {
+        self.follows
+    }
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Name, Name), Volume>> {
+        self.volumes.locked()
+    }
+
+    /// Takes the slot that `name` asks for: refuses a stale one (S2), tells the older connections to stop through their `stop`, and
+    /// returns once they have ended (S1). `None` for a plain export, which has no slots. `stop` is cancelled when a newer connection comes;
+    /// a caller that is cancelled while it waits just drops the future.
+    ///
+    /// # Errors
+    /// The connection is not newer than the newest one that was seen.
+    pub async fn take(
+        &self,
+        name: &ExportName,
+        epoch: Epoch,
+        stop: &CancellationToken,
+    ) -> Result<Option<SlotPlace>, StaleGeneration> {
+        let Some(session) = name.session else { return Ok(None) };
+        let key = (name.set.clone(), name.volume.clone());
+        let ended = CancellationToken::new();
+        let (place, older) = {
+            let mut volumes = self.lock();
+            let volume = volumes.entry(key.clone()).or_default();
+            if epoch > volume.epoch {
+                volume.epoch = epoch;
+                // What ended under an earlier epoch is refused by the volume's epoch from now on and need not be remembered.
+                volume.slots.retain(|_, slot| !slot.living.is_empty());
+            }
+            let newest = volume.slots.get(&session.slot).map_or((volume.epoch, 0), |slot| slot.newest);
+            let known = volume.slots.contains_key(&session.slot);
+            let found = (epoch, session.incarnation);
+            if epoch < volume.epoch || (known && found <= newest) {
+                let (newest_epoch, newest) = newest.max((volume.epoch, 0));
+                return Err(StaleGeneration { found_epoch: epoch, found: session.incarnation, newest_epoch, newest });
+            }
+            let slot = volume.slots.entry(session.slot).or_default();
+            let follows = known && slot.newest.0 == epoch;
+            slot.newest = found;
+            let older = slot.living.clone();
+            slot.living.push(Living { stop: stop.clone(), ended: ended.clone() });
+            (SlotPlace { slots: self.clone(), key, slot: session.slot, ended, follows }, older)
+        };
+        for living in &older {
+            living.stop.cancel();
+        }
+        for living in &older {
+            living.ended.cancelled().await;
+        }
+        Ok(Some(place))
+    }
+}
+
+impl Drop for SlotPlace {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slots.lock().get_mut(&self.key).and_then(|volume| volume.slots.get_mut(&self.slot)) {
+            // Tokens have no identity to compare, so the mark is set first and looked for.
+            self.ended.cancel();
+            slot.living.retain(|living| !living.ended.is_cancelled());
+        }
+        self.ended.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_nbd::Session;
+    use holdfast_types::Token;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn name(volume: &str, slot: u8, generation: u64) -> ExportName {
+        let session = Some(Session { token: Token(1), slot, incarnation: generation });
+        ExportName { set: Name::new("s").unwrap(), volume: Name::new(volume).unwrap(), snapshot: None, session }
+    }
+
+    type Taken = Result<Option<SlotPlace>, StaleGeneration>;
+
+    /// Polls once. Everything here is woken by tokens only, so nothing is missed.
+    fn poll(future: std::pin::Pin<&mut impl Future<Output = Taken>>) -> Poll<Taken> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn take(slots: &Slots, name: &ExportName, epoch: u64, stop: &CancellationToken) -> Taken {
+        match poll(pin!(slots.take(name, Epoch(epoch), stop))) {
+            Poll::Ready(taken) => taken,
+            Poll::Pending => panic!("waits for an older connection"),
+        }
+    }
+
+    #[test]
+    fn s1_a_newer_generation_waits_for_the_end_of_all_older_ones() {
+        let slots = Slots::default();
+        let stops: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
+        let first = take(&slots, &name("v", 0, 1), 1, &stops[0]).unwrap();
+        let (second_name, third_name) = (name("v", 0, 2), name("v", 0, 3));
+        let mut third = pin!(slots.take(&third_name, Epoch(1), &stops[2]));
+        {
+            let mut second = pin!(slots.take(&second_name, Epoch(1), &stops[1]));
+            assert!(poll(second.as_mut()).is_pending());
+            assert!(stops[0].is_cancelled(), "the older one is told to stop");
+            assert!(poll(third.as_mut()).is_pending());
+            assert!(stops[1].is_cancelled());
+            // The second gives up waiting; the third must wait for the first all the same.
+        }
+        assert!(poll(third.as_mut()).is_pending(), "S1: the first has not ended");
+        drop(first);
+        let Poll::Ready(Ok(Some(_place))) = poll(third.as_mut()) else { panic!("all have ended") };
+        assert!(!stops[2].is_cancelled());
+    }
+
+    #[test]
+    fn s2_a_slot_never_goes_back() {
+        let slots = Slots::default();
+        let stop = CancellationToken::new();
+        let place = take(&slots, &name("v", 3, 5), 7, &stop).unwrap();
+        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err());
+        drop(place);
+        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err(), "also after the newer one has ended");
+        assert!(take(&slots, &name("v", 3, 4), 7, &stop).is_err());
+        assert!(take(&slots, &name("v", 2, 0), 7, &stop).is_ok(), "another slot counts for itself");
+        assert!(take(&slots, &name("w", 3, 1), 7, &stop).is_ok(), "another volume as well");
+    }
+
+    #[test]
+    fn s4_a_generation_knows_whether_it_follows_one_of_its_epoch() {
+        let slots = Slots::default();
+        let stop = CancellationToken::new();
+        let follows = |slot, generation, epoch| {
+            take(&slots, &name("v", slot, generation), epoch, &stop).unwrap().unwrap().follows()
+        };
+        assert!(!follows(0, 1, 7), "the first");
+        assert!(follows(0, 2, 7), "also when the first one has ended");
+        assert!(!follows(1, 2, 7), "another slot");
+        assert!(!follows(0, 1, 8), "a later epoch");
+        assert!(follows(0, 2, 8));
+    }
+
+    #[test]
+    fn s3_a_later_epoch_counts_from_anew() {
+        let slots = Slots::default();
+        let stop = CancellationToken::new();
+        drop(take(&slots, &name("v", 0, 50), 7, &stop).unwrap());
+        drop(take(&slots, &name("v", 1, 50), 7, &stop).unwrap());
+        drop(take(&slots, &name("v", 0, 1), 8, &stop).unwrap());
+        assert!(take(&slots, &name("v", 0, 51), 7, &stop).is_err());
+        let late = take(&slots, &name("v", 1, 51), 7, &stop).unwrap_err();
+        assert_eq!((late.newest_epoch, late.found_epoch), (Epoch(8), Epoch(7)));
+        assert!(take(&slots, &name("v", 1, 0), 8, &stop).is_ok());
+        assert_eq!(slots.lock().len(), 1, "what is over is not remembered");
+        assert_eq!(slots.lock().values().map(|volume| volume.slots.len()).sum::<usize>(), 2);
+    }
+
+    #[test]
+    fn plain_exports_have_no_slots() {
+        let plain: ExportName = "s/v".parse().unwrap();
+        let slots = Slots::default();
+        for _ in 0..2 {
+            assert!(take(&slots, &plain, 1, &CancellationToken::new()).unwrap().is_none());
+        }
+        assert!(slots.lock().is_empty());
+    }
+}

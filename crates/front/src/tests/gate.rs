@@ -1,0 +1,124 @@
+//! A device whose operations wait until the test lets them go.
+
+use crate::device::{Device, DeviceError, Extent, ReadPart};
+use crate::memory::MemoryDevice;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// An operation that has begun and waits.
+pub(super) struct Begun {
+    pub(super) what: &'static str,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    release: oneshot::Sender<Result<(), DeviceError>>,
+}
+
+impl Begun {
+    /// Lets it go on, or fail. `false` where the front has dropped it.
+    pub(super) fn go(self, how: Result<(), DeviceError>) -> bool {
+        self.release.send(how).is_ok()
+    }
+
+    /// Returns once the front has dropped it.
+    pub(super) async fn dropped(mut self) {
+        self.release.closed().await;
+    }
+}
+
+pub(super) struct GateDevice {
+    pub(super) memory: Arc<MemoryDevice>,
+    begun: mpsc::UnboundedSender<Begun>,
+    /// Cancelled by the first operation that begins.
+    pub(super) trap: CancellationToken,
+    /// Whether what was handed in has its outcome.
+    pub(super) settled: watch::Sender<Result<bool, DeviceError>>,
+}
+
+impl GateDevice {
+    pub(super) fn new(size: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<Begun>) {
+        let (begun, receiver) = mpsc::unbounded_channel();
+        let (memory, settled) = (Arc::new(MemoryDevice::new(size)), watch::Sender::new(Ok(true)));
+        (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled }), receiver)
+    }
+
+    /// Runs `operation` once the test lets it. As a device must: what is dropped before never happens.
+    fn gated<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        offset: u64,
+        len: u64,
+        operation: impl FnOnce(Arc<MemoryDevice>) -> BoxFuture<'static, Result<T, DeviceError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, DeviceError>> {
+        let (begun, memory, trap) = (self.begun.clone(), self.memory.clone(), self.trap.clone());
+        async move {
+            trap.cancel();
+            let (release, released) = oneshot::channel();
+            let _ = begun.send(Begun { what, offset, len, release });
+            released.await.unwrap_or(Err(DeviceError::Disconnect))?;
+            operation(memory).await
+        }
+        .boxed()
+    }
+}
+
+impl Device for GateDevice {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+
+    fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>> {
+        self.gated("read", offset, len.into(), move |memory| memory.read(offset, len))
+    }
+
+    fn write(self: Arc<Self>, offset: u64, data: Bytes, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        self.gated("write", offset, data.len() as u64, move |memory| memory.write(offset, data, fua))
+    }
+
+    fn zero(
+        self: Arc<Self>,
+        offset: u64,
+        len: u32,
+        punch: bool,
+        fua: bool,
+    ) -> BoxFuture<'static, Result<(), DeviceError>> {
+        self.gated("zero", offset, len.into(), move |memory| memory.zero(offset, len, punch, fua))
+    }
+
+    fn zero_is_fast(&self, punch: bool) -> bool {
+        punch
+    }
+
+    fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        self.gated("trim", offset, len.into(), move |memory| memory.trim(offset, len, fua))
+    }
+
+    fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        self.gated("flush", 0, 0, |memory| memory.flush())
+    }
+
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        let mut settled = self.settled.subscribe();
+        async move {
+            let settled = settled.wait_for(|settled| *settled != Ok(false)).await;
+            settled.map_err(|_| DeviceError::Disconnect)?.map(|_| ())
+        }
+        .boxed()
+    }
+
+    fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+        self.gated("cache", offset, len.into(), move |memory| memory.cache(offset, len))
+    }
+
+    fn block_status(
+        self: Arc<Self>,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>> {
+        self.gated("status", offset, len, move |memory| memory.block_status(offset, len, extents_max))
+    }
+}

@@ -1,0 +1,137 @@
+//! Reconnects of an attached device: what stood in the old connection must not be executed after its retry.
+
+use super::gate::{Begun, GateDevice};
+use super::harness::{Broken, Client, front, pipe, soon, until};
+use crate::device::{DeviceError, ReadPart};
+use crate::memory::MemoryExports;
+use crate::{Front, FrontLimits};
+use holdfast_nbd::HeaderStyle;
+use holdfast_nbd::client::{ClientError, CommandOut};
+use holdfast_types::{Epoch, Token};
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+const WRITE: CommandOut = CommandOut::Write { fua: false };
+
+fn name(slot: u8, generation: u64) -> String {
+    format!("s/v?token={}&conn={slot}&gen={generation}", Token(7).to_text())
+}
+
+fn gated(requests: usize) -> (Arc<Front>, Arc<MemoryExports>, Arc<GateDevice>, UnboundedReceiver<Begun>) {
+    let (device, begun) = GateDevice::new(1 << 20);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let limits = FrontLimits { connection_requests: requests, ..FrontLimits::default() };
+    (front(limits, &exports), exports, device, begun)
+}
+
+fn sector(device: &GateDevice) -> u8 {
+    match &device.memory.get(0, 512)[..] {
+        [ReadPart::Data(data)] => data[0],
+        _ => 0,
+    }
+}
+
+#[tokio::test]
+async fn s1_nothing_of_the_old_connection_happens_after_the_retry() {
+    let (front, _, device, mut begun) = gated(1);
+    let mut old = Client::connect(pipe(&front), &name(0, 1)).await;
+    // One write runs, two more stand in the receive buffer.
+    for byte in [1, 2, 3] {
+        old.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
+    }
+    let running = soon(begun.recv()).await.unwrap();
+    let mut new = Client::connect(pipe(&front), &name(0, 2)).await;
+    // The new one is connected, so the old one has ended: its operation is dropped and can never happen.
+    assert!(
+        !running.go(Ok(())),
+        "S1: the old connection's write was dropped before the new one could ask for anything"
+    );
+    old.closed_unanswered().await;
+    new.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    new.send(0, 512, WRITE, &[9; 512]).await.unwrap();
+    for _ in 0..2 {
+        assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+        assert_eq!(soon(new.answer()).await.unwrap().1, Ok(vec![]));
+    }
+    assert!(begun.try_recv().is_err(), "S1: a request of the old connection was begun");
+    assert_eq!(sector(&device), 9);
+}
+
+#[tokio::test]
+async fn s2_an_older_generation_never_gets_in() {
+    let (front, exports, _, mut begun) = gated(8);
+    let mut current = Client::connect(pipe(&front), &name(0, 5)).await;
+    for stale in [name(0, 5), name(0, 4)] {
+        let refused = soon(Client::connect_as(pipe(&front), &stale, HeaderStyle::Extended)).await;
+        assert!(matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))));
+    }
+    // A refused one disturbs nothing, and neither does one of another slot or a plain one.
+    let _other = Client::connect(pipe(&front), &name(1, 1)).await;
+    let _plain = Client::connect(pipe(&front), "s/v").await;
+    current.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+    assert_eq!(soon(current.answer()).await.unwrap().1, Ok(vec![]));
+    assert_eq!(front.connections().len(), 3);
+    drop(current);
+    until(|| front.connections().len() <= 2).await;
+    let late = soon(Client::connect_as(pipe(&front), &name(0, 5), HeaderStyle::Extended)).await;
+    assert!(late.is_err(), "S2: also when the newest has ended");
+
+    // S3: a new owner begins at 1, and the old one's connections are none of its business.
+    exports.put("s/v", Arc::new(crate::memory::MemoryDevice::new(512)), Epoch(2), false);
+    let _next = Client::connect(pipe(&front), &name(0, 1)).await;
+}
+
+#[tokio::test]
+async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome() {
+    let (front, _, device, _begun) = gated(8);
+    let _old = Client::connect(pipe(&front), &name(0, 1)).await;
+    device.settled.send_modify(|settled| *settled = Ok(false));
+    // Neither another slot nor a plain connection stands for an older one of its own.
+    let _other = Client::connect(pipe(&front), &name(1, 1)).await;
+    let _plain = Client::connect(pipe(&front), "s/v").await;
+
+    let (seen, name) = (CancellationToken::new(), name(0, 2));
+    let newer = async {
+        let client = Client::connect(pipe(&front), &name).await;
+        assert!(seen.is_cancelled(), "S4: served while something of the older one has no outcome");
+        client
+    };
+    let settling = async {
+        until(|| device.settled.receiver_count() > 0).await;
+        seen.cancel();
+        device.settled.send_modify(|settled| *settled = Ok(true));
+    };
+    let _newer = tokio::join!(newer, settling).0;
+
+    device.settled.send_modify(|settled| *settled = Err(DeviceError::Disconnect));
+    let refused = soon(Client::connect_as(pipe(&front), &self::name(0, 3), HeaderStyle::Extended)).await;
+    assert!(
+        matches!(refused, Err(Broken::Handshake(ClientError::NotHere { .. }))),
+        "there will be none under this epoch"
+    );
+}
+
+#[tokio::test]
+async fn a_chain_of_reconnects_ends_with_the_newest() {
+    let (front, _, device, mut begun) = gated(4);
+    let mut clients = Vec::new();
+    for generation in 1..=20 {
+        let mut client = Client::connect(pipe(&front), &name(0, generation)).await;
+        client.send(0, 512, WRITE, &[generation as u8; 512]).await.unwrap();
+        clients.push(client);
+    }
+    let mut left = Vec::new();
+    while left.is_empty() || sector(&device) != 20 {
+        let operation = soon(begun.recv()).await.unwrap();
+        left.push(operation.go(Ok(())));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(left.iter().filter(|went| **went).count(), 1, "only the newest connection's write went through");
+    assert_eq!(soon(clients[19].answer()).await.unwrap().1, Ok(vec![]));
+    for client in &mut clients[..19] {
+        client.closed_unanswered().await;
+    }
+}

@@ -1,0 +1,290 @@
+//! A gateway of a pair whose authority is an etcd (ADR 0031): waits for the seat, takes the sets over, serves them while it has it.
+//!
+//! ```text
+//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ doors open, serve ─overdue, lost, told to stop─▶ doors closed ─▶ campaign
+//!      ▲                               every answer asks the tenure (P1), whatever else goes on                                        │
+//!      └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! Owns: the loop, and what of it touches etcd, store and disk. Does not own: when an answer may leave, and what may be written (`holdfast_control::pair`), the calls
+//! to the etcd (`holdfast_etcd::Seat`, `RosterKey`), the node (`holdfast_gateway`), which knows nothing of pairs but the tenure that it may answer under
+//! (`holdfast_set::authority`).
+
+mod keep;
+mod roster;
+mod seated;
+mod takeover;
+
+use futures_util::future::BoxFuture;
+use holdfast_api::Refusal;
+use holdfast_control::pair::{Ended, NotEnrolled, TenureId};
+use holdfast_etcd::{EtcdError, Holder, Seat, Tenancy};
+use holdfast_gateway::config::GatewayConfig;
+use holdfast_gateway::node::{NodeError, Seams};
+use holdfast_gateway::{RunError, run_life};
+use holdfast_set::authority::Authority;
+use holdfast_set::recovery::RecoveryError;
+use holdfast_set::wall_clock::unix_ms;
+use holdfast_types::MonoTime;
+use keep::{campaign, keep};
+use roster::Enrolment;
+pub use seated::{Seated, SeatedPair, seated};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Below the data directory: one folder for each tenure of this gateway.
+const TENURES: &str = "tenures";
+
+/// How long a node may take to end once its tenure is over. It answers nobody meanwhile; one that hangs ends the process.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// Giving the seat up, where the etcd answers: else it expires.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
+
+/// A gateway of a pair cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PairError {
+    /// The etcd is not to be used.
+    #[error("[etcd]: {0}")]
+    Etcd(#[from] EtcdError),
+    /// A file of `[etcd]` cannot be read.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which.
+        what: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The sets could not be read or taken over.
+    #[error("taking the pair's sets over: {0}")]
+    Recovery(#[from] RecoveryError),
+    /// A step of the fresh node's beginning was refused.
+    #[error("beginning a tenure: {0}")]
+    Refused(Refusal),
+    /// The tenure ended before its sets were served.
+    #[error("the tenure ended before its sets were served: {0}")]
+    Over(Ended),
+    /// A head names a later tenure than this one.
+    #[error(
+        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: the etcd was set back, or this gateway stood \
+         still since it won the seat"
+    )]
+    Later {
+        /// The set.
+        set: String,
+        /// As found.
+        found: u64,
+        /// This tenure's.
+        ours: u64,
+    },
+    /// The etcd gave the same revision twice.
+    #[error(
+        "the etcd gave revision {revision} of the pair's seat a second time, {set}: it was set back. What lived under that name is kept apart from this by the next \
+         revision, which is asked for now"
+    )]
+    Repeated {
+        /// What says so.
+        set: String,
+        /// The revision.
+        revision: u64,
+    },
+    /// It takes too long: the other gateway may be better placed.
+    #[error(
+        "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
+    )]
+    Slow {
+        /// How long it was tried.
+        limit: Duration,
+        /// What was waited for.
+        last: String,
+    },
+    /// The roster does not let this gateway have the seat (P6).
+    #[error("{why} (key {key:?} of the etcd)")]
+    NotEnrolled {
+        /// Where the roster lies.
+        key: String,
+        /// Why not.
+        why: NotEnrolled,
+    },
+    /// An old node does not end.
+    #[error("the node of the tenure that is over does not end within {END_LIMIT:?}: this process ends")]
+    Hangs,
+}
+
+/// How one tenure ended.
+enum After {
+    /// Told to stop.
+    Stopped,
+    /// For the seat again, after so long.
+    Again(Duration),
+}
+
+struct Pair {
+    config: GatewayConfig,
+    seat: Seat,
+    roster: Enrolment,
+    holder: Holder,
+    ttl: Duration,
+    /// Ours, of a tenure that is over, and perhaps still there.
+    left: Option<Tenancy>,
+    /// Tenures in a row that came to nothing: each raises the sets' heads, which have only so many generations.
+    failures: u32,
+}
+
+/// Between two tenures that came to nothing: the seat's time to live, doubled each time up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+impl From<PairError> for RunError {
+    fn from(error: PairError) -> Self {
+        RunError::Begin(Box::new(error))
+    }
+}
+
+/// What is an error of this crate in what a node ended with.
+fn of_pair(error: RunError) -> Result<PairError, RunError> {
+    match error {
+        RunError::Begin(error) => error.downcast().map(|error| *error).map_err(RunError::Begin),
+        other => Err(other),
+    }
+}
+
+/// Runs a gateway of a pair until `stop` is cancelled. Boxed as [`holdfast_gateway::run_until`] is.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run_until(config: GatewayConfig, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+    Box::pin(tenures(config, stop))
+}
+
+async fn tenures(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
+    let mut pair = Pair::new(config)?;
+    loop {
+        let Some((tenancy, sent)) = campaign(&mut pair, &stop).await? else { return Ok(()) };
+        pair.left = Some(tenancy);
+        match pair.tenure(tenancy, sent, &stop).await? {
+            After::Stopped => return Ok(()),
+            After::Again(pause) => tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            },
+        }
+    }
+}
+
+impl Pair {
+    fn new(config: GatewayConfig) -> Result<Self, PairError> {
+        let options = config.etcd.load().map_err(|(what, source)| PairError::Io { what, source })?.unwrap_or_default();
+        let name = config.pair.name.clone().map(|name| name.to_string()).unwrap_or_default();
+        let ttl = Duration::from_millis(u64::from(config.pair.ttl_ms));
+        let seat = Seat::new(&options, &config.etcd.prefix, &name, ttl)?;
+        let roster = Enrolment::new(&options, &name, &config)?;
+        let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
+        let holder = Holder::new(config.name.to_string(), api, nbd, 0);
+        Ok(Self { config, seat, roster, holder, ttl, left: None, failures: 0 })
+    }
+
+    /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
+    async fn tenure(&mut self, tenancy: Tenancy, sent: MonoTime, stop: &CancellationToken) -> Result<After, RunError> {
+        let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
+        let durability = self.config.pair.durability.into();
+        let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
+        tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
+        metrics::counter!("holdfast_pair_tenures_total").increment(1);
+        metrics::gauge!("holdfast_pair_holder").set(1.0);
+        let ends = stop.child_token();
+        let data_dir = self.tenure_dir(id);
+        if data_dir.exists() {
+            // P2: a node that would go on there has the journal, the leases and the tokens of another tenure.
+            authority.end(Ended::Resigned("its revision was used before".into()));
+            let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
+            let set = format!("and {} is there", data_dir.display());
+            let repeated = PairError::Repeated { set, revision: tenancy.revision };
+            return self.after(Some(Ok(repeated)), stop.is_cancelled());
+        }
+        self.forget_earlier();
+        let config = GatewayConfig { data_dir, ..self.config.clone() };
+        let begin = takeover::begin(self.config.clone(), authority.clone());
+        let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
+        let run = run_life(config, ends.clone(), seams, Some(begin));
+        // In a task of its own: no wait of the node's holds up a keep-alive.
+        let mut node = tokio::spawn(run);
+        let ended = tokio::select! {
+            ended = &mut node => Some(ended),
+            () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
+            // Over connections of its own as well; it ends by `ends` alone.
+            () = self.roster.follow(&ends) => None,
+        };
+        let told = stop.is_cancelled();
+        // Before the seat is given up: from here on nothing is answered, however long the rest takes.
+        authority.end(Ended::Resigned(if told { "it was told to stop".into() } else { "its node has ended".into() }));
+        ends.cancel();
+        metrics::gauge!("holdfast_pair_holder").set(0.0);
+        let ended = match ended {
+            Some(ended) => ended,
+            None => tokio::time::timeout(END_LIMIT, &mut node).await.map_err(|_| PairError::Hangs)?,
+        };
+        let given_up = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
+        if matches!(given_up, Ok(Ok(()))) {
+            self.left = None;
+        }
+        let ended = ended.unwrap_or_else(|e| Err(NodeError::Refused(format!("the node's task: {e}")).into()));
+        let failed = match ended {
+            Ok(()) => None,
+            Err(error) => Some(of_pair(error)),
+        };
+        let served = !matches!(failed, Some(Ok(_)));
+        if !served && let Err(error) = std::fs::remove_dir_all(self.tenure_dir(id)) {
+            tracing::warn!(%error, "what a tenure left that never served could not be removed");
+        }
+        self.after(failed, told)
+    }
+
+    /// Nothing reads what an earlier tenure left (P2), and a disk may have room for one. What was answered and not flushed is given up with it.
+    fn forget_earlier(&self) {
+        let Ok(entries) = std::fs::read_dir(self.config.data_dir.join(TENURES)) else { return };
+        for entry in entries.flatten() {
+            if let Err(error) = std::fs::remove_dir_all(entry.path()) {
+                tracing::warn!(dir = %entry.path().display(), %error, "what an earlier tenure left could not be removed");
+            }
+        }
+    }
+
+    /// `failed`: what the tenure ended with, an error of the pair or any other.
+    fn after(&mut self, failed: Option<Result<PairError, RunError>>, told: bool) -> Result<After, RunError> {
+        let counts = matches!(&failed, Some(Ok(error)) if !matches!(error, PairError::Over(_)));
+        self.failures = if counts { self.failures.saturating_add(1) } else { 0 };
+        let pause = self.ttl.saturating_mul(1 << self.failures.saturating_sub(1).min(16)).min(PAUSE_MAX);
+        match failed {
+            _ if told => Ok(After::Stopped),
+            None => Ok(After::Again(Duration::ZERO)),
+            Some(Ok(error @ PairError::Over(_))) => {
+                tracing::warn!(%error, "for the pair's seat again");
+                Ok(After::Again(Duration::ZERO))
+            }
+            // The other gateway may do better; should it be gone, this one tries again.
+            Some(Ok(error)) => {
+                tracing::error!(%error, ?pause, "the pair's seat is given up");
+                Ok(After::Again(pause))
+            }
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    fn tenure_dir(&self, id: TenureId) -> PathBuf {
+        self.config.data_dir.join(TENURES).join(holdfast_api::hex128(id.cluster()))
+    }
+
+    fn holder(&self) -> Holder {
+        let mut holder = self.holder.clone();
+        holder.since_unix_ms = unix_ms();
+        holder
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Tenures over one store, one after the other, without an etcd: who has the seat is given. Each holder lives on beside the next, as one that
+//! hangs does.
+
+use super::*;
+use holdfast_api::v1::admin_server::Admin;
+use holdfast_control::pair::{Durability, TenureId};
+use holdfast_control::set::{SetState, Snapshot};
+use holdfast_gateway::node::Seams;
+use holdfast_raft::boot_now;
+use holdfast_types::{ByteSize, LogId, Name};
+use holdfast_volume::head::Head;
+use tokio_util::sync::CancellationToken;
+use tonic::Request;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const SCHEDULE: &str = "300dx3";
+
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A folder with the pair's store, its key, and what each tenure leaves.
+struct Lab(tempfile::TempDir);
+
+impl Lab {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
+        Self(dir)
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.0.path().join("store").display())
+    }
+
+    fn config(&self, revision: u64) -> GatewayConfig {
+        let data_dir = self.0.path().join(format!("tenure-{revision}"));
+        let mut config = GatewayConfig { data_dir, ..GatewayConfig::default() };
+        config.key.file = Some(self.0.path().join("key"));
+        config.pair.stores = vec![self.url()];
+        config.journal.bound = ByteSize(256 << 20);
+        config.journal.reserve = ByteSize(64 << 20);
+        config.journal.file = ByteSize(16 << 20);
+        config.upload.bytes = ByteSize(16 << 20);
+        config.cache.memory = ByteSize(32 << 20);
+        config.cache.disk = ByteSize(0);
+        config
+    }
+
+    /// A node that has won the seat with this revision, and has taken over nothing yet.
+    async fn won(&self, revision: u64) -> (Arc<Node>, Arc<Authority>) {
+        let id = TenureId::new(7, "/holdfast/pairs/db/seat", revision);
+        let (stores, ttl) = (vec![self.url()], Duration::from_secs(3600));
+        let authority = Arc::new(Authority::begin(id, Durability::Flush, stores, boot_now(), ttl));
+        let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
+        let node = Node::open_over(self.config(revision), CancellationToken::new(), seams).await.unwrap();
+        (node, authority)
+    }
+
+    async fn tenure(&self, revision: u64) -> Arc<Node> {
+        let (node, authority) = self.won(revision).await;
+        begin(self.config(revision), authority)(node.clone()).await.unwrap();
+        node
+    }
+
+    /// The head of the one set, as it is in the store.
+    async fn head(&self, node: &Node) -> Option<Head> {
+        let store = open_store(&self.config(0), &self.url(), Arc::new(Health::new("test"))).await.unwrap();
+        let mut survey = recovery::survey(&self.url(), store, node.keys()).await.unwrap();
+        assert!(survey.bad.is_empty(), "{:?}", survey.bad);
+        survey.sets.pop().map(|found| found.head)
+    }
+
+    /// The set, with one volume.
+    async fn make_set(&self, node: &Arc<Node>) {
+        let door = AdminDoor::new(node.clone());
+        let store = self.url();
+        let set = v1::CreateSetRequest { name: "demo".into(), store, request_id: hex128(random_u128()) };
+        Admin::create_set(&door, Request::new(set)).await.unwrap();
+        let request_id = hex128(random_u128());
+        let volume =
+            v1::CreateVolumeRequest { set: "demo".into(), name: "vol1".into(), size_bytes: 1 << 20, request_id };
+        until("the set has a leader", async || Admin::create_volume(&door, Request::new(volume.clone())).await.ok())
+            .await;
+    }
+}
+
+fn state(node: &Node) -> SetState {
+    node.set(&name("demo")).unwrap().host.with(|m| m.state().clone())
+}
+
+async fn snapshot(node: &Arc<Node>, of: &str) -> Snapshot {
+    let door = AdminDoor::new(node.clone());
+    let request_id = hex128(random_u128());
+    let request = v1::CreateSnapshotRequest { set: "demo".into(), name: of.into(), request_id };
+    until("the snapshot is there", async || Admin::create_snapshot(&door, Request::new(request.clone())).await.ok())
+        .await;
+    state(node).snapshots.get(&name(of)).unwrap().clone()
+}
+
+/// Whether it was there.
+async fn delete(node: &Arc<Node>, of: &str, snapshot: &Snapshot) -> Result<bool, tonic::Status> {
+    let (id, request_id) = (hex128(snapshot.request.0), hex128(random_u128()));
+    let request = v1::DeleteSnapshotRequest { set: "demo".into(), name: of.into(), request_id, id };
+    let door = AdminDoor::new(node.clone());
+    Admin::delete_snapshot(&door, Request::new(request)).await.map(|reply| reply.into_inner().deleted)
+}
+
+async fn close(node: &Node) {
+    node.stop.cancel();
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_and_their_schedule_outlive_a_takeover() {
+    let lab = Lab::new();
+    let first = lab.tenure(40).await;
+    lab.make_set(&first).await;
+    let monday = snapshot(&first, "monday").await;
+    let request_id = hex128(random_u128());
+    let schedule = v1::SetScheduleRequest { set: "demo".into(), schedule: SCHEDULE.into(), request_id };
+    let door = AdminDoor::new(first.clone());
+    until("the schedule is set", async || Admin::set_schedule(&door, Request::new(schedule.clone())).await.ok()).await;
+    let schedule = state(&first).schedule;
+    let listed = lab.head(&first).await.unwrap();
+    assert_eq!(listed.links.snapshots.schedule, schedule, "answered: a takeover brings it back");
+    assert_eq!(listed.links.snapshots.snapshots.get(&name("monday")), Some(&monday), "S15");
+
+    let second = lab.tenure(41).await;
+    let back = state(&second);
+    let inherited = Snapshot { upto: LogId::default(), ..monday };
+    assert_eq!(back.snapshots.get(&name("monday")), Some(&inherited));
+    assert_eq!(back.schedule, schedule);
+    assert!(back.kept_roots().iter().any(|root| root.object == inherited.root.object), "a sweep would take it");
+
+    // Whoever was replaced has a group of its own, which lets go of whatever it is told to: nobody hears that it did.
+    delete(&first, "monday", &inherited).await.unwrap_err();
+    let lists = async || {
+        let head = lab.head(&second).await.unwrap();
+        head.links.snapshots.snapshots.contains_key(&name("monday"))
+    };
+    assert!(lists().await, "H1");
+
+    // What was answered is final: it does not come back in the next tenure.
+    until("monday is deleted", async || delete(&second, "monday", &inherited).await.ok()).await;
+    assert!(!lists().await, "answered, and a takeover would bring it back");
+    let third = lab.tenure(42).await;
+    assert_eq!(state(&third).snapshots.get(&name("monday")), None);
+    assert_eq!(state(&third).schedule, schedule);
+    for node in [&first, &second, &third] {
+        close(node).await;
+    }
+}

@@ -1,0 +1,55 @@
+//! An authority by the real clock; what the rule itself says is tested in `control`.
+
+use super::*;
+use holdfast_control::pair::Durability;
+use holdfast_raft::boot_now;
+
+fn authority(sent: MonoTime) -> Authority {
+    let id = TenureId::new(7, "/holdfast/pairs/db/seat", 40);
+    Authority::begin(id, Durability::Flush, vec!["s3://b/p".into()], sent, Duration::from_secs(60))
+}
+
+#[test]
+fn a_set_of_the_pair_lies_where_the_other_gateway_looks() {
+    let authority = authority(boot_now());
+    assert_eq!(authority.check_store("s3://b/p"), Ok(()));
+    let why = authority.check_store("s3://b/other").unwrap_err();
+    assert!(why.contains("found s3://b/other, expected one of pair.stores (s3://b/p)"), "{why}");
+}
+
+#[test]
+fn a_tenure_that_was_asked_for_long_ago_answers_nothing() {
+    let now = boot_now();
+    assert_eq!(authority(now).may_answer(), Ok(()));
+    let old = authority(MonoTime(now.0.saturating_sub(45_000_000_000)));
+    assert_eq!(old.may_answer(), Err(Ended::Overdue), "P1");
+    old.renewed(boot_now(), Duration::from_secs(60));
+    assert_eq!(old.may_answer(), Err(Ended::Overdue), "P2");
+}
+
+#[test]
+fn the_other_gateway_gets_its_chance_after_a_failure() {
+    let config = GatewayConfig { data_dir: "/nonexistent".into(), ..GatewayConfig::example() };
+    let mut pair = Pair::new(config).unwrap();
+    let mut after = |ended, told| {
+        pair.after(ended, told).map(|after| match after {
+            After::Stopped => "stopped".to_string(),
+            After::Again(pause) => format!("again after {pause:?}"),
+        })
+    };
+    let slow = || PairError::Slow { limit: Duration::from_secs(60), last: "store: down".into() };
+    assert_eq!(after(None, false).unwrap(), "again after 0ns");
+    assert_eq!(after(Some(Ok(PairError::Over(Ended::Overdue))), false).unwrap(), "again after 0ns");
+    assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 10s");
+    // Each raises the sets' heads, which have only so many generations.
+    assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 20s");
+    assert_eq!(after(Some(Ok(slow())), true).unwrap(), "stopped");
+    for _ in 0..20 {
+        after(Some(Ok(slow())), false).unwrap();
+    }
+    assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 600s");
+    assert_eq!(after(None, false).unwrap(), "again after 0ns");
+    assert_eq!(after(Some(Ok(slow())), false).unwrap(), "again after 10s");
+    // What no other tenure would do better: the process ends, and whoever runs it says so.
+    after(Some(Err(NodeError::Refused("no disk".into()).into())), false).unwrap_err();
+}

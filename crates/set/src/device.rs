@@ -1,0 +1,498 @@
+//! A volume as the NBD front serves it, and the exports of this node.
+
+use crate::cluster::Cluster;
+use crate::mapping::MapError;
+use crate::reader::{Part, ReadError};
+use crate::sequencer::{Op, WriteFailure};
+use crate::server::{Connection, SetError, SetServer, VolumeUse};
+use crate::snapshot::SnapshotDevice;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use holdfast_control::pair::Durability;
+use holdfast_control::serve::WhyNot;
+use holdfast_control::set::SetRefusal;
+use holdfast_front::device::{
+    ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
+};
+use holdfast_nbd::{ExportName, SnapshotExport};
+use holdfast_raft::ProposeError;
+use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
+use holdfast_types::sync::RwLockExt;
+use holdfast_types::{Epoch, Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_volume::entry::OpKind;
+use holdfast_volume::index::Source;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that one device read fetches at most at once: a larger request is fetched in such steps.
+const READ_STEP_BYTES: u64 = 4 << 20;
+
+/// How often a read that waits for the read lease looks again: a fraction of the shortest heartbeat interval.
+const READ_LEASE_POLL: Duration = Duration::from_millis(2);
+
+/// One volume, opened by one connection under one epoch.
+pub struct VolumeDevice {
+    connection: Connection,
+    volume: VolumeId,
+    _used: VolumeUse,
+}
+
+fn place(offset: u64, len: u64) -> Result<(Lba, Sectors), DeviceError> {
+    // The front checks alignment; what is not aligned is its mistake, and the client's request is answered as bad.
+    let lba = Lba::from_bytes(offset).ok_or(DeviceError::Invalid)?;
+    let sectors = Sectors::from_bytes(len).ok_or(DeviceError::Invalid)?;
+    Ok((lba, sectors))
+}
+
+/// R3: the data, then the check, then the answer. Whoever stood still before the check meets a check that knows of it; one before the data would
+/// not.
+async fn checked<T>(
+    data: impl Future<Output = Result<T, DeviceError>>,
+    check: impl Future<Output = Result<(), DeviceError>>,
+) -> Result<T, DeviceError> {
+    let data = data.await?;
+    check.await?;
+    Ok(data)
+}
+
+/// What a read that came to nothing asks of its connection. What the store holds is the same for every gateway: closing would only have the same read asked again,
+/// and everything else of that host with it.
+fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
+    match error {
+        ReadError::Map(MapError::Stopping)
+        | ReadError::Journal(_)
+        | ReadError::Operation { .. }
+        | ReadError::Moving => (DeviceError::Disconnect, "connection closed"),
+        ReadError::Map(MapError::Store(_) | MapError::Bad { .. }) => {
+            (DeviceError::Unreadable, "it waits and is asked again")
+        }
+    }
+}
+
+impl VolumeDevice {
+    fn server(&self) -> &SetServer {
+        &self.connection.server
+    }
+
+    /// What a request gets when this epoch is not served any more.
+    fn gone(&self) -> DeviceError {
+        if self.connection.serving.fenced.load(Ordering::Acquire) {
+            DeviceError::Fenced
+        } else {
+            DeviceError::Disconnect
+        }
+    }
+
+    /// The check before every answer to a read (R3) and before every write is taken in.
+    fn check(&self, allowed: Result<holdfast_types::Epoch, WhyNot>) -> Result<(), DeviceError> {
+        match allowed {
+            Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
+            Ok(_) => Err(self.gone()),
+            Err(why) => {
+                tracing::debug!(%why, "not served here now");
+                Err(self.gone())
+            }
+        }
+    }
+
+    /// The same for a read. A read lease that has run out is waited for: heartbeats that come late are no reason to close a connection. It comes
+    /// back, or the gateway is cut off an election's time later. In one epoch what was read before the wait is still an answer (R3): nobody else
+    /// can have led in between, so the read took effect when its data was looked up.
+    async fn check_read(&self) -> Result<(), DeviceError> {
+        loop {
+            // Both, and neither waited after the other said yes.
+            self.still_ours().await?;
+            match self.server().may_read() {
+                Err(WhyNot::NoReadLease) => tokio::time::sleep(READ_LEASE_POLL).await,
+                allowed => return self.check(allowed),
+            }
+        }
+    }
+
+    /// Right before any answer: another life may have taken the set over, and then nothing is answered any more (ADR 0013).
+    async fn still_ours(&self) -> Result<(), DeviceError> {
+        self.server().head.before_answer().await.map_err(|why| {
+            tracing::debug!(%why, "not served here any more");
+            self.gone()
+        })
+    }
+
+    /// In a gateway pair: waits until the store has everything that was answered before, where `waits` says so (P4).
+    async fn in_store(&self, waits: impl FnOnce(Durability) -> bool) {
+        let head = &self.server().head;
+        if head.pair().is_some_and(|pair| waits(pair.durability)) {
+            head.in_store(&self.server().host).await;
+        }
+    }
+
+    /// Whether anything in the range may not be in the store. What was fetched before from the journal, and is not in the index any more, is there.
+    fn shows_unsaved(&self, offset: u64, len: u64) -> Result<bool, DeviceError> {
+        if !self.server().head.pair().is_some_and(|pair| pair.durability.read_waits()) {
+            return Ok(false);
+        }
+        let (lba, sectors) = place(offset, len)?;
+        let pieces = self.server().host.with(|m| m.lookup(self.volume, lba, sectors));
+        Ok(pieces.iter().any(|piece| piece.source != Source::Map))
+    }
+
+    /// Puts operations into the set's order, now, and waits for all of them.
+    async fn write_ops(&self, ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
+        self.check(self.server().may_write())?;
+        let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
+        let mut outcome = Ok(());
+        for answer in pending {
+            match answer.await {
+                Ok(Ok(())) => {}
+                Ok(Err(WriteFailure::Fenced)) => outcome = Err(DeviceError::Fenced),
+                // What closes the connection, or is told to everybody, comes before what only this request did wrong.
+                Ok(Err(WriteFailure::Outside)) if outcome.is_ok() => outcome = Err(DeviceError::OutOfRange),
+                Ok(Err(WriteFailure::Outside)) => {}
+                Ok(Err(WriteFailure::Gone)) | Err(_) => outcome = Err(self.gone()),
+            }
+        }
+        if matches!(outcome, Err(DeviceError::Fenced | DeviceError::Disconnect)) {
+            return outcome;
+        }
+        self.in_store(|durability| durability.change_waits(fua)).await;
+        self.still_ours().await?;
+        outcome
+    }
+
+    /// The volume was shrunk or deleted since the request came in: what was read of it is no answer.
+    fn still_inside(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let (lba, sectors) = place(offset, len)?;
+        let inside = self.server().host.with(|m| m.check_range(self.volume, lba, sectors).is_ok());
+        if inside { Ok(()) } else { Err(DeviceError::OutOfRange) }
+    }
+
+    async fn clear(&self, kind: OpKind, offset: u64, len: u32, fua: bool) -> Result<(), DeviceError> {
+        let (lba, sectors) = place(offset, u64::from(len))?;
+        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }], fua).await
+    }
+
+    async fn read_range(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
+        let shown = async {
+            let out = self.fetch(offset, len).await?;
+            if self.shows_unsaved(offset, u64::from(len))? {
+                self.in_store(Durability::read_waits).await;
+            }
+            Ok(out)
+        };
+        let out = checked(shown, self.check_read()).await?;
+        self.still_inside(offset, u64::from(len))?;
+        Ok(out)
+    }
+
+    fn allocated(&self, offset: u64, len: u64, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
+        let (lba, sectors) = place(offset, len)?;
+        let pieces = self.server().host.with(|m| m.lookup_prefix(self.volume, lba, sectors, extents_max));
+        let mut out: Vec<Extent> = Vec::new();
+        for piece in pieces {
+            // What only the map knows is said to be allocated: true or not, that is allowed, and costs no I/O.
+            let hole = piece.source == Source::Zero;
+            let bytes = piece.sectors.0 * SECTOR_BYTES;
+            match out.last_mut() {
+                Some(last) if last.hole == hole => last.len += bytes,
+                _ => out.push(Extent { len: bytes, hole }),
+            }
+        }
+        Ok(out)
+    }
+
+    async fn fetch(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
+        let mut out = Vec::new();
+        let end = offset + u64::from(len);
+        let (lba, sectors) = place(offset, u64::from(len))?;
+        let demand = self.server().reader.client_reads(self.volume, lba, sectors);
+        let mut at = offset;
+        while at < end {
+            let step = READ_STEP_BYTES.min(end - at);
+            let (lba, sectors) = place(at, step)?;
+            let parts = match self.server().reader.read(self.volume, lba, sectors, demand).await {
+                Ok(parts) => parts,
+                // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
+                Err(e) => {
+                    let (failed, what) = unanswered(&e);
+                    tracing::error!(set = %self.server().name, volume = %self.volume, %lba, error = %e, "read failed; {what}");
+                    return Err(failed);
+                }
+            };
+            for part in parts {
+                out.push(match part {
+                    Part::Data(data) => ReadPart::Data(data),
+                    Part::Zeroes(sectors) => {
+                        ReadPart::Zeroes(u32::try_from(sectors.0 * SECTOR_BYTES).map_err(|_| DeviceError::Invalid)?)
+                    }
+                });
+            }
+            at += step;
+        }
+        Ok(out)
+    }
+}
+
+const _: () = assert!(READ_STEP_BYTES <= REQUEST_BYTES_MAX as u64);
+
+impl Device for VolumeDevice {
+    fn size(&self) -> u64 {
+        let size = self.server().host.with(|m| m.state().volumes.get(&self.volume).map(|v| v.size));
+        size.and_then(Sectors::to_bytes).unwrap_or(0)
+    }
+
+    fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>> {
+        Box::pin(async move { self.read_range(offset, len).await })
+    }
+
+    fn write(self: Arc<Self>, offset: u64, data: Bytes, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let mut ops = Vec::with_capacity(data.len().div_ceil(ATOMIC_WRITE_BYTES_MAX));
+            let mut at = offset;
+            let mut rest = data;
+            while !rest.is_empty() {
+                // R5: up to 1 MiB is one operation of one entry; larger requests promise no atomicity.
+                let piece = rest.split_to(rest.len().min(ATOMIC_WRITE_BYTES_MAX));
+                let (lba, sectors) = place(at, piece.len() as u64)?;
+                at += piece.len() as u64;
+                ops.push(Op { kind: OpKind::Write, volume: self.volume, lba, sectors, data: piece });
+            }
+            self.write_ops(ops, fua).await
+        })
+    }
+
+    fn zero(
+        self: Arc<Self>,
+        offset: u64,
+        len: u32,
+        _punch: bool,
+        fua: bool,
+    ) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move { self.clear(OpKind::Zero, offset, len, fua).await })
+    }
+
+    fn zero_is_fast(&self, _punch: bool) -> bool {
+        true
+    }
+
+    fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move { self.clear(OpKind::Trim, offset, len, fua).await })
+    }
+
+    fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours. The named exception is a gateway pair: P4.
+        Box::pin(async move {
+            self.in_store(|_| true).await;
+            self.still_ours().await?;
+            self.check(self.server().may_write())
+        })
+    }
+
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // Asked now, waited for later: what comes in behind the call is not waited for.
+        let settled = self.connection.serving.sequencer.settled();
+        Box::pin(async move { settled.await.map_err(|_| self.gone()) })
+    }
+
+    fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let (lba, sectors) = place(offset, u64::from(len))?;
+            self.server().reader.client_will_read(self.volume, lba, sectors);
+            Ok(())
+        })
+    }
+
+    fn block_status(
+        self: Arc<Self>,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>> {
+        Box::pin(async move {
+            let out = checked(async { self.allocated(offset, len, extents_max) }, self.check_read()).await?;
+            self.still_inside(offset, len)?;
+            Ok(out)
+        })
+    }
+}
+
+/// Every export of this node.
+#[derive(Clone)]
+pub struct NodeExports {
+    /// Who else there is, for refusals that say where to go.
+    pub cluster: Arc<Cluster>,
+    /// Sets that run here, by name.
+    pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
+    /// Whether a connection without a token may take a free lease.
+    pub plain_exports: bool,
+    /// Whether a snapshot is read without its token.
+    pub open_snapshots: bool,
+}
+
+impl NodeExports {
+    fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
+        self.sets.reading().get(name).cloned()
+    }
+
+    /// Refuses a plain export before anything of the set is looked up: the answer must not tell which sets there are.
+    fn admit(&self, name: &ExportName) -> Result<(), Refusal> {
+        if self.plain_exports || name.session.is_some() {
+            return Ok(());
+        }
+        let message =
+            format!("{name}: this gateway serves no plain exports; acquire a lease and connect with its token");
+        Err(Refusal { kind: RefusalKind::NotPermitted, message })
+    }
+
+    fn find(&self, name: &ExportName) -> Result<(Arc<SetServer>, VolumeId, Sectors), Refusal> {
+        self.admit(name)?;
+        let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
+        let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
+        match found {
+            Some((id, size)) => Ok((set, id, size)),
+            // A follower that has just started may not know it yet; the one that leads does.
+            None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
+            None => Err(unknown(format!("set {} has no volume {}", name.set, name.volume))),
+        }
+    }
+
+    /// A volume of a snapshot. Any gateway that has applied the snapshot serves it.
+    fn find_snapshot(
+        &self,
+        name: &ExportName,
+        snapshot: &SnapshotExport,
+    ) -> Result<(Arc<SetServer>, SnapshotDevice), Refusal> {
+        let set = self.set(&name.set);
+        let found = set.as_ref().and_then(|set| SnapshotDevice::find(set, &snapshot.name, &name.volume));
+        if !self.open_snapshots {
+            let opened = set.zip(found.filter(|device| snapshot.token.is_some_and(|token| device.opens(token))));
+            // One answer for all: who has no token must not learn which sets and snapshots there are.
+            return opened.ok_or_else(|| Refusal {
+                kind: RefusalKind::NotPermitted,
+                message: format!(
+                    "{name}: no snapshot is open under this name and token at this gateway; `holdfast snapshot token {}@{}` prints both; if you have them from there, try again, or another gateway",
+                    name.set, snapshot.name
+                ),
+            });
+        }
+        let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
+        let set = set.ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        match found {
+            Some(device) => Ok((set, device)),
+            None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
+            None => Err(unknown(format!("there is no {name}: no such snapshot, or no such volume in it"))),
+        }
+    }
+
+    fn elsewhere(&self, set: &SetServer) -> Refusal {
+        let leader = set.group.leadership().borrow().leader;
+        let member = leader.filter(|l| *l != set.me()).and_then(|l| self.cluster.member(l));
+        let message = match member {
+            Some(m) => format!("set {} is served by gateway {} at {}; connect there", set.name, m.name, m.nbd_addr),
+            None => format!("set {} has no leader at the moment; try again, or another gateway", set.name),
+        };
+        Refusal { kind: RefusalKind::NotHere, message }
+    }
+
+    fn refusal(&self, set: &SetServer, error: &SetError) -> Refusal {
+        match error {
+            SetError::Propose(ProposeError::NotLeader { .. }) => self.elsewhere(set),
+            SetError::Refused(gone @ SetRefusal::NoSuchVolume { .. }) => {
+                Refusal { kind: RefusalKind::Unknown, message: gone.to_string() }
+            }
+            SetError::Refused(refusal) => Refusal { kind: RefusalKind::NotPermitted, message: refusal.to_string() },
+            SetError::Fenced(why) => Refusal { kind: RefusalKind::NotPermitted, message: why.clone() },
+            other => Refusal { kind: RefusalKind::NotHere, message: other.to_string() },
+        }
+    }
+}
+
+fn plain_owner(set: &SetServer, peer: &Peer) -> Result<Owner, Refusal> {
+    // By address, so that the connections of one device share a lease; a port would tell them apart.
+    let host = match peer {
+        Peer::Tcp(addr) => addr.ip().to_string(),
+        Peer::Unix => "unix".to_string(),
+    };
+    Owner::new(format!("plain/{}/{host}", set.me()))
+        .map_err(|e| Refusal { kind: RefusalKind::NotPermitted, message: e.to_string() })
+}
+
+impl Exports for NodeExports {
+    fn list(&self) -> Vec<(ExportName, String)> {
+        if !self.plain_exports {
+            return Vec::new();
+        }
+        let sets = self.sets.reading();
+        let mut out = Vec::new();
+        for set in sets.values() {
+            let volumes: Vec<Name> = set.host.with(|m| m.state().volumes.values().map(|v| v.name.clone()).collect());
+            out.extend(volumes.into_iter().map(|v| (ExportName::plain(set.name.clone(), v), String::new())));
+        }
+        out
+    }
+
+    fn describe(&self, name: &ExportName, _conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>> {
+        if let Some(snapshot) = &name.snapshot {
+            let found = self.find_snapshot(name, snapshot).map(|(set, device)| ExportInfo {
+                size: device.size(),
+                description: format!("snapshot of set {}", set.name),
+                read_only: true,
+            });
+            return Box::pin(async move { found });
+        }
+        let found = self.find(name).and_then(|(set, _, size)| match set.group.leading_term() {
+            None => Err(self.elsewhere(&set)),
+            Some(_) => Ok(ExportInfo {
+                size: size.to_bytes().unwrap_or(0),
+                description: format!("set {}", set.name),
+                read_only: false,
+            }),
+        });
+        Box::pin(async move { found })
+    }
+
+    fn open(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<OpenedExport, Refusal>> {
+        let this = self.clone();
+        let name = name.clone();
+        if let Some(snapshot) = &name.snapshot {
+            let opened = self.find_snapshot(&name, snapshot).map(|(set, device)| OpenedExport {
+                device: Arc::new(device),
+                closed: set.stopping(),
+                draining: CancellationToken::new(),
+                epoch: Epoch(0),
+                read_only: true,
+            });
+            return Box::pin(async move { opened });
+        }
+        Box::pin(async move {
+            let (set, volume, _) = this.find(&name)?;
+            if set.group.leading_term().is_none() {
+                return Err(this.elsewhere(&set));
+            }
+            let used = set.use_volume(volume, &name.volume).map_err(|e| this.refusal(&set, &e))?;
+            let connection = match &name.session {
+                Some(session) => set.open_session(session.token).map_err(|e| this.refusal(&set, &e))?,
+                None => {
+                    this.admit(&name)?;
+                    let owner = plain_owner(&set, &conn.peer)?;
+                    set.open_plain(owner).await.map_err(|e| this.refusal(&set, &e))?
+                }
+            };
+            let (closed, draining) = (connection.serving.closed.clone(), connection.serving.draining.clone());
+            let epoch = connection.serving.epoch;
+            Ok(OpenedExport {
+                device: Arc::new(VolumeDevice { connection, volume, _used: used }),
+                closed,
+                draining,
+                epoch,
+                read_only: false,
+            })
+        })
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, dead_code, unused_imports)]
+pub mod tests;

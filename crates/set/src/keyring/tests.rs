@@ -1,0 +1,100 @@
+use super::*;
+use holdfast_types::{Epoch, GroupId, MemberId, Name};
+
+const SET: SetId = GroupId(3);
+
+fn data_key() -> DataKey {
+    DataKey::from_bytes([6; 32])
+}
+
+fn entry(by: &ClusterKey) -> SetEntry {
+    SetEntry {
+        name: Name::new("demo").unwrap(),
+        store_url: "memory".into(),
+        wrapped_key: by.wrap(&data_key(), SET, 1, [7; 24]),
+        key_id: 1,
+        created_by: MemberId(1),
+        initial_members: vec![MemberId(1)],
+        base_epoch: Epoch(0),
+        generation: 1,
+        restored: None,
+    }
+}
+
+#[test]
+fn both_keys_open_and_the_current_one_wraps() {
+    let (old, new, both) =
+        (ClusterKeys::of_bytes(1, None), ClusterKeys::of_bytes(2, None), ClusterKeys::of_bytes(2, Some(1)));
+    for wrapped_by in [&old, &new] {
+        let wrapped = entry(wrapped_by.current()).wrapped_key;
+        assert!(both.unwrap(&wrapped, SET, 1).is_ok());
+    }
+    let told = new.unwrap(&entry(old.current()).wrapped_key, SET, 1).unwrap_err().to_string();
+    assert!(told.contains("another passphrase or key file"), "{told}");
+    assert_eq!(both.current().fingerprint(), new.current().fingerprint());
+}
+
+/// Between the new settings and the change of the key, a gateway that has the old key alone must open a new set as well.
+#[test]
+fn a_new_set_is_wrapped_as_the_newest_one_is() {
+    let (old, both) = (ClusterKeys::of_bytes(1, None), ClusterKeys::of_bytes(2, Some(1)));
+    let of = |keys: &ClusterKeys, sets: &BTreeMap<SetId, SetEntry>| keys.for_new_set(sets).map(ClusterKey::fingerprint);
+    let before = BTreeMap::from([(SET, entry(old.current()))]);
+    assert_eq!(of(&both, &before), Ok(old.current().fingerprint()));
+    let after = BTreeMap::from([(SET, entry(both.current()))]);
+    assert_eq!(of(&both, &after), Ok(both.current().fingerprint()));
+    assert_eq!(of(&old, &after), Err(both.current().fingerprint()));
+    assert_eq!(of(&both, &BTreeMap::new()), Ok(both.current().fingerprint()));
+}
+
+#[test]
+fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("passphrase");
+    std::fs::write(&file, "correct horse battery staple\n")?;
+    let plain = KeySource { passphrase_file: Some(file), ..KeySource::default() };
+    let kdf = new_passphrase_kdf();
+    let salted = KeySource { passphrase_kdf: Some(kdf.to_string()), ..plain.clone() };
+    let none = KeySource::default();
+    // As every cluster had it before there was a salt of its own.
+    let before = ClusterKeys::load(&plain, &none)?;
+    let fixed = ClusterKey::from_passphrase("correct horse battery staple", PASSPHRASE_SALT)?;
+    assert_eq!(before.current().fingerprint(), fixed.fingerprint());
+    let after = ClusterKeys::load(&salted, &plain)?;
+    assert_ne!(after.current().fingerprint(), before.current().fingerprint());
+    assert!(after.unwrap(&entry(before.current()).wrapped_key, SET, 1).is_ok(), "the change from one to the other");
+    let heads = [before.keyring_of(&entry(before.current())), after.keyring_of(&entry(after.current()))];
+    assert_eq!(heads[1].passphrase, kdf);
+    assert_eq!(after.keyring_of(&entry(before.current())), heads[0], "each with its own");
+    // Who reads a store knows the passphrase only.
+    let reader = ClusterKeys::of_store(&plain)?;
+    for head in &heads {
+        assert!(reader.open_keyring(head, SET, 1).is_ok(), "{head:?}");
+    }
+    let told = before.open_keyring(&heads[1], SET, 1).unwrap_err();
+    assert!(told.contains(&format!("passphrase_kdf = \"{kdf}\"")), "{told}");
+    Ok(())
+}
+
+/// Whatever a setting names by mistake is not read to its end.
+#[test]
+fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image");
+    let (file, none) = (Some(path.clone()), KeySource::default());
+    let key = KeySource { file: file.clone(), ..KeySource::default() };
+    let passphrase = KeySource { passphrase_file: file, ..KeySource::default() };
+    std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1))?;
+    for config in [&key, &passphrase] {
+        let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
+        let expected = "image: found at least 65537 bytes, expected at most 65536: it is no key and no passphrase";
+        assert!(told.ends_with(expected), "{told}");
+    }
+    // Of one that is not there it is said what belongs into it: a key file's bytes are no passphrase.
+    std::fs::remove_file(&path)?;
+    for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
+        let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
+        assert!(told.contains("image: No such file") && told.ends_with(next), "{told}");
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! One volume set on this node: its replicated state, who serves it, the write path, the read path, the uploader.
+//!
+//! ```text
+//!   exports ─▶ server ─▶ sequencer ─▶ group (raft) ─▶ host (apply)
+//!                 │                                     ▲
+//!                 └────▶ reader ─▶ journal | mapping ─▶ cache ─▶ store
+//!                                               ▲                  ▲
+//!                        uploader (leader only) ┴──────────────────┘
+//! ```
+//!
+//! Owns: the tasks of one set, what it does with its store (upload, collection, repair, checking, recovery), the keys that open it, group 0 as this node has applied it.
+//! Does not own: decisions (control, volume), consensus (raft), the store's protocol (store), sockets (front), which sets run here (gateway).
+
+mod ahead;
+pub mod authority;
+pub mod bad_reads;
+pub mod bases;
+pub mod clones;
+pub mod cluster;
+pub mod device;
+pub mod diff;
+pub mod etcd_mirror;
+pub mod gate;
+pub mod head;
+pub mod host;
+pub mod keyring;
+mod leader_task;
+pub mod mapping;
+pub mod pace;
+pub mod random;
+pub mod reader;
+pub mod recovery;
+pub mod references;
+pub mod repair;
+mod roots;
+pub mod schedule;
+pub mod scrub;
+pub mod sequencer;
+pub mod server;
+pub mod set_key;
+pub mod snapshot;
+pub mod space;
+pub mod store_migration;
+pub mod tombstone;
+pub mod uploader;
+pub mod verify;
+pub mod wall_clock;
+pub mod warm;

@@ -1,0 +1,300 @@
+//! The read path below the lease: pieces from the journal, from segments through the cache, or zeroes.
+//!
+//! A piece of the journal may be purged between lookup and read, because a checkpoint moved it to the store. The place is
+//! then looked up again: what was there is still there, elsewhere (R1).
+
+use crate::ahead::{Ahead, Of};
+use crate::bad_reads::Suspects;
+use crate::host::SetHost;
+use crate::mapping::{MapError, Mapping};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use holdfast_cache::Demand;
+use holdfast_control::set::RootRef;
+use holdfast_raft::{Group, ReadLogError, ReadPlace};
+use holdfast_store::Disposition;
+use holdfast_types::limits::ENTRY_BYTES_MAX;
+use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
+use holdfast_volume::entry::{CheckedOp, read_piece};
+use holdfast_volume::index::{JournalRef, Piece, Source};
+use holdfast_volume::plan::PlannedExtent;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often a place that was purged meanwhile is looked up again. Each time a whole checkpoint must have passed between.
+const LOOKUPS_MAX: u32 = 8;
+
+/// Reads of the journal under way at once for one batch of a checkpoint …
+const BATCH_READS: usize = 8;
+/// … each of about so many bytes, or of one operation.
+const BATCH_READ_BYTES: usize = 128 << 10;
+
+/// One part of what was read.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Bytes as written.
+    Data(Bytes),
+    /// Never written, or trimmed.
+    Zeroes(Sectors),
+}
+
+/// A read that cannot be answered. None of them is told to a client (R8): the connection is closed, or the read waits.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A bad record (R9).
+    #[error("journal: {0}")]
+    Journal(#[source] ReadLogError),
+    /// An entry's operation does not check (R9).
+    #[error("journal entry {index}: {reason}")]
+    Operation {
+        /// Its place.
+        index: holdfast_types::LogIndex,
+        /// What was found and expected.
+        reason: String,
+    },
+    /// Map or segment.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The place kept moving.
+    #[error("place moved {LOOKUPS_MAX} times while it was read")]
+    Moving,
+}
+
+/// An extent's content, read from the journal and checked.
+#[derive(Clone, Debug)]
+pub struct RawExtent {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Its first sector.
+    pub lba: Lba,
+    /// The content, in order, without gaps.
+    pub parts: Vec<Bytes>,
+}
+
+/// Where in a batch a piece of an operation belongs.
+struct Use {
+    extent: usize,
+    part: usize,
+    lba: Lba,
+    sectors: Sectors,
+    place: JournalRef,
+}
+
+/// Reads committed data of one set on this node. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    group: Group,
+    host: Arc<SetHost>,
+    mapping: Arc<Mapping>,
+    suspects: Arc<Suspects>,
+    ahead: Arc<Ahead>,
+}
+
+impl Reader {
+    /// A reader of `host`'s state.
+    pub fn new(group: Group, host: Arc<SetHost>, mapping: Arc<Mapping>) -> Self {
+        let ahead = Arc::new(Ahead::new(mapping.read_ahead));
+        Self { group, host, mapping, suspects: Arc::default(), ahead }
+    }
+
+    /// What did not read back of the journal.
+    pub fn suspects(&self) -> &Suspects {
+        &self.suspects
+    }
+
+    /// A read of `places` came to nothing. It is looked at again by somebody else; who asked for it is not kept waiting.
+    fn unread(&self, places: &[ReadPlace], error: ReadLogError) -> ReadError {
+        self.suspects.unread(places, &error);
+        ReadError::Journal(error)
+    }
+
+    /// A client reads this: what it will read next may be brought into the cache. Whether it is a scan.
+    pub(super) fn client_reads(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Demand {
+        self.ahead.reads(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors)
+    }
+
+    /// A client says that it will read this soon (NBD_CMD_CACHE).
+    pub(super) fn client_will_read(&self, volume: VolumeId, lba: Lba, sectors: Sectors) {
+        self.ahead.will_read(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
+    }
+
+    /// The same for exports of a snapshot, each with readers of its own.
+    pub(super) fn ahead_of_root(&self) -> Ahead {
+        Ahead::new(self.mapping.read_ahead)
+    }
+
+    /// What is in the store.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// What is at the range, as of some moment during the call.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn read(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        demand: Demand,
+    ) -> Result<Vec<Part>, ReadError> {
+        for _ in 0..LOOKUPS_MAX {
+            let (pieces, root) = self.host.lookup(volume, lba, sectors);
+            if let Some(root) = root {
+                self.mapping.note_current(root);
+            }
+            match self.read_pieces(volume, &pieces, root, demand).await {
+                // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
+                Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,
+                // The objects of a root that was replaced are deleted after a grace time, which this read has outlived.
+                Err(ReadError::Map(MapError::Store(e)))
+                    if matches!(e.disposition(), Disposition::NotFound) && self.host.root() != root =>
+                {
+                    continue;
+                }
+                Err(ReadError::Map(e)) => {
+                    self.mapping.note_object_trouble(&e);
+                    return Err(e.into());
+                }
+                other => return other,
+            }
+        }
+        Err(ReadError::Moving)
+    }
+
+    /// What is at the range as `root` has it.
+    ///
+    /// # Errors
+    /// [`ReadError::Map`].
+    pub async fn read_root(
+        &self,
+        root: RootRef,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        demand: Demand,
+    ) -> Result<Vec<Part>, ReadError> {
+        let mut parts = Vec::new();
+        self.mapping.read(root, volume, lba, sectors, demand, &mut parts).await?;
+        Ok(parts)
+    }
+
+    async fn read_pieces(
+        &self,
+        volume: VolumeId,
+        pieces: &[Piece],
+        root: Option<RootRef>,
+        demand: Demand,
+    ) -> Result<Vec<Part>, ReadError> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match (piece.source, root) {
+                (Source::Journal(place), _) => {
+                    parts.push(Part::Data(self.read_journal(volume, piece.lba, piece.sectors, place).await?));
+                    self.mapping.note_journal();
+                }
+                (Source::Zero, _) | (Source::Map, None) => parts.push(Part::Zeroes(piece.sectors)),
+                (Source::Map, Some(root)) => {
+                    self.mapping.read(root, volume, piece.lba, piece.sectors, demand, &mut parts).await?;
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// A piece of one operation's data. The whole operation is read, because its checksum covers the whole.
+    ///
+    /// # Errors
+    /// [`ReadError`]; R9: also where the journal holds another operation at that place than the index meant.
+    pub async fn read_journal(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        place: JournalRef,
+    ) -> Result<Bytes, ReadError> {
+        let (offset, len) = place.byte_range();
+        assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
+        let at = ReadPlace { index: place.index, offset, len };
+        let bytes = self.group.read_log(place.index, offset, len).await.map_err(|e| self.unread(&[at], e))?;
+        let piece = read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
+            let reason = e.to_string();
+            self.suspects.odd(at, &reason);
+            ReadError::Operation { index: place.index, reason }
+        })?;
+        // A read is charged by its length: small rests of large operations must not keep all of them in memory.
+        let small = piece.len() * 2 < bytes.len();
+        Ok(if small { Bytes::copy_from_slice(&piece) } else { piece })
+    }
+
+    /// The content of planned extents. Each operation is read and checked once, however many extents have a part of it, and several
+    /// are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after the other.
+    ///
+    /// # Errors
+    /// As [`Reader::read_journal`].
+    pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
+        let mut wanted = Wanted::new();
+        let mut raw = Vec::with_capacity(extents.len());
+        for (number, extent) in extents.iter().enumerate() {
+            let mut lba = extent.lba;
+            for (part, (sectors, place)) in extent.parts.iter().enumerate() {
+                let (offset, len) = place.byte_range();
+                assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
+                let wanted = wanted.entry((place.index, offset, len)).or_default();
+                wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
+                lba.0 += sectors.0;
+            }
+            let parts = vec![Bytes::new(); extent.parts.len()];
+            raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
+        }
+        let mut reads = stream::iter(in_reads(wanted))
+            .map(|(places, uses)| async move {
+                let read = self.group.read_log_many(places.clone()).await;
+                read.map(|bytes| (bytes, uses)).map_err(|e| self.unread(&places, e))
+            })
+            .buffer_unordered(BATCH_READS);
+        while let Some(read) = reads.next().await {
+            let (operations, uses) = read?;
+            for (bytes, uses) in operations.iter().zip(uses) {
+                let Some(first) = uses.first() else { continue };
+                let index = first.place.index;
+                let (offset, len) = first.place.byte_range();
+                let bad = |e: holdfast_volume::entry::EntryError| {
+                    let reason = e.to_string();
+                    self.suspects.odd(ReadPlace { index, offset, len }, &reason);
+                    ReadError::Operation { index, reason }
+                };
+                let operation = CheckedOp::new(bytes).map_err(bad)?;
+                for at in uses {
+                    let extent = &mut raw[at.extent];
+                    let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
+                    // A small rest of a large operation must not keep all of it in memory.
+                    let small = piece.len() * 2 < bytes.len();
+                    extent.parts[at.part] = if small { Bytes::copy_from_slice(&piece) } else { piece };
+                }
+            }
+        }
+        Ok(raw)
+    }
+}
+
+type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
+
+/// Operations in journal order, in groups that are read with one call each.
+fn in_reads(wanted: Wanted) -> Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> {
+    let mut reads: Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> = Vec::new();
+    let mut bytes = BATCH_READ_BYTES;
+    for ((index, offset, len), uses) in wanted {
+        if bytes >= BATCH_READ_BYTES {
+            reads.push((Vec::new(), Vec::new()));
+            bytes = 0;
+        }
+        bytes += len;
+        if let Some((places, all)) = reads.last_mut() {
+            places.push(ReadPlace { index, offset, len });
+            all.push(uses);
+        }
+    }
+    reads
+}

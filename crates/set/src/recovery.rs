@@ -1,0 +1,355 @@
+//! What a cluster is rebuilt from when all its gateways are gone: the heads of its sets in a store, and the cluster key.
+//!
+//! A listing is a hint only (R7): each set that is found was read by its own key, and the numbers around each listed one are asked for as
+//! well. A set whose head is not found that way is not restored, and nothing of it is touched; later runs may still find it.
+
+use crate::head::open;
+use crate::keyring::{ClusterKeys, KeyError, KeySource};
+use crate::mapping::SetKey;
+use crate::random::random_u128;
+use crate::verify::{Damage, Subject};
+use futures_util::{StreamExt, stream};
+use holdfast_control::set::{GENERATION_MAX, RootRef};
+use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
+
+pub use holdfast_store::Stores;
+use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
+use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
+use holdfast_volume::map::Root;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+pub mod snapshots;
+
+/// Set numbers below and above those of the listing that are asked for by key: a stale listing may lack the newest sets.
+const NUMBERS_PROBED: u64 = 32;
+
+/// Sets that a listing may name: as many as a cluster may have, and some that are gone.
+const SETS_LISTED_MAX: usize = 65_536;
+
+/// Heads that are read at once: all numbers around one set. Of several stores, one that does not answer is waited for a while at each.
+const READS: usize = 64;
+
+/// A recovery cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// The cluster key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Somebody else replaced the head between the look and the raise.
+    #[error(
+        "set {name}: its head in the store changed while this ran: another recovery, or its own gateways, are at work; look again, then run it again"
+    )]
+    Changed {
+        /// The set.
+        name: String,
+    },
+    /// More sets than a cluster can have.
+    #[error("the store lists more than {max} sets; found {found} so far")]
+    TooMany {
+        /// Found.
+        found: usize,
+        /// At most.
+        max: usize,
+    },
+    /// Generations are used up.
+    #[error("set {name}: found generation {found}, which is the last one")]
+    LastGeneration {
+        /// The set.
+        name: String,
+        /// Its generation.
+        found: u64,
+    },
+}
+
+impl RecoveryError {
+    /// Whether the store may answer at another time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RecoveryError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+            _ => false,
+        }
+    }
+}
+
+/// A set as its store has it.
+pub struct Found {
+    /// Its number.
+    pub set: SetId,
+    /// URL of the store.
+    pub url: String,
+    /// Its head.
+    pub head: Head,
+    /// What opens it.
+    pub keyring: Keyring,
+    /// Its key, opened.
+    pub key: SetKey,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    version: Version,
+}
+
+impl Found {
+    /// Whether another head is in its place by now: then it is not raised.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn is_replaced(&self) -> Result<bool, StoreError> {
+        match self.store.get_object(&keys::head(self.set)).await {
+            Ok(object) => Ok(object.version != self.version),
+            Err(e) if e.disposition() == Disposition::NotFound => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Found({} at {}, {:?})", self.set, self.url, self.head)
+    }
+}
+
+/// What was found in a store.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// By number.
+    pub sets: Vec<Found>,
+    /// Sets that are there and cannot be opened: another cluster key, or damage.
+    pub bad: Vec<(SetId, String)>,
+    /// Sets that were there: tombstones stand in their places (ADR 0029).
+    pub deleted: Vec<SetId>,
+}
+
+/// The cluster key from where `config` says; how it comes from a passphrase, each head says.
+///
+/// # Errors
+/// [`KeyError`].
+pub fn cluster_key(config: &KeySource) -> Result<ClusterKeys, KeyError> {
+    ClusterKeys::of_store(config)
+}
+
+/// Opens the store at `url`, which must be there; endpoint, region and profile come from its query, what that leaves out from the environment, and the keys
+/// from `credentials_file` where one is given.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn open_store(url: &str, credentials_file: Option<&Path>) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let credentials_file = credentials_file.map(Path::to_path_buf);
+    holdfast_store::open(url, &StoreOptions { existing: true, credentials_file, ..StoreOptions::default() })
+}
+
+/// Finds the sets of a store.
+///
+/// # Errors
+/// [`RecoveryError`]; sets that do not open are part of the answer.
+pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -> Result<Survey, RecoveryError> {
+    let mut numbers = listed(&*store).await?;
+    // Around each that is listed, not all between the lowest and the highest: somebody may have put a key with any number there.
+    let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
+    let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
+    numbers.extend(probed);
+    let read = stream::iter(numbers).map(|number| {
+        let store = store.clone();
+        async move { (GroupId(number), read(url, store, key, GroupId(number)).await) }
+    });
+    let mut read = read.buffered(READS);
+    let mut survey = Survey::default();
+    while let Some((set, outcome)) = read.next().await {
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(found)) => survey.sets.push(found),
+            Err(ReadError::Store(e)) => return Err(e.into()),
+            Err(ReadError::Deleted) => survey.deleted.push(set),
+            Err(ReadError::Bad(why)) => survey.bad.push((set, why)),
+        }
+    }
+    Ok(survey)
+}
+
+/// The set numbers that a listing shows, one request for each.
+async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError> {
+    let mut numbers = BTreeSet::new();
+    let mut after: Option<String> = None;
+    loop {
+        let page = store.list("sets/", after.as_deref()).await?;
+        let key = page.objects.first().map(|object| object.key.clone());
+        after = match (key.as_deref().map(keys::set_of), page.more) {
+            // All of that set's keys come before this.
+            (Some(Some(set)), _) => {
+                numbers.insert(set.0);
+                Some(format!("sets/{}/zzzz", set.0))
+            }
+            (Some(None), _) => key,
+            (None, Some(more)) => Some(more),
+            (None, None) => return Ok(numbers),
+        };
+        if numbers.len() > SETS_LISTED_MAX {
+            return Err(RecoveryError::TooMany { found: numbers.len(), max: SETS_LISTED_MAX });
+        }
+    }
+}
+
+/// A set's head cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// It does not open.
+    #[error("{0}")]
+    Bad(String),
+    /// The set was deleted, and its key is destroyed.
+    #[error("the set was deleted: a tombstone stands in the place of its head, and its key is destroyed")]
+    Deleted,
+}
+
+/// Reads and opens one set's head; `None` where there is none.
+///
+/// # Errors
+/// [`ReadError`].
+pub async fn read(
+    url: &str,
+    store: Arc<dyn ObjectStore>,
+    cluster_keys: &ClusterKeys,
+    set: SetId,
+) -> Result<Option<Found>, ReadError> {
+    let object = match store.get_object(&keys::head(set)).await {
+        Ok(object) => object,
+        Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+    if let Some(to) = holdfast_store::moved_to(&object.body) {
+        return Err(bad(&format!(
+            "the set's stores were changed: name these instead: --from-store {to:?}; should they have no head yet, name both: --from-store \"{url} => {to}\""
+        )));
+    }
+    if let Some(seat) = holdfast_store::head_of_several(&object.body) {
+        return Err(bad(&format!(
+            "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
+        )));
+    }
+    let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
+    if is_tombstone(&object.body) {
+        return Err(ReadError::Deleted);
+    }
+    let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
+    let head = open(&key, &object.body).map_err(|e| bad(&e))?;
+    Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
+}
+
+/// Why a set cannot be restored from what was found; asked before anything is changed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The root that its head names cannot be read, or not all of its leaves: nothing else can be found, or no checkpoint be made.
+    Root(String),
+    /// These of its stores have nothing of it: emptied, or other places than the set's.
+    Nothing(Vec<String>),
+}
+
+/// So often a root is looked at before it counts as damaged.
+const DAMAGED_TRIES: u32 = 3;
+
+/// … and in several stores, where each time another object's copy may be found spoilt.
+const SPOILT_COPIES_MAX: u32 = 16;
+
+/// How closely the leaves of a root are looked at before its set is raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Each is read and opened: all that a checkpoint of the new life begins with. Some 10 MiB for 10 TiB.
+    Read,
+    /// Only whether the packs that they are in are there, and long enough: a small request for each of up to some 1,000.
+    There,
+}
+
+/// Looks whether a set that was found can be restored: its root opens, with all leaves as far as `leaves` says, and each of its stores is its own. Stores that do
+/// not answer are named by `silent`.
+///
+/// # Errors
+/// [`RecoveryError`] where the store does not answer.
+pub async fn obstacle(
+    found: &Found,
+    leaves: Leaves,
+    silent: &mut Vec<String>,
+) -> Result<Option<Obstacle>, RecoveryError> {
+    if let Some(several) = found.store.several() {
+        let mut nothing = Vec::new();
+        for (place, seen) in several.seats(found.set).await? {
+            match seen {
+                SeatSeen::Here => {}
+                SeatSeen::Nothing => nothing.push(place),
+                SeatSeen::Unread(error) => silent.push(format!("{place}: {error}")),
+            }
+        }
+        if !nothing.is_empty() {
+            return Ok(Some(Obstacle::Nothing(nothing)));
+        }
+    }
+    let Some(root) = found.head.content.root else { return Ok(None) };
+    match look_at_root(found, root, leaves).await {
+        Ok(Ok(_)) => Ok(None),
+        Ok(Err(Damage { part, key, reason, .. })) => Ok(Some(Obstacle::Root(format!("{part} {key}: {reason}")))),
+        Err(e) if e.may_pass() => Err(e.into()),
+        Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
+    }
+}
+
+/// Looks at a root until it is whole, or was found damaged so often that it counts as damaged. What was read of it, where all of it was.
+async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Result<Option<Root>, Damage>, StoreError> {
+    let subject = Subject::of(found, None);
+    let several = found.store.several();
+    let most = if several.is_some() { SPOILT_COPIES_MAX } else { DAMAGED_TRIES };
+    let mut tries = 0;
+    loop {
+        let looked = match leaves {
+            Leaves::Read => subject.check_root(at).await?.map(Some),
+            Leaves::There => subject.glance_at_root(at).await?.map_or(Ok(None), Err),
+        };
+        tries += 1;
+        match looked {
+            // One copy may be spoilt, or one reading of it: of several stores another one is asked first from now on.
+            Err(damage) if tries < most => {
+                if let (Some(several), Some((_, _, object))) = (&several, keys::parse(&damage.key)) {
+                    several.doubt(object);
+                }
+            }
+            looked => return Ok(looked),
+        }
+    }
+}
+
+/// Begins the next life of a set, in `cluster`, for the gateway with `disk`: every older life is fenced from then on (H1).
+///
+/// # Errors
+/// [`RecoveryError::Changed`] when the head is not what was found any more; nothing was changed then.
+pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, RecoveryError> {
+    let name = found.head.name.to_string();
+    let head = found.head.raised(cluster, disk);
+    if head.life.generation > GENERATION_MAX {
+        return Err(RecoveryError::LastGeneration { name, found: found.head.life.generation });
+    }
+    let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
+    let body = seal_head(&head, &found.keyring, found.key.sealer(id));
+    // R12: an unknown outcome is found out about by the store's own retries; what stays unknown is seen by the next run, which finds its
+    // own disk in the head.
+    match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
+        Ok(version) => Ok(Found {
+            set: found.set,
+            url: found.url.clone(),
+            head,
+            keyring: found.keyring.clone(),
+            key: found.key.clone(),
+            store: found.store.clone(),
+            version,
+        }),
+        Err(e) if e.disposition() == Disposition::Conflict => Err(RecoveryError::Changed { name }),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,504 @@
+//! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast verify` (R9).
+//!
+//! ```text
+//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ what only snapshots show, then what only clones do ─▶ complete
+//!                          ▲                                        │
+//!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
+//! ```
+//! Of a large root one leaf at a time is read (`leaves`). What does not open is told with all that it stands for, and the round goes on behind it; only a root whose
+//! object does not open ends the reading of what it shows.
+//!
+//! Of several stores one round reads the copies of one of them, the next round those of the next; while that store is in trouble, another's. What does not
+//! open there is told to the repair (ADR 0018).
+//!
+//! Bytes a second are bounded; it waits while the store is in trouble or writers are slowed down, and goes on in small steps while the set is
+//! busy. Where it is lies in a file of the data directory: a restart goes on there, another gateway begins with its own.
+
+pub mod book;
+mod leaves;
+
+use crate::mapping::Mapping;
+use crate::pace::JournalPace;
+use crate::roots::Known;
+use crate::sequencer::{Admission, Pace};
+use crate::server::SetServer;
+use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
+use crate::wall_clock::unix_ms;
+use book::{Book, Finds, Place, Target};
+use futures_util::future::BoxFuture;
+use holdfast_control::set::{Pin, RootRef, SetState};
+use holdfast_store::{Kind, Standing, StoreError};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Name, SetId, VolumeId};
+use holdfast_volume::map::{Opened, PageLeaf, PageRef};
+use leaves::{Look, Next, Reads};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks whether there is anything to do.
+const TURN: Duration = Duration::from_secs(1);
+/// Pages that one look at the root serves.
+const PAGES_PER_TURN: usize = 16;
+/// Between two notes on disk of where it is: so much is read twice after a restart.
+const NOTE_EVERY: Duration = Duration::from_secs(30);
+/// What looks damaged is read so often before it is told: bytes may be spoilt on their way, and a stale answer passes.
+const DAMAGED_TRIES: u32 = 3;
+/// Between those, and after a store that did not answer.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Entries a second from which on a set is busy.
+const BUSY_ENTRIES: u64 = 100;
+/// A busy set keeps the scrub waiting so long for each piece of up to 4 MiB, not for ever: a database that never rests is read as well.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Between two looks whether a reason to wait is over.
+const WAIT_LOOK: Duration = Duration::from_millis(250);
+
+/// Settings of the background reading.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrubSettings {
+    /// Read at most; 0: never.
+    pub bytes_per_second: u64,
+    /// From the end of one round to the begin of the next.
+    pub interval: Duration,
+}
+
+/// What is shown of a set's scrub, and how one is asked for.
+#[derive(Default)]
+pub struct ScrubBoard {
+    shown: Mutex<Shown>,
+    wanted: AtomicBool,
+    wake: Notify,
+}
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// As it is kept; empty before this gateway has led the set.
+    pub book: Book,
+    /// Pages of what is being read.
+    pub pages: u64,
+    /// Why it waits.
+    pub waits: &'static str,
+    /// As set.
+    pub bytes_per_second: u64,
+    /// Whose copies are read, of several stores.
+    pub store: Option<String>,
+}
+
+impl ScrubBoard {
+    /// What is known.
+    pub fn shown(&self) -> Shown {
+        self.shown.locked().clone()
+    }
+
+    /// Asks for a round.
+    pub fn start(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Damage that people must know of.
+    pub fn known(&self) -> Finds {
+        self.shown.locked().book.known()
+    }
+}
+
+/// Why a turn came to no end.
+enum Turn {
+    /// Go on at once.
+    On,
+    /// The store, or a place that moved: later.
+    Later,
+}
+
+/// A root that is read.
+struct Reading {
+    at: RootRef,
+    /// Of one in leaves its top.
+    root: Arc<Opened>,
+    /// The leaf under way, and where it is.
+    leaf: Option<(PageRef, Arc<PageLeaf>)>,
+}
+
+/// Reads one set while this gateway leads it.
+pub struct Scrubber {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    settings: ScrubSettings,
+    file: PathBuf,
+    stop: CancellationToken,
+    throttle: Arc<Brake>,
+    book: Book,
+    noted: Option<Instant>,
+    root: Option<Reading>,
+    /// Pages of `root`.
+    pages: u64,
+    /// Between readings of what looks damaged.
+    again: Duration,
+}
+
+impl Scrubber {
+    /// For `server`'s set; what an earlier start noted in `file` counts.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        pace: Arc<JournalPace>,
+        settings: ScrubSettings,
+        file: PathBuf,
+        stop: CancellationToken,
+    ) -> Self {
+        // A note that does not read is as none: the round begins anew.
+        let book: Book =
+            std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let rate = settings.bytes_per_second;
+        let seen = Mutex::new((Instant::now(), 0, false));
+        let copy = AtomicUsize::new(0);
+        let throttle = Arc::new(Brake { server: server.clone(), mapping: mapping.clone(), pace, rate, seen, copy });
+        server.scrub.shown.locked().bytes_per_second = rate;
+        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(mut self) {
+        if self.settings.bytes_per_second == 0 {
+            return;
+        }
+        let stop = self.stop.clone();
+        let mut pause = TURN;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.server.scrub.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = TURN;
+            if self.server.leads().is_none() {
+                self.root = None;
+                continue;
+            }
+            let now = unix_ms();
+            if self.server.scrub.wanted.swap(false, Ordering::AcqRel) {
+                self.book.begin(now);
+            }
+            self.book.keep_time(now, self.settings.interval);
+            if self.book.round.is_some() {
+                let turn = tokio::select! {
+                    () = stop.cancelled() => { self.note(true); return }
+                    turn = self.turn() => turn,
+                };
+                pause = if matches!(turn, Turn::On) { Duration::ZERO } else { AGAIN };
+            } else {
+                self.root = None;
+            }
+            self.publish();
+            self.note(false);
+        }
+    }
+
+    fn publish(&self) {
+        let mut shown = self.server.scrub.shown.locked();
+        shown.book = self.book.clone();
+        shown.pages = self.pages;
+        shown.store = self.copy_read();
+        drop(shown);
+        let set = self.server.name.to_string();
+        metrics::gauge!("holdfast_scrub_running", "set" => set.clone())
+            .set(f64::from(u8::from(self.book.round.is_some())));
+        metrics::gauge!("holdfast_scrub_damaged", "set" => set.clone()).set(self.book.known().total as f64);
+        metrics::gauge!("holdfast_scrub_complete_seconds", "set" => set).set(self.book.complete_unix_ms as f64 / 1e3);
+    }
+
+    /// Keeps where it is. Lost, or not written: a part is read twice.
+    fn note(&mut self, now: bool) {
+        if !now && self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
+            return;
+        }
+        self.noted = Some(Instant::now());
+        let beside = self.file.with_extension("new");
+        let write = || -> std::io::Result<()> {
+            std::fs::write(&beside, serde_json::to_vec(&self.book)?)?;
+            std::fs::rename(&beside, &self.file)
+        };
+        if let Err(error) = write() {
+            tracing::debug!(file = %self.file.display(), %error, "where the scrub is was not noted");
+        }
+    }
+
+    /// Root and volumes of a target as the set has them now; `None` where there is no such thing, or nothing in it.
+    fn place_of(&self, target: &Target) -> Option<(RootRef, Vec<(VolumeId, Name)>)> {
+        self.server.host.with(|m| {
+            let state = m.state();
+            let (root, volumes) = match target {
+                Target::Now => (state.current_root()?, &state.volumes),
+                Target::Snapshot(name) => state.snapshots.get(name).map(|s| (s.root, &s.volumes))?,
+                // Whatever they are called there; one that is gone from here is told by its number.
+                Target::Clone(clone) => (pinned_alone(state).find(|pin| pin.clone == *clone)?.root, &state.volumes),
+            };
+            Some((root, volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect()))
+        })
+    }
+
+    fn subject(&self, volumes: Vec<(VolumeId, Name)>) -> Subject {
+        let (set, key) = (self.server.id, self.mapping.key.clone());
+        let at = self.throttle.copy.load(Ordering::Relaxed);
+        let (store, copy) = copy_of(&self.mapping.store, Some(at));
+        Subject { set, key, store, copy, volumes, snapshot: None, throttle: Some(self.throttle.clone()) }
+    }
+
+    /// Of several stores, the place of the one whose copies are read.
+    fn copy_read(&self) -> Option<String> {
+        copy_of(&self.mapping.store, Some(self.throttle.copy.load(Ordering::Relaxed))).1
+    }
+
+    /// Whose copies are read: the store whose turn it is, or the next one that is well.
+    fn choose_copy(&mut self) {
+        let (Some(several), Some(round)) = (self.mapping.store.several(), &self.book.round) else { return };
+        let (copies, now) = (several.copies(), unix_ms());
+        let standings = several.standings(now);
+        let well = |at: usize| standings.get(at).is_none_or(|one| !in_trouble(&one.standing));
+        let copy = pick_copy(round.copy, copies, well);
+        if self.throttle.copy.swap(copy, Ordering::Relaxed) != copy {
+            self.root = None;
+        }
+        self.book.read_copy(copy);
+    }
+
+    async fn turn(&mut self) -> Turn {
+        self.choose_copy();
+        let Some(round) = &self.book.round else { return Turn::On };
+        let target = round.target.clone();
+        let Some((at, volumes)) = self.place_of(&target) else { return self.target_done(&target) };
+        let subject = self.subject(volumes);
+        let (at, root) = match self.root_of(&subject, &target, at).await {
+            Ok(Look::Opens(at, root)) => (at, root),
+            Ok(Look::Nothing) => return self.target_done(&target),
+            Ok(Look::Moved) => return Turn::Later,
+            Err(e) => return self.later(&e),
+        };
+        // What a snapshot shares with the set as it is was read with that.
+        let now = match &target {
+            Target::Now => None,
+            Target::Snapshot(_) | Target::Clone(_) => self.place_of(&Target::Now).map(|(at, _)| at),
+        };
+        // Of one that is in memory in part a leaf at a time: all of it would be read anew for every few pages.
+        let now = match now {
+            Some(at) => self.mapping.shown(at).await.ok(),
+            None => None,
+        };
+        let reads = Reads { subject: &subject, target: &target, at, now: now.as_ref() };
+        let pages = match self.next_of(reads, &root).await {
+            Ok(Next::Pages(pages)) => pages,
+            Ok(Next::Again) => return Turn::On,
+            Ok(Next::End) => return self.target_done(&target),
+            Err(e) => return self.later(&e),
+        };
+        for (volume, number, place) in pages {
+            if self.shows(now.as_ref(), volume, number, place).await {
+                self.book.page_done((volume, number), 0, 0, Vec::new());
+                continue;
+            }
+            let checked = match self.checked(&subject, &target, volume, number, place).await {
+                Ok(Some(checked)) => checked,
+                // The page is another one now.
+                Ok(None) => return Turn::On,
+                Err(e) => return self.later(&e),
+            };
+            let damaged: Vec<Place> = checked.damaged.into_iter().map(|d| self.told(&target, at, d)).collect();
+            let any = !damaged.is_empty();
+            self.book.page_done((volume, number), checked.extents, checked.bytes, damaged);
+            metrics::counter!("holdfast_scrub_bytes_total", "set" => self.server.name.to_string())
+                .increment(checked.bytes);
+            self.publish();
+            self.note(any);
+            if self.server.leading_ready().is_none() {
+                return Turn::On;
+            }
+        }
+        Turn::On
+    }
+
+    /// Whether the set as it is shows that very page. Where it cannot be told the page is read.
+    async fn shows(&self, now: Option<&Known>, volume: VolumeId, number: u32, place: PageRef) -> bool {
+        let Some(now) = now else { return false };
+        let found = self.mapping.place_of(None, now, volume, number).await;
+        found.is_ok_and(|found| found == Some(place))
+    }
+
+    fn later(&self, error: &StoreError) -> Turn {
+        tracing::debug!(set = %self.server.name, %error, "the store does not answer the scrub; later again");
+        Turn::Later
+    }
+
+    fn target_done(&mut self, target: &Target) -> Turn {
+        let next = self.server.host.with(|m| target.next(targets(m.state())));
+        let store = self.copy_read();
+        self.book.target_done(next, store.as_deref(), unix_ms());
+        self.root = None;
+        if self.book.round.is_none() {
+            let damaged = self.book.found.total;
+            tracing::info!(set = %self.server.name, damaged, "scrub complete");
+        }
+        self.note(true);
+        Turn::On
+    }
+
+    /// A page as it is in the store; damage only where it stays, and the set still shows that very page. `None`: it shows another one.
+    async fn checked(
+        &self,
+        subject: &Subject,
+        target: &Target,
+        volume: VolumeId,
+        number: u32,
+        place: PageRef,
+    ) -> Result<Option<Checked>, StoreError> {
+        let mut tries = 1;
+        loop {
+            let checked = check_page(subject, volume, number, place).await?;
+            if checked.damaged.is_empty() {
+                return Ok(Some(checked));
+            }
+            // What was replaced meanwhile may be deleted: nobody needs it any more.
+            let Some((at, _)) = self.place_of(target) else { return Ok(None) };
+            let same = match self.mapping.known_once(at).await {
+                Ok(root) => match self.mapping.place_of(None, &root, volume, number).await {
+                    Ok(found) => found == Some(place),
+                    // The leaf that says so is lost as well: what was read stands.
+                    Err(_) => true,
+                },
+                // Its root is.
+                Err(_) => true,
+            };
+            if !same {
+                return Ok(None);
+            }
+            if tries == DAMAGED_TRIES {
+                return Ok(Some(checked));
+            }
+            tries += 1;
+            tokio::time::sleep(self.again).await;
+        }
+    }
+
+    /// What the snapshot was called that a clone was made of.
+    fn pinned_snapshot(&self, clone: SetId) -> Option<Name> {
+        self.server.host.with(|m| {
+            let pin = m.state().pins().map(|(_, pin)| pin).find(|pin| pin.clone == clone);
+            pin.map(|pin| pin.snapshot.clone())
+        })
+    }
+
+    fn told(&self, target: &Target, at: RootRef, damage: Damage) -> Place {
+        if let Some(several) = self.mapping.store.several() {
+            several.lacks(self.throttle.copy.load(Ordering::Relaxed), &damage.key, 0, at.object, true);
+        }
+        let (snapshot, clone) = match target {
+            Target::Now => (None, None),
+            Target::Snapshot(name) => (Some(name.clone()), None),
+            Target::Clone(clone) => (self.pinned_snapshot(*clone), Some(*clone)),
+        };
+        tracing::error!(
+            set = %self.server.name, ?snapshot, ?clone, part = damage.part, key = %damage.key, volume = %damage.volume, lba = damage.lba,
+            sectors = damage.sectors, reason = %damage.reason, store = damage.store, "R9: the scrub found damage"
+        );
+        metrics::counter!("holdfast_scrub_damage_found_total", "set" => self.server.name.to_string()).increment(1);
+        let Damage { part, key, volume, lba, sectors, reason, store, .. } = damage;
+        Place { part: part.to_string(), key, snapshot, clone, volume, lba, sectors, reason, store }
+    }
+}
+
+/// Everything beside the set as it is.
+fn targets(state: &SetState) -> Vec<Target> {
+    let snapshots = state.snapshots.keys().cloned().map(Target::Snapshot);
+    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()
+}
+
+/// Pins of roots that no snapshot shows any more, one for each root: the others are read with their snapshots.
+fn pinned_alone(state: &SetState) -> impl Iterator<Item = &Pin> {
+    let first = |root: RootRef| state.pins().filter(|(_, pin)| pin.root == root).map(|(_, pin)| pin.clone).min();
+    let shown = |root: RootRef| state.snapshots.values().any(|snapshot| snapshot.root == root);
+    state.pins().map(|(_, pin)| pin).filter(move |pin| !shown(pin.root) && first(pin.root) == Some(pin.clone))
+}
+
+/// Keeps the reading within its bytes a second, and out of the way.
+struct Brake {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    /// Whose copies are read, of several stores.
+    copy: AtomicUsize,
+    pace: Arc<JournalPace>,
+    rate: u64,
+    /// When the log was looked at last, how far it was, and whether it moved fast.
+    seen: Mutex<(Instant, u64, bool)>,
+}
+
+impl Brake {
+    fn busy(&self) -> bool {
+        let index = self.server.group.applied().index.0;
+        let mut seen = self.seen.locked();
+        let elapsed = seen.0.elapsed();
+        if elapsed >= TURN {
+            let entries = index.saturating_sub(seen.1);
+            let busy = seen.1 != 0 && entries as f64 / elapsed.as_secs_f64() > BUSY_ENTRIES as f64;
+            *seen = (Instant::now(), index, busy);
+        }
+        seen.2
+    }
+
+    /// Why to wait now, and whether without end.
+    fn reason(&self) -> Option<(&'static str, bool)> {
+        match self.mapping.store.several() {
+            None if in_trouble(&self.server.health.standing(unix_ms())) => {
+                return Some(("the store is in trouble", true));
+            }
+            // Not without end: the next turn takes another's copies.
+            Some(several) => {
+                let standings = several.standings(unix_ms());
+                let read = standings.get(self.copy.load(Ordering::Relaxed));
+                if read.is_some_and(|one| in_trouble(&one.standing)) {
+                    return Some(("the store is in trouble", false));
+                }
+            }
+            None => {}
+        }
+        if self.pace.pace() != Pace::Go {
+            return Some(("the journal fills", true));
+        }
+        self.busy().then_some(("the set is busy", false))
+    }
+}
+
+/// Trouble of the store itself: one damaged object must not keep the others from being read.
+/// Whether a store does not answer as it should; what was found missing or damaged in it is another matter.
+pub(super) fn in_trouble(standing: &Standing) -> bool {
+    standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
+}
+
+/// Of `copies`, the one whose turn it is, or the next that is well; itself where none is.
+fn pick_copy(turn: usize, copies: usize, well: impl Fn(usize) -> bool) -> usize {
+    let order = || (0..copies).map(|step| turn.wrapping_add(step) % copies.max(1));
+    order().find(|at| well(*at)).or_else(|| order().next()).unwrap_or(0)
+}
+
+impl Throttle for Brake {
+    fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64)).await;
+            let begun = Instant::now();
+            while let Some((why, always)) = self.reason() {
+                if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {
+                    break;
+                }
+                self.server.scrub.shown.locked().waits = why;
+                tokio::time::sleep(WAIT_LOOK).await;
+            }
+            self.server.scrub.shown.locked().waits = "";
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! The sequencer: one per served epoch. Gathers what is waiting into entries, numbers them without a gap (R2), and answers
+//! each operation once its entry was committed and applied here (R1).
+//!
+//! ```text
+//!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
+//!                    at most IN_FLIGHT_MAX entries between queue and answer
+//! ```
+//! No timer: a lone write leaves at once; while IN_FLIGHT_MAX entries are under way, what arrives shares the next one.
+//! S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
+//! S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
+//!     as written: every later operation fails the same way.
+//! S3  An operation that fell outside of its volume, which was shrunk or deleted while it was under way, fails by itself: its entry came back
+//!     as written, and what is beside it and behind it is answered as ever.
+//! S4  Whoever asks what was handed in before is told once all of it has its outcome: applied here, or nobody knows and the epoch's service is over.
+
+use bytes::Bytes;
+use holdfast_raft::{Group, Pending};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
+use holdfast_volume::entry::{EntryBuilder, OpKind};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Entries between queue and answer at most. Few: the journal's fdatasync and the peers' are the pace, and what waits
+/// meanwhile shares an entry. More than one, so that the next entry is on its way while one is being synced.
+const IN_FLIGHT_MAX: usize = 4;
+
+/// Why an operation was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFailure {
+    /// Another owner holds the set (R8: the one case that a client is told).
+    Fenced,
+    /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
+    Gone,
+    /// It lies outside of its volume as that is now (S3). A bad request, of this one client only.
+    Outside,
+}
+
+/// One operation of a client.
+pub struct Op {
+    /// What to do.
+    pub kind: OpKind,
+    /// Where.
+    pub volume: VolumeId,
+    /// From here.
+    pub lba: Lba,
+    /// So much.
+    pub sectors: Sectors,
+    /// The data of a write; else empty.
+    pub data: Bytes,
+}
+
+type Answer = oneshot::Sender<Result<(), WriteFailure>>;
+
+struct Queue {
+    ops: VecDeque<(Op, Answer)>,
+    bytes: usize,
+    /// Operations that were ever taken in.
+    taken: u64,
+    /// S2: set once, never cleared.
+    failed: Option<WriteFailure>,
+}
+
+/// How fast writers may go (design: the journal's bound acts here and only here).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// At once.
+    Go,
+    /// After this pause: the journal is filling, writers slow down along a curve (R8).
+    After(Duration),
+    /// Not before asking again after this pause: the journal is full up to its reserve.
+    Full(Duration),
+}
+
+/// What decides the pace: the journal's fill.
+pub trait Admission: Send + Sync + 'static {
+    /// The pace of the next entry.
+    fn pace(&self) -> Pace;
+}
+
+/// Tells what a refused entry means; the set's state knows who holds it now.
+pub trait Verdict: Send + Sync + 'static {
+    /// `Ok` where `answer` says written: the places in the entry, ascending, of those operations that fell outside of their volumes (S3).
+    ///
+    /// # Errors
+    /// Why it was not.
+    fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure>;
+}
+
+/// Handle of one epoch's sequencer. Dropping every handle ends it.
+pub struct Sequencer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Notify,
+    /// Operations whose outcome is known, in the order in which they were taken in (S4).
+    settled: watch::Sender<u64>,
+    closed: CancellationToken,
+    stopped: CancellationToken,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.locked()
+    }
+
+    /// S2: from here on nothing is written.
+    fn fail(&self, why: WriteFailure) {
+        let waiting = {
+            let mut queue = self.queue();
+            queue.failed.get_or_insert(why);
+            queue.bytes = 0;
+            std::mem::take(&mut queue.ops)
+        };
+        for (_, answer) in waiting {
+            // The connection may be gone; then nobody waits for the answer.
+            let _ = answer.send(Err(why));
+        }
+        self.wake.notify_one();
+        self.stopped.cancel();
+        // R8: who lost the set to another owner is answered with errors; everybody else's connection is closed unanswered.
+        if why == WriteFailure::Gone {
+            self.closed.cancel();
+        }
+    }
+}
+
+impl Sequencer {
+    /// Starts the sequencer of `epoch`, granted in `term`. `closed` is cancelled when it fails.
+    pub fn start(
+        group: Group,
+        term: Term,
+        epoch: Epoch,
+        admission: Arc<dyn Admission>,
+        verdict: Arc<dyn Verdict>,
+        closed: CancellationToken,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, taken: 0, failed: None }),
+            wake: Notify::new(),
+            settled: watch::Sender::new(0),
+            closed,
+            stopped: CancellationToken::new(),
+        });
+        let (tx, rx) = mpsc::channel(IN_FLIGHT_MAX);
+        tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission, tx));
+        tokio::spawn(answer_loop(shared.clone(), rx, verdict));
+        Self { shared }
+    }
+
+    /// Puts operations into the set's one order, now and together: what is one write (R5) is given as one call.
+    /// Synchronous, so that a caller that goes away afterwards cannot leave it half done.
+    pub fn push(&self, op: Op) -> oneshot::Receiver<Result<(), WriteFailure>> {
+        let (tx, rx) = oneshot::channel();
+        let mut queue = self.shared.queue();
+        if let Some(why) = queue.failed {
+            drop(queue);
+            let _ = tx.send(Err(why));
+            return rx;
+        }
+        queue.bytes += op.data.len();
+        queue.taken += 1;
+        queue.ops.push_back((op, tx));
+        let first = queue.ops.len() == 1;
+        drop(queue);
+        if first {
+            self.shared.wake.notify_one();
+        }
+        rx
+    }
+
+    /// Waits until every operation that was handed in before this call has its outcome, and that is to be seen by reads (S4). Does not end while the
+    /// journal is full: the caller bounds the time.
+    ///
+    /// # Errors
+    /// Why nothing is written under this epoch any more: what is under way then may have been written or not (R12), for the next epoch to see.
+    pub fn settled(&self) -> impl Future<Output = Result<(), WriteFailure>> + use<> {
+        let shared = self.shared.clone();
+        let taken = shared.queue().taken;
+        async move {
+            let mut settled = shared.settled.subscribe();
+            let all = tokio::select! {
+                all = settled.wait_for(|settled| *settled >= taken) => all.is_ok(),
+                () = shared.stopped.cancelled() => false,
+            };
+            // What failed was counted as well.
+            match shared.queue().failed {
+                None if all => Ok(()),
+                why => Err(why.unwrap_or(WriteFailure::Gone)),
+            }
+        }
+    }
+
+    /// Bytes that wait for an entry.
+    pub fn waiting_bytes(&self) -> usize {
+        self.shared.queue().bytes
+    }
+
+    /// Ends it: what is queued fails as `why`, nothing more is taken. What was submitted is still answered.
+    pub fn stop(&self, why: WriteFailure) {
+        self.shared.fail(why);
+    }
+}
+
+impl Drop for Sequencer {
+    fn drop(&mut self) {
+        self.shared.fail(WriteFailure::Gone);
+    }
+}
+
+/// One entry from the front of the queue, with those who wait for it.
+fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
+    let mut queue = shared.queue();
+    let mut builder = EntryBuilder::new(epoch, seq);
+    let mut answers = Vec::new();
+    while let Some((op, _)) = queue.ops.front() {
+        // A clone of `Bytes` is a reference; the data is copied once, into the entry.
+        if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
+            break;
+        }
+        let Some((op, answer)) = queue.ops.pop_front() else { break };
+        queue.bytes -= op.data.len();
+        answers.push(answer);
+    }
+    if answers.is_empty() {
+        // R5: the front splits nothing below 1 MiB and everything above, so the first operation always fits.
+        assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
+        return None;
+    }
+    drop(queue);
+    Some((builder.finish(), answers))
+}
+
+type InFlight = (Pending, Vec<Answer>);
+
+async fn submit_loop(
+    shared: Arc<Shared>,
+    group: Group,
+    term: Term,
+    epoch: Epoch,
+    admission: Arc<dyn Admission>,
+    tx: mpsc::Sender<InFlight>,
+) {
+    let mut seq = WriteSeq(0);
+    loop {
+        // A place first: whatever arrives while there is none shares the entry.
+        let Ok(place) = tx.reserve().await else { return };
+        let (payload, answers) = loop {
+            if shared.queue().failed.is_some() {
+                return;
+            }
+            let pace = admission.pace();
+            if let Pace::After(pause) | Pace::Full(pause) = pace {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.stopped.cancelled() => {}
+                }
+                if matches!(pace, Pace::Full(_)) {
+                    continue;
+                }
+            }
+            match next_entry(&shared, epoch, WriteSeq(seq.0 + 1)) {
+                Some(entry) => break entry,
+                None => shared.wake.notified().await,
+            }
+        };
+        seq = WriteSeq(seq.0 + 1);
+        match group.submit(Some(term), payload).await {
+            Ok(pending) => place.send((pending, answers)),
+            Err(e) => {
+                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group takes nothing more");
+                for answer in answers {
+                    let _ = answer.send(Err(WriteFailure::Gone));
+                }
+                shared.fail(WriteFailure::Gone);
+                return;
+            }
+        }
+    }
+}
+
+/// S2 across entries: those in flight behind a failed one may have been written, which nobody can tell (R12).
+#[derive(Default)]
+struct Outcomes {
+    failed: Option<WriteFailure>,
+}
+
+impl Outcomes {
+    /// What is answered to those who wait for the next entry, which came back as `came`.
+    fn next(&mut self, came: Result<Vec<u32>, WriteFailure>) -> Result<Vec<u32>, WriteFailure> {
+        let outcome = self.failed.map_or(came, Err);
+        self.failed = outcome.as_ref().err().copied();
+        outcome
+    }
+}
+
+async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verdict: Arc<dyn Verdict>) {
+    let mut outcomes = Outcomes::default();
+    while let Some((pending, answers)) = rx.recv().await {
+        let first = outcomes.failed.is_none();
+        let came = match pending.wait().await {
+            Ok(done) => verdict.judge(&done.answer),
+            Err(e) => {
+                if first {
+                    tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
+                }
+                Err(WriteFailure::Gone)
+            }
+        };
+        let outcome = outcomes.next(came);
+        if let Err(why) = outcome
+            && first
+        {
+            shared.fail(why);
+        }
+        let operations = answers.len() as u64;
+        for (place, answer) in (0u32..).zip(answers) {
+            let each = match &outcome {
+                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
+                Ok(_) => Ok(()),
+                Err(why) => Err(*why),
+            };
+            let _ = answer.send(each);
+        }
+        shared.settled.send_modify(|settled| *settled += operations);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
+        for why in [WriteFailure::Gone, WriteFailure::Fenced] {
+            let mut outcomes = Outcomes::default();
+            assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
+            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "S3: no failure of the entry");
+            assert_eq!(outcomes.next(Err(why)), Err(why));
+            assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it stands behind one that nobody knows of");
+            assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first says why");
+            assert_eq!(outcomes.next(Ok(vec![])), Err(why));
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! Who serves the set here, and under which epoch. The decisions are `control::serve`'s and the replicated state's; this
+//! file carries events to them and carries out what follows.
+//!
+//! ```text
+//!   leadership, applied entries, quorum acks, ticks ─▶ ServeGate ─▶ may this gateway read / write now?
+//!   grant applied for this gateway in its own term  ─▶ a new `Serving`: sequencer + connections of that epoch
+//!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
+//! ```
+
+use crate::gate::Gate;
+use crate::head::HeadKeeper;
+use crate::host::{SetHost, decode_answer};
+use crate::pace::JournalPace;
+use crate::reader::Reader;
+use crate::scrub::ScrubBoard;
+use crate::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
+use crate::store_migration::PlacingBoard;
+use crate::wall_clock::unix_ms;
+use bytes::Bytes;
+use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
+use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
+use holdfast_raft::{Group, ProposeError, boot_now};
+use holdfast_store::{Health, Switch};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
+use holdfast_volume::entry::encode_control;
+use holdfast_volume::space::GivenUp;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+mod connection;
+mod error;
+mod follow;
+mod hold;
+mod volumes;
+
+pub use connection::Connection;
+pub use error::SetError;
+
+pub use hold::HeldOff;
+pub use volumes::{InUse, VolumeHeld, VolumeUse};
+
+/// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
+const CONTROL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What one epoch serves with. Ends when the epoch does.
+pub struct Serving {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The term that it was granted in.
+    pub term: Term,
+    /// Owner of the lease.
+    pub owner: Owner,
+    /// A plain export's lease.
+    pub plain: bool,
+    /// Opens connections of this epoch, unless plain.
+    pub token: Token,
+    /// The write path.
+    pub sequencer: Sequencer,
+    /// Cancelled: the connections close unanswered.
+    pub closed: CancellationToken,
+    /// Cancelled: nobody joins any more, and the connections close once what they asked is answered.
+    pub draining: CancellationToken,
+    /// Another owner holds the set now: requests are answered with an error (R8).
+    pub fenced: AtomicBool,
+    connections: AtomicUsize,
+    /// Rung when the last of them is gone.
+    emptied: Notify,
+}
+
+/// In [`Serving::connections`]: the lease is being given back, nobody joins any more.
+const ENDING: usize = usize::MAX / 2;
+
+impl Serving {
+    /// Counts one connection more, unless the lease is being given back.
+    fn admit(&self) -> bool {
+        let more = |n: usize| (n < ENDING).then_some(n + 1);
+        self.connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Decides that the lease is given back, unless somebody is connected. From then on nobody joins: a connection that
+    /// came between the decision and the release would be closed with it.
+    fn begin_ending(&self) -> bool {
+        self.connections.compare_exchange(0, ENDING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Open connections.
+    pub fn connected(&self) -> usize {
+        let n = self.connections.load(Ordering::Acquire);
+        if n < ENDING { n } else { 0 }
+    }
+
+    /// Returns once nobody is connected.
+    async fn empty(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            // Before the look, or the last one could go between look and wait.
+            emptied.as_mut().enable();
+            if self.connected() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    fn end(&self, why: WriteFailure) {
+        if why == WriteFailure::Fenced {
+            self.fenced.store(true, Ordering::Release);
+        }
+        self.sequencer.stop(why);
+        if why == WriteFailure::Gone {
+            self.closed.cancel();
+        }
+    }
+}
+
+/// What a set's server is made of.
+pub struct SetParts {
+    /// The set's id.
+    pub id: SetId,
+    /// Its name.
+    pub name: Name,
+    /// Its group.
+    pub group: Group,
+    /// Its replicated state.
+    pub host: Arc<SetHost>,
+    /// Its read path.
+    pub reader: Reader,
+    /// How fast its writers may go.
+    pub pace: Arc<JournalPace>,
+    /// Its head in the store.
+    pub head: Arc<HeadKeeper>,
+    /// How its store has answered.
+    pub health: Arc<Health>,
+    /// Where its objects lie, which may change.
+    pub switch: Arc<Switch>,
+    /// Times derived from the round trip.
+    pub timing: Timing,
+    /// Ends it.
+    pub stop: CancellationToken,
+}
+
+/// One set on this node.
+pub struct SetServer {
+    /// The set's id.
+    pub id: SetId,
+    /// Its name.
+    pub name: Name,
+    /// Its group.
+    pub group: Group,
+    /// Its replicated state.
+    pub host: Arc<SetHost>,
+    /// Its read path.
+    pub reader: Reader,
+    /// Its head in the store.
+    pub head: Arc<HeadKeeper>,
+    /// How its store has answered this gateway.
+    pub health: Arc<Health>,
+    /// Where its objects lie, which may change.
+    pub switch: Arc<Switch>,
+    /// How far a change of that is.
+    pub placing: PlacingBoard,
+    /// The background reading of its objects.
+    pub scrub: ScrubBoard,
+    pace: Arc<JournalPace>,
+    timing: Timing,
+    gate: Arc<Gate>,
+    /// One look at a time, from the first fact to the last word: see [`SetServer::look`].
+    looking: Mutex<()>,
+    judge: Mutex<ExpiryJudge>,
+    watched_term: Mutex<Option<Term>>,
+    /// The latest epoch that was ever served here: its numbers began at 1 and must never begin again (R2).
+    served: Mutex<Epoch>,
+    serving: Mutex<Option<Arc<Serving>>>,
+    /// One grant at a time is asked for here.
+    granting: tokio::sync::Mutex<()>,
+    /// Why this gateway is to serve nothing, though it may lead for a moment (`control::members`, M3).
+    aside: Mutex<Option<&'static str>>,
+    /// So many times it was asked that nothing be granted now.
+    held_off: AtomicUsize,
+    uses: Mutex<volumes::Uses>,
+    given_up: Mutex<GivenUp>,
+    stop: CancellationToken,
+}
+
+impl SetServer {
+    /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
+    pub fn new(parts: SetParts) -> Arc<Self> {
+        let SetParts { id, name, group, host, reader, pace, head, health, switch, timing, stop } = parts;
+        let gate = Arc::new(Gate::new(group.clone(), timing));
+        Arc::new(Self {
+            id,
+            name,
+            group,
+            host,
+            reader,
+            head,
+            health,
+            switch,
+            placing: PlacingBoard::default(),
+            scrub: ScrubBoard::default(),
+            pace,
+            timing,
+            gate,
+            looking: Mutex::new(()),
+            judge: Mutex::new(ExpiryJudge::new()),
+            watched_term: Mutex::new(None),
+            served: Mutex::new(Epoch(0)),
+            serving: Mutex::new(None),
+            granting: tokio::sync::Mutex::new(()),
+            aside: Mutex::new(None),
+            held_off: AtomicUsize::new(0),
+            uses: Mutex::default(),
+            given_up: Mutex::default(),
+            stop,
+        })
+    }
+}
+
+// ---- questions
+
+impl SetServer {
+    /// The epoch under which a write may be accepted now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_write(&self) -> Result<Epoch, WhyNot> {
+        self.gate.may_write()
+    }
+
+    /// The epoch under which a read may be answered now (R3): a comparison, no round trip.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn may_read(&self) -> Result<Epoch, WhyNot> {
+        self.gate.may_read()
+    }
+
+    /// The gate, for those who tell it of clocks and members.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// What is served here now.
+    pub fn serving(&self) -> Option<Arc<Serving>> {
+        self.serving.locked().clone()
+    }
+
+    /// The lease as applied here.
+    pub fn lease(&self) -> Option<Lease> {
+        self.host.with(|m| m.state().lease.clone())
+    }
+
+    /// How long the lease still counts, by this leader's clock; zero where it may be judged expired.
+    pub fn lease_left(&self, lease: &Lease) -> Duration {
+        if self.held_by_connections(lease) {
+            return Duration::from_millis(u64::from(lease.ttl_ms));
+        }
+        let until = self.judge.locked().expires_at();
+        until.map_or(Duration::from_millis(u64::from(lease.ttl_ms)), |until| until.saturating_since(boot_now()))
+    }
+
+    /// A plain lease lives as long as its connections here do.
+    fn held_by_connections(&self, lease: &Lease) -> bool {
+        let serving = self.serving.locked();
+        serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connected() > 0)
+    }
+
+    fn judged_expired(&self) -> Option<Judged> {
+        let lease = self.lease()?;
+        if self.held_by_connections(&lease) {
+            return None;
+        }
+        self.judge.locked().judge(boot_now())
+    }
+}
+
+// ---- commands
+
+impl SetServer {
+    /// Proposes a command in the term that this gateway leads in, and waits until it was applied here.
+    ///
+    /// # Errors
+    /// [`SetError`]; a `Propose(Unknown)` may have happened (R12).
+    pub async fn command(&self, what: &'static str, command: &SetCommand) -> Result<SetAnswer, SetError> {
+        let payload = encode_control(command)
+            .map_err(|e| SetError::Answer { what, found: format!("a command that does not encode: {e}") })?;
+        let term = self.group.leading_term();
+        let done = self.group.propose(term, payload, CONTROL_LIMIT).await?;
+        match decode_answer(&done.answer) {
+            Some(SetAnswer::Refused(refusal)) => Err(SetError::Refused(refusal)),
+            Some(answer) => Ok(answer),
+            None => Err(SetError::Answer { what, found: format!("{} bytes", done.answer.len()) }),
+        }
+    }
+
+    /// Asks for the lease for `owner` at this gateway.
+    ///
+    /// # Errors
+    /// [`SetError::Refused`] with who holds it, where, and since when.
+    pub async fn acquire(
+        &self,
+        owner: Owner,
+        token: Token,
+        ttl: Duration,
+        request: RequestId,
+        force: bool,
+        plain: bool,
+    ) -> Result<Lease, SetError> {
+        let _one = self.granting.lock().await;
+        self.may_grant()?;
+        self.wait_ready().await?;
+        // Not fenced: no look ended in time. That passes.
+        self.head.before_answer().await.map_err(|why| match self.head.fenced() {
+            Some(fenced) => SetError::Fenced(fenced),
+            None => SetError::NotReady(why),
+        })?;
+        let command = SetCommand::Acquire {
+            owner,
+            gateway: self.group.me(),
+            token,
+            ttl_ms: u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX),
+            request,
+            judged_expired: self.judged_expired(),
+            force,
+            plain,
+            at_unix_ms: unix_ms(),
+        };
+        self.granted(&command).await
+    }
+
+    /// The same owner goes on here.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn continue_lease(
+        &self,
+        owner: Owner,
+        token: Token,
+        new_token: Token,
+        request: RequestId,
+    ) -> Result<Lease, SetError> {
+        let _one = self.granting.lock().await;
+        self.may_grant()?;
+        self.wait_ready().await?;
+        let command =
+            SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
+        self.granted(&command).await
+    }
+
+    /// Says why this gateway grants nothing at itself from now on, or that it does.
+    pub fn stand_aside(&self, why: Option<&'static str>) {
+        *self.aside.locked() = why;
+    }
+
+    /// Nothing is served here that another gateway is to serve.
+    fn may_grant(&self) -> Result<(), SetError> {
+        let why = *self.aside.locked();
+        why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
+    }
+
+    /// Whether a rollback is under way here.
+    pub fn is_held_off(&self) -> bool {
+        self.held_off.load(Ordering::Acquire) > 0
+    }
+
+    async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
+        if self.is_held_off() {
+            return Err(SetError::NotReady("the set is being rolled back, and granted to nobody meanwhile".into()));
+        }
+        match self.command("a grant", command).await? {
+            SetAnswer::Granted(lease) => {
+                self.look();
+                Ok(lease)
+            }
+            other => Err(SetError::Answer { what: "a grant", found: format!("{other:?}") }),
+        }
+    }
+
+    /// Gives the lease of `epoch` back; `token`: the owner's proof, `None` by this gateway itself.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn release(&self, epoch: Epoch, token: Option<Token>) -> Result<(), SetError> {
+        self.command("a release", &SetCommand::Release { epoch, token }).await?;
+        self.look();
+        Ok(())
+    }
+
+    /// The owner is alive.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn renew(&self, epoch: Epoch) -> Result<(), SetError> {
+        self.command("a renewal", &SetCommand::Renew { epoch }).await.map(|_| ())
+    }
+
+    /// A connection without a token: joins the plain lease of the same owner here, or takes a free one.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn open_plain(self: &Arc<Self>, owner: Owner) -> Result<Connection, SetError> {
+        if let Some(connection) = self.join(|s| s.plain && s.owner == owner) {
+            return Ok(connection);
+        }
+        if self.serving().is_some_and(|s| s.draining.is_cancelled()) {
+            return Err(SetError::NotReady("the set moves to another gateway".to_string()));
+        }
+        let token = Token(crate::random::random_u128());
+        let request = RequestId(crate::random::random_u128());
+        let ttl = holdfast_control::set::TTL_DEFAULT;
+        let granted = self.acquire(owner.clone(), token, ttl, request, false, true).await;
+        match granted {
+            Ok(lease) => self
+                .join(|s| s.epoch == lease.epoch)
+                .ok_or_else(|| SetError::NotReady("the grant ended before the connection began".to_string())),
+            // Somebody of the same owner was quicker: join.
+            Err(SetError::Refused(refusal)) => {
+                self.join(|s| s.plain && s.owner == owner).ok_or(SetError::Refused(refusal))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A connection with the token of the grant that is served here.
+    ///
+    /// # Errors
+    /// [`SetError::NotReady`] where that grant is not served here.
+    pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
+        if let Some(connection) = self.join(|s| !s.plain && s.token == token) {
+            return Ok(connection);
+        }
+        match self.lease() {
+            // R8: for the owner of an ended grant the set is lost for good, and it is told so.
+            Some(l) if l.token != token && l.previous_token != Some(token) => {
+                Err(SetError::Refused(SetRefusal::Held {
+                    owner: l.owner,
+                    gateway: l.gateway,
+                    epoch: l.epoch,
+                    since_unix_ms: l.since_unix_ms,
+                    plain: l.plain,
+                }))
+            }
+            _ => Err(SetError::NotReady(
+                "the token is not that of a grant which is served here now; continue the lease at this gateway first"
+                    .into(),
+            )),
+        }
+    }
+
+    fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
+        let serving = self.serving.locked();
+        let open =
+            |s: &Serving| !s.closed.is_cancelled() && !s.draining.is_cancelled() && !s.fenced.load(Ordering::Acquire);
+        let serving = serving.as_ref().filter(|s| fits(s) && open(s))?;
+        if !serving.admit() {
+            return None;
+        }
+        Some(Connection { server: self.clone(), serving: serving.clone() })
+    }
+
+    /// Waits until this gateway may ask for a grant: leading, first entry of its term applied.
+    async fn wait_ready(&self) -> Result<(), SetError> {
+        self.head.first_look().await;
+        if let Some(why) = self.head.fenced() {
+            return Err(SetError::Fenced(why));
+        }
+        let deadline = tokio::time::Instant::now() + self.timing.election_max();
+        loop {
+            self.look();
+            let Some(term) = self.group.leading_term() else {
+                let leader = self.group.leadership().borrow().leader;
+                return Err(SetError::Propose(ProposeError::NotLeader { leader }));
+            };
+            if self.group.applied().term == term {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let reason = format!("leads {term}, but has not applied an entry of it yet");
+                return Err(SetError::NotReady(reason));
+            }
+            // A heartbeat at most: the bell may have rung between the look and the wait.
+            let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
+        }
+    }
+}
+
+/// What a refused write means to its client: an error only where another owner holds the set (R8).
+struct LeaseVerdict {
+    owner: Owner,
+    host: Arc<SetHost>,
+}
+
+impl Verdict for LeaseVerdict {
+    fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure> {
+        match decode_answer(answer) {
+            Some(SetAnswer::Written) => Ok(Vec::new()),
+            Some(SetAnswer::WrittenExcept { outside }) => Ok(outside),
+            Some(SetAnswer::Refused(refusal)) => {
+                let (lease, _) = self.host.lease_and_grant();
+                let another = lease.is_some_and(|l| l.owner != self.owner);
+                let fenced = another && matches!(refusal, SetRefusal::WrongEpoch { .. });
+                tracing::info!(%refusal, "a write was refused");
+                Err(if fenced { WriteFailure::Fenced } else { WriteFailure::Gone })
+            }
+            other => {
+                tracing::warn!(?other, "a write got an answer that does not fit");
+                Err(WriteFailure::Gone)
+            }
+        }
+    }
+}
+
+impl SetServer {
+    /// Cancelled when this gateway ends.
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// How long no other gateway can have been elected after a quorum acknowledged a heartbeat, by its time of sending.
+    pub fn read_lease(&self) -> Duration {
+        self.timing.read_lease()
+    }
+
+    /// This member.
+    pub fn me(&self) -> MemberId {
+        self.group.me()
+    }
+
+    /// What checkpoints of this leadership began to write: the uploader notes it, the sweep judges it (G4).
+    pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
+        self.given_up.locked()
+    }
+}
+
+impl SetServer {
+    /// Writers wait for the journal, and this set holds a good part of it.
+    pub fn journal_pressed(&self) -> bool {
+        self.pace.pace() != Pace::Go && self.group.live_bytes() > self.pace.share_bytes()
+    }
+
+    /// The term that this gateway leads in, once it has applied an entry of it.
+    pub fn leading_ready(&self) -> Option<Term> {
+        self.group.leading_term().filter(|term| self.group.applied().term == *term)
+    }
+
+    /// The same, unless the head in the store says that another cluster has the set: the term in which this gateway works for the set.
+    pub fn leads(&self) -> Option<Term> {
+        self.leading_ready().filter(|_| self.head.fenced().is_none())
+    }
+
+    /// Waits until a quorum has acknowledged a heartbeat that was sent after the call: this gateway led until then.
+    ///
+    /// # Errors
+    /// Not leading, or no quorum within two election timeouts.
+    pub async fn confirm_leadership(&self) -> Result<(), SetError> {
+        self.wait_ready().await?;
+        let asked = boot_now();
+        let term = self.leading_ready();
+        let deadline = tokio::time::Instant::now() + self.timing.election_max() * 2;
+        loop {
+            if self.leading_ready() != term || term.is_none() {
+                let leader = self.group.leadership().borrow().leader;
+                return Err(SetError::Propose(ProposeError::NotLeader { leader }));
+            }
+            let sole = self.gate.is_sole_voter();
+            if sole || self.group.quorum_acked().is_some_and(|(acked_term, at)| Some(acked_term) == term && at >= asked)
+            {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(SetError::NotReady(
+                    "no quorum of gateways has answered; try again, or another gateway".into(),
+                ));
+            }
+            tokio::time::sleep(self.timing.heartbeat() / 4).await;
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a client holds of an epoch while it is connected, and what becomes of a plain lease when the last one goes.
+
+use super::{Serving, SetServer};
+use crate::sequencer::WriteFailure;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A client's connection to the epoch that it was opened under.
+pub struct Connection {
+    /// The set.
+    pub server: Arc<SetServer>,
+    /// The epoch.
+    pub serving: Arc<Serving>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let last = self.serving.connections.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
+            self.serving.emptied.notify_waiters();
+        }
+        // Who was let go because the set moves comes back, and finds its plain lease where the set has gone.
+        if !last || !self.serving.plain || self.serving.draining.is_cancelled() {
+            return;
+        }
+        let (server, serving) = (self.server.clone(), self.serving.clone());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let _one = server.granting.lock().await;
+            // A connection that came meanwhile keeps the lease.
+            let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
+            if held
+                && serving.begin_ending()
+                && let Err(e) = server.release(serving.epoch, None).await
+            {
+                tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released yet");
+                // Nobody can join it any more: it is ended here, and released as an orphan.
+                serving.end(WriteFailure::Gone);
+            }
+        });
+    }
+}

@@ -1,0 +1,210 @@
+//! What a set's server does after every event: the same few steps, each safe to repeat.
+
+use super::{Serving, SetServer};
+use crate::gate::GatedPace;
+use crate::host::GrantSeen;
+use crate::sequencer::{Sequencer, WriteFailure};
+use crate::server::LeaseVerdict;
+use holdfast_control::set::Lease;
+use holdfast_raft::boot_now;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Epoch, MonoTime, Term};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+impl SetServer {
+    /// Follows leadership, applied entries and time until told to stop.
+    pub async fn run(self: Arc<Self>) {
+        let mut leadership = self.group.leadership();
+        let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let ticked = tokio::select! {
+                () = self.stop.cancelled() => break,
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    false
+                }
+                () = self.host.changed().notified() => false,
+                _ = tick.tick() => true,
+            };
+            if ticked {
+                self.gate.look_at_members();
+                self.follow_checkpoint().await;
+            }
+            self.look();
+            self.end_orphaned_plain_lease();
+            self.close_when_cut_off();
+        }
+        self.end_serving(WriteFailure::Gone);
+    }
+
+    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless; telling it an old one after a newer one
+    /// is not: "no leader" ends a term for good, and of one that began meanwhile nothing would be served. So nobody looks while another one does.
+    pub fn look(&self) {
+        let _alone = self.looking.locked();
+        let leading = self.group.leading_term();
+        let applied = self.group.applied();
+        let (lease, grant) = self.host.lease_and_grant();
+        self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
+        self.watch_expiry(leading, lease.as_ref(), boot_now());
+        // A set that was recovered elsewhere is served here never again, whoever leads what is left of its group.
+        let Some(term) = leading.filter(|t| applied.term == *t && self.head.fenced().is_none()) else {
+            self.end_serving(WriteFailure::Gone);
+            return;
+        };
+        self.follow_lease(term, lease, grant);
+    }
+
+    /// Lets the raft snapshot follow the checkpoints, at every replica: only then is the journal freed here too.
+    async fn follow_checkpoint(&self) {
+        let upto = self.host.with(|m| m.snapshot_upto());
+        if upto > self.group.snapshot_last()
+            && let Err(e) = self.group.trigger_snapshot().await
+        {
+            tracing::debug!(set = %self.name, error = %e, "no snapshot");
+        }
+    }
+
+    fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
+        let mut judge = self.judge.locked();
+        let mut watched = self.watched_term.locked();
+        if *watched != leading {
+            *watched = leading;
+            match leading {
+                Some(_) => judge.elected(now),
+                None => judge.leadership_lost(),
+            }
+        }
+        judge.observe(now, lease);
+    }
+
+    /// The clock is not to be believed: `lost` of the time was not seen.
+    pub fn clock_suspected(&self, lost: Duration) {
+        self.gate.clock_suspected();
+        self.judge.locked().clock_suspected(boot_now(), lost);
+    }
+
+    /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
+    fn follow_lease(&self, term: Term, lease: Option<Lease>, grant: Option<GrantSeen>) {
+        let mut serving = self.serving.locked();
+        let current = serving.as_ref().map(|s| (s.epoch, s.term));
+        match lease {
+            Some(lease) if current == Some((lease.epoch, term)) => {}
+            Some(lease) => {
+                if let Some(old) = serving.take() {
+                    // R8: an error only where another owner holds the set.
+                    old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
+                }
+                if self.granted_here(term, &lease, grant) && self.never_served(&lease) {
+                    *serving = Some(Arc::new(self.start_serving(term, lease)));
+                }
+            }
+            None => {
+                if let Some(old) = serving.take() {
+                    old.end(WriteFailure::Gone);
+                }
+            }
+        }
+    }
+
+    /// Whether the lease was granted to this gateway by an entry of its own term (R6): a grant of an older term is
+    /// another leadership's, also where that was ours.
+    fn granted_here(&self, term: Term, lease: &Lease, grant: Option<GrantSeen>) -> bool {
+        let of_this_term = grant.is_some_and(|g| g.epoch == lease.epoch && g.id.term == term);
+        lease.gateway == self.me() && of_this_term
+    }
+
+    /// R2: an epoch has one sequencer, ever. Where its serving ended, its owner goes on only under a new epoch; a second
+    /// sequencer would begin at number 1 again, and its writes would pass for applied.
+    fn never_served(&self, lease: &Lease) -> bool {
+        lease.epoch > *self.served.locked() && self.host.with(|m| m.state().last_seq.0 == 0)
+    }
+
+    fn start_serving(&self, term: Term, lease: Lease) -> Serving {
+        *self.served.locked() = lease.epoch;
+        tracing::info!(set = %self.name, epoch = %lease.epoch, owner = %lease.owner, "serving");
+        let closed = CancellationToken::new();
+        let verdict = Arc::new(LeaseVerdict { owner: lease.owner.clone(), host: self.host.clone() });
+        let group = self.group.clone();
+        let pace = Arc::new(GatedPace { journal: self.pace.clone(), gate: self.gate.clone() });
+        let sequencer = Sequencer::start(group, term, lease.epoch, pace, verdict, closed.clone());
+        Serving {
+            epoch: lease.epoch,
+            term,
+            owner: lease.owner,
+            plain: lease.plain,
+            token: lease.token,
+            sequencer,
+            closed,
+            draining: CancellationToken::new(),
+            fenced: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            emptied: Notify::new(),
+        }
+    }
+
+    fn end_serving(&self, why: WriteFailure) {
+        if let Some(old) = self.serving.locked().take() {
+            tracing::info!(set = %self.name, epoch = %old.epoch, ?why, "serving ends");
+            old.end(why);
+        }
+    }
+
+    /// A plain lease ends with its connections, and these ended with what served them.
+    fn end_orphaned_plain_lease(self: &Arc<Self>) {
+        let Ok(_one) = self.granting.try_lock() else { return };
+        if self.leading_ready().is_none() {
+            return;
+        }
+        let Some(epoch) = self.orphan() else { return };
+        let server = self.clone();
+        tokio::spawn(async move {
+            let _one = server.granting.lock().await;
+            if server.orphan() == Some(epoch)
+                && let Err(e) = server.release(epoch, None).await
+            {
+                tracing::debug!(set = %server.name, error = %e, "orphaned plain lease not released yet");
+            }
+        });
+    }
+
+    /// Epoch of a plain lease that nothing serves here: it can never be served again.
+    fn orphan(&self) -> Option<Epoch> {
+        let lease = self.lease().filter(|l| l.plain)?;
+        let serving = self.serving.locked();
+        let alive = serving.as_ref().is_some_and(|s| s.epoch == lease.epoch && !s.closed.is_cancelled());
+        (!alive).then_some(lease.epoch)
+    }
+
+    /// Cut off: clients are let go so that they try the others instead of hanging on a minority.
+    fn close_when_cut_off(&self) {
+        if self.serving().is_some() && self.gate.cut_off() {
+            tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
+            self.end_serving(WriteFailure::Gone);
+        }
+    }
+
+    /// A planned move begins: nobody joins any more, and clients are let go as what they asked is answered. Waits for that, so long at most; whoever
+    /// moves the set goes on in any case. Returns how many clients were left.
+    pub async fn drain(&self, limit: Duration) -> usize {
+        let Some(serving) = self.serving() else { return 0 };
+        serving.draining.cancel();
+        // What takes longer is closed unanswered, as by any other move (R8).
+        let _ = tokio::time::timeout(limit, serving.empty()).await;
+        serving.connected()
+    }
+
+    /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
+    pub fn stop_serving_for_transfer(&self) {
+        // The gate must know the term that the transfer ends, or a later word of that term would open it again.
+        self.look();
+        self.gate.transfer_started();
+        self.end_serving(WriteFailure::Gone);
+    }
+}

@@ -1,0 +1,109 @@
+//! Which volumes have connections here, and which are being changed.
+//!
+//! U1  A change that connections must not see is decided while there is none, and none is made until its outcome is known. So nobody stays
+//!     connected by a name that the volume has lost: a reconnect by the new one would not find, and not end, the old connection (slots, S1).
+
+use super::{SetError, SetServer};
+use holdfast_control::set::SetRefusal;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Name, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+#[derive(Default)]
+pub(super) struct Uses {
+    open: BTreeMap<VolumeId, u32>,
+    changing: BTreeSet<VolumeId>,
+}
+
+/// A connection to a volume, until it is dropped.
+pub struct VolumeUse {
+    server: Arc<SetServer>,
+    volume: VolumeId,
+}
+
+impl Drop for VolumeUse {
+    fn drop(&mut self) {
+        let mut uses = self.server.uses.locked();
+        if let Some(open) = uses.open.get_mut(&self.volume) {
+            *open -= 1;
+            if *open == 0 {
+                uses.open.remove(&self.volume);
+            }
+        }
+    }
+}
+
+/// While it lives, no connection to the volume is made here.
+pub struct VolumeHeld {
+    server: Arc<SetServer>,
+    volume: VolumeId,
+}
+
+impl Drop for VolumeHeld {
+    fn drop(&mut self) {
+        self.server.uses.locked().changing.remove(&self.volume);
+    }
+}
+
+/// Why a volume is not to be changed now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InUse {
+    /// So many clients.
+    #[error("{0} clients are connected to it")]
+    Connected(u32),
+    /// Whoever has the lease may come back at any moment, and knows the volume as it is.
+    #[error("the set is held by {0}, who is not connected at the moment and may come back")]
+    Held(String),
+    /// By another call.
+    #[error("it is being changed by another call")]
+    Changing,
+}
+
+impl SetServer {
+    /// Notes a connection to the volume of that name.
+    ///
+    /// # Errors
+    /// It is being changed, or has lost that name meanwhile.
+    pub fn use_volume(self: &Arc<Self>, volume: VolumeId, name: &Name) -> Result<VolumeUse, SetError> {
+        let mut uses = self.uses.locked();
+        if uses.changing.contains(&volume) {
+            return Err(SetError::NotReady(format!("volume {name} is being changed")));
+        }
+        // Under the lock: whoever changes it after this look finds the connection.
+        let found = self.host.with(|m| m.state().volume_named(name).map(|(id, _)| id));
+        if found != Some(volume) {
+            return Err(SetError::Refused(SetRefusal::NoSuchVolume { volume }));
+        }
+        *uses.open.entry(volume).or_default() += 1;
+        Ok(VolumeUse { server: self.clone(), volume })
+    }
+
+    /// Clients that are connected to the volume here.
+    pub fn volume_users(&self, volume: VolumeId) -> u32 {
+        self.uses.locked().open.get(&volume).copied().unwrap_or(0)
+    }
+
+    /// U1. With `anyway`, connections that there are stay.
+    ///
+    /// # Errors
+    /// Who uses it.
+    pub fn hold_volume(self: &Arc<Self>, volume: VolumeId, anyway: bool) -> Result<VolumeHeld, InUse> {
+        let mut uses = self.uses.locked();
+        let open = uses.open.get(&volume).copied().unwrap_or(0);
+        if open > 0 && !anyway {
+            return Err(InUse::Connected(open));
+        }
+        let away = self.lease().filter(|lease| {
+            let here = self.serving().filter(|s| s.epoch == lease.epoch).map_or(0, |s| s.connected());
+            !lease.plain && here == 0
+        });
+        if let Some(lease) = away.filter(|_| !anyway) {
+            return Err(InUse::Held(lease.owner.to_string()));
+        }
+        if !uses.changing.insert(volume) {
+            return Err(InUse::Changing);
+        }
+        Ok(VolumeHeld { server: self.clone(), volume })
+    }
+}

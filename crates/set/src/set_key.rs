@@ -1,0 +1,276 @@
+//! The data keys of one set, as this gateway has them: what opens its objects, and what they are sealed under (ADR 0023).
+//!
+//! ```text
+//!   group 0's ring of wrapped keys ─▶ opened here ─▶ opens: any of them, newest first      seals: the one that group 0 says, or the highest seen in use (Z2)
+//! ```
+//! Shared by everything of the set at this gateway, and replaced while that runs.
+
+use holdfast_control::keys::data::{Needs, Ring};
+use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
+use holdfast_types::sync::{LockExt, RwLockExt};
+use holdfast_types::{ObjectId, RequestId, SetId, Token};
+use holdfast_volume::map::KeyUse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A key that went stays in memory so long: a read that began before may still have an object in its hands that was under it, and must not take it for damaged.
+const LINGERS: Duration = Duration::from_secs(300);
+
+/// One data key, for all that one checkpoint seals.
+#[derive(Clone)]
+pub struct SealingKey {
+    set: SetId,
+    /// Which data key.
+    pub key_id: u32,
+    key: DataKey,
+}
+
+impl SealingKey {
+    /// Seals parts of a new `object`.
+    pub fn sealer(&self, object: ObjectId) -> ObjectSealer {
+        ObjectSealer::new(&self.key, self.key_id, self.set, object)
+    }
+}
+
+/// What the leader of a set found of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyReport {
+    /// For group 0's leader.
+    pub needs: Needs,
+    /// How much of the current root is under which key.
+    pub uses: BTreeMap<u32, KeyUse>,
+    /// What else needs keys older than the newest, for people: which key, and what it is.
+    pub held: Vec<(u32, String)>,
+}
+
+struct Held {
+    keys: BTreeMap<u32, DataKey>,
+    seals: u32,
+    /// Those that went: number, key, when.
+    gone: Vec<(u32, DataKey, Instant)>,
+}
+
+/// The keys under which a set's objects are sealed. Clones share them.
+#[derive(Clone)]
+pub struct SetKey {
+    /// The set.
+    pub set: SetId,
+    held: Arc<RwLock<Held>>,
+    changed: Arc<watch::Sender<()>>,
+    report: Arc<Mutex<Option<KeyReport>>>,
+}
+
+impl fmt::Debug for SetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SetKey({}, {:?})", self.set, self.ring())
+    }
+}
+
+impl SetKey {
+    /// Of a set with one key.
+    pub fn of(set: SetId, key_id: u32, key: DataKey) -> Self {
+        let held = Held { keys: BTreeMap::from([(key_id, key)]), seals: key_id, gone: Vec::new() };
+        Self {
+            set,
+            held: Arc::new(RwLock::new(held)),
+            changed: Arc::new(watch::Sender::new(())),
+            report: Arc::default(),
+        }
+    }
+
+    /// Of a set with several, of which `seals` is what things are sealed under; `None` where that is not among them.
+    pub fn of_ring(set: SetId, keys: BTreeMap<u32, DataKey>, seals: u32) -> Option<Self> {
+        let first = Self::of(set, seals, keys.get(&seals)?.clone());
+        first.replace(keys, seals);
+        Some(first)
+    }
+
+    fn held<T>(&self, look: impl FnOnce(&Held) -> T) -> T {
+        look(&self.held.reading())
+    }
+
+    /// Its keys are these now, and things are sealed under `seals` or what was seen in use since.
+    pub fn replace(&self, keys: BTreeMap<u32, DataKey>, seals: u32) {
+        self.replace_at(keys, seals, Instant::now());
+    }
+
+    fn replace_at(&self, keys: BTreeMap<u32, DataKey>, seals: u32, now: Instant) {
+        let mut held = self.held.writing();
+        held.gone.retain(|(_, _, since)| now.saturating_duration_since(*since) < LINGERS);
+        if held.keys.keys().eq(keys.keys()) && held.seals >= seals {
+            return;
+        }
+        let before = std::mem::replace(&mut held.keys, keys);
+        let gone: Vec<_> = before.into_iter().filter(|(id, _)| !held.keys.contains_key(id)).collect();
+        held.gone.extend(gone.into_iter().map(|(id, key)| (id, key, now)));
+        if held.keys.contains_key(&seals) {
+            held.seals = held.seals.max(seals);
+        }
+        drop(held);
+        self.changed.send_replace(());
+    }
+
+    /// Something was opened that is under this key: nothing is sealed under a lower one any more (Z2).
+    pub fn seen(&self, key_id: u32) {
+        if self.held(|held| held.seals < key_id && held.keys.contains_key(&key_id)) {
+            let mut held = self.held.writing();
+            held.seals = held.seals.max(key_id);
+        }
+    }
+
+    /// The keys, as group 0 had them last, and which one things are sealed under here.
+    pub fn ring(&self) -> Ring {
+        self.held(|held| Ring { keys: held.keys.keys().copied().collect(), seals: held.seals })
+    }
+
+    /// Whether it opens what is under this key.
+    pub fn has(&self, key_id: u32) -> bool {
+        self.held(|held| held.keys.contains_key(&key_id) || held.gone.iter().any(|(id, ..)| *id == key_id))
+    }
+
+    /// Whether a higher key than all of these is named: group 0 is behind at this gateway.
+    pub fn is_behind(&self, key_id: u32) -> bool {
+        self.held(|held| held.keys.keys().next_back().is_none_or(|newest| *newest < key_id))
+    }
+
+    /// Until it opens what is under this key, or `limit` has passed.
+    pub async fn wait_for(&self, key_id: u32, limit: Duration) -> bool {
+        let mut changed = self.changed.subscribe();
+        let waited = async {
+            while !self.has(key_id) {
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(limit, waited).await.is_ok()
+    }
+
+    /// Opens parts of `object`.
+    pub fn opener(&self, object: ObjectId) -> ObjectOpener {
+        self.held(|held| {
+            let gone = held.gone.iter().map(|(id, key, _)| (id, key));
+            let mut all = held.keys.iter().rev().chain(gone);
+            let Some((id, key)) = all.next() else { panic!("R10: set {} has no data key", self.set) };
+            all.fold(ObjectOpener::new(key, *id, self.set, object), |opener, (id, key)| opener.or(key, *id))
+        })
+    }
+
+    /// The key that things are sealed under now.
+    pub fn sealing(&self) -> SealingKey {
+        self.held(|held| {
+            let Some(key) = held.keys.get(&held.seals) else {
+                panic!("R10: set {} has no data key {}", self.set, held.seals)
+            };
+            SealingKey { set: self.set, key_id: held.seals, key: key.clone() }
+        })
+    }
+
+    /// Seals parts of a new `object`.
+    pub fn sealer(&self, object: ObjectId) -> ObjectSealer {
+        self.sealing().sealer(object)
+    }
+
+    /// The token that opens exports of the snapshot that request `made_by` made.
+    pub fn snapshot_token(&self, made_by: RequestId) -> Token {
+        self.sealing().key.snapshot_token(self.set, made_by)
+    }
+
+    /// Whether `token` opens exports of that snapshot. A token of any data key that the set still has does: a change of the key ends no reader.
+    pub fn opens_snapshot(&self, made_by: RequestId, token: Token) -> bool {
+        self.held(|held| held.keys.values().any(|key| key.snapshot_token(self.set, made_by) == token))
+    }
+
+    /// What this gateway, as the set's leader, found of the keys; `None` where it does not lead, or has not looked.
+    pub fn report(&self) -> Option<KeyReport> {
+        self.report.locked().clone()
+    }
+
+    /// Tells it.
+    pub fn tell(&self, report: Option<KeyReport>) {
+        *self.report.locked() = report;
+    }
+
+    /// Its numbers.
+    pub fn ids(&self) -> BTreeSet<u32> {
+        self.ring().keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_seal::Part;
+    use holdfast_types::{GroupId, MemberId, Term};
+
+    const OBJECT: ObjectId = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 1 };
+
+    fn keys(ids: &[u32]) -> BTreeMap<u32, DataKey> {
+        ids.iter().map(|id| (*id, DataKey::from_bytes([*id as u8; 32]))).collect()
+    }
+
+    fn sealed(key: &SetKey) -> Vec<u8> {
+        key.sealer(OBJECT).seal_part(Part::Root, b"plain")
+    }
+
+    fn opens(key: &SetKey, sealed: &[u8]) -> bool {
+        key.opener(OBJECT).open_part(Part::Root, sealed).is_ok_and(|plain| plain == b"plain")
+    }
+
+    #[test]
+    fn the_new_key_opens_before_it_seals_and_the_old_one_lingers_for_reads() {
+        let key = SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone());
+        let shared = key.clone();
+        let first = sealed(&key);
+        key.replace(keys(&[1, 2]), 1);
+        assert_eq!((shared.ring().keys, shared.sealing().key_id), ([1, 2].into(), 1));
+        key.replace(keys(&[1, 2]), 2);
+        let second = sealed(&shared);
+        assert!(opens(&shared, &first) && opens(&shared, &second));
+        key.replace(keys(&[2]), 2);
+        assert_eq!(shared.ids(), [2].into());
+        assert!(opens(&shared, &first), "a read may have it in its hands");
+        key.replace_at(keys(&[2]), 2, Instant::now() + LINGERS);
+        assert!(!opens(&shared, &first) && opens(&shared, &second));
+    }
+
+    #[test]
+    fn what_was_seen_in_use_is_sealed_under_even_where_group_0_is_behind() {
+        let key = SetKey::of_ring(GroupId(3), keys(&[1, 2]), 1).unwrap();
+        key.seen(3);
+        assert_eq!(key.sealing().key_id, 1, "it has no such key");
+        key.seen(2);
+        assert_eq!(key.sealing().key_id, 2);
+        key.replace(keys(&[1, 2]), 1);
+        assert_eq!(key.sealing().key_id, 2, "Z2");
+        assert!(SetKey::of_ring(GroupId(3), keys(&[1]), 2).is_none());
+    }
+
+    #[test]
+    fn a_snapshot_token_outlives_a_change_of_the_data_key_and_not_the_key() {
+        let key = SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone());
+        let (monday, tuesday) = (RequestId(1), RequestId(2));
+        let before = key.snapshot_token(monday);
+        assert!(key.opens_snapshot(monday, before) && !key.opens_snapshot(tuesday, before));
+        key.replace(keys(&[1, 2]), 2);
+        let after = key.snapshot_token(monday);
+        assert!(before != after && key.opens_snapshot(monday, before) && key.opens_snapshot(monday, after));
+        key.replace(keys(&[2]), 2);
+        assert!(!key.opens_snapshot(monday, before) && key.opens_snapshot(monday, after));
+    }
+
+    #[tokio::test]
+    async fn who_is_behind_waits_for_the_key() {
+        let key = SetKey::of(GroupId(3), 1, keys(&[1])[&1].clone());
+        assert!(key.is_behind(2) && !key.is_behind(1));
+        assert!(!key.wait_for(2, Duration::from_millis(1)).await);
+        let (waiter, replaced) = (key.clone(), key.clone());
+        let waits = tokio::spawn(async move { waiter.wait_for(2, Duration::from_secs(60)).await });
+        replaced.replace(keys(&[1, 2]), 1);
+        assert!(waits.await.unwrap());
+    }
+}

@@ -1,0 +1,100 @@
+//! What needs which data key of the set, as its leader finds it, while there is more than one (ADR 0023). Group 0's leader acts on it (Z3).
+
+use super::{SpaceError, SpaceKeeper, is_lost};
+use crate::set_key::KeyReport;
+use holdfast_control::keys::data::{Holder, Needs};
+use holdfast_control::set::{RootRef, SetState};
+use holdfast_types::{ObjectId, Term};
+use holdfast_volume::map::KeyUse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A checkpoint that was asked for and did not come is asked for again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(120);
+
+/// What was learnt of roots.
+#[derive(Debug, Default)]
+pub(super) struct KeysOfRoots {
+    /// The keys that each needs, by its object: a root never changes.
+    known: BTreeMap<ObjectId, BTreeSet<u32>>,
+    /// How much of the current root is under which key.
+    uses: Option<(ObjectId, BTreeMap<u32, KeyUse>)>,
+    /// The term in which a checkpoint was asked for, so that the head names one of this leader, and when.
+    asked: Option<(Term, Instant)>,
+}
+
+/// Every root that can still be read, and what it is there for; nothing for the current one.
+fn holders(state: &SetState) -> Vec<(String, RootRef)> {
+    let current = state.current_root().map(|root| (String::new(), root));
+    let snapshots = state.snapshots.iter().map(|(name, snapshot)| (format!("snapshot {name}"), snapshot.root));
+    let pins = state.pins().map(|(_, pin)| (format!("its clone, set {}", pin.clone), pin.root));
+    let dropped = state.dropped.iter().map(|(object, bytes)| {
+        ("a checkpoint that is not looked through yet".to_string(), RootRef { object: *object, bytes: *bytes })
+    });
+    current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()
+}
+
+impl SpaceKeeper {
+    /// Looks through the roots for what they need, and tells it.
+    pub(super) async fn look_at_keys(&mut self, term: Term) -> Result<(), SpaceError> {
+        let key = self.mapping.key.clone();
+        let ring = key.ring();
+        if !ring.is_changing() {
+            key.tell(None);
+            if std::mem::take(&mut self.keys).uses.is_some() {
+                metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(0.0);
+            }
+            return Ok(());
+        }
+        let state = self.state_of(term)?;
+        let named = holders(&state);
+        self.keys.known.retain(|object, _| named.iter().any(|(_, root)| root.object == *object));
+        let mut found = Vec::new();
+        for (what, at) in named {
+            let keys = match self.keys.known.get(&at.object) {
+                Some(keys) => keys.clone(),
+                None => match self.mapping.known_once(at).await {
+                    Ok(root) => root.keys_needed(),
+                    // A dropped one that is lost: what it named is the sweep's, by a listing.
+                    Err(e) if is_lost(&e) && state.dropped.contains_key(&at.object) => BTreeSet::new(),
+                    // What needs which key is not known then, and no key goes.
+                    Err(e) => return Err(e.into()),
+                },
+            };
+            self.keys.known.insert(at.object, keys.clone());
+            found.push(Holder { what, keys });
+        }
+        let current = match state.current_root() {
+            Some(at) => Some(self.roots.root(at).await?),
+            None => None,
+        };
+        let root_key = current.as_ref().map_or(0, |root| root.key_id());
+        let head = &self.server.head;
+        let settled = state.rolled_back.is_none() && head.links_settled(&state, term) && head.committed_in(term);
+        let newest = ring.newest();
+        let old = |holder: &Holder| holder.keys.iter().copied().filter(|key| *key < newest).collect::<Vec<_>>();
+        let named = found.iter().filter(|holder| !holder.what.is_empty());
+        let held = named.flat_map(|holder| old(holder).into_iter().map(|key| (key, holder.what.clone()))).collect();
+        let needs = Needs::of(root_key, &found, settled);
+        // Everything else is done: the head is made to name a checkpoint of this very leader.
+        let last = !Needs { settled: true, ..needs.clone() }.may_go(&ring).is_empty();
+        let asked = self.keys.asked.filter(|(in_term, at)| *in_term == term && at.elapsed() < ASK_AGAIN);
+        if last && !head.committed_in(term) && asked.is_none() {
+            self.keys.asked = Some((term, Instant::now()));
+            head.want_checkpoint();
+        }
+        let uses = match (state.current_root(), current) {
+            (Some(at), Some(root)) => match self.keys.uses.take().filter(|(known, _)| *known == at.object) {
+                Some((_, uses)) => uses,
+                None => root.key_uses(),
+            },
+            _ => BTreeMap::new(),
+        };
+        self.keys.uses = state.current_root().map(|at| (at.object, uses.clone()));
+        let older = uses.iter().filter(|(key, _)| **key < newest).map(|(_, usage)| usage.stored_bytes).sum::<u64>();
+        metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(older as f64);
+        key.tell(Some(KeyReport { needs, uses, held }));
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+use super::*;
+use crate::device::tests::World as Served;
+use crate::recovery;
+use crate::verify::tests::World as Stored;
+use bytes::Bytes;
+use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
+use holdfast_control::set::Snapshot;
+use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors};
+use holdfast_volume::map::LeafShape;
+
+const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
+}
+
+#[test]
+fn who_names_a_root_in_use_is_told_by_name() -> Result<(), Box<dyn std::error::Error>> {
+    let at = |random| RootRef { object: id(random), bytes: 9 };
+    let mut state = SetState::new(Epoch(0));
+    for (name, random) in [("monday", 1), ("tuesday", 1), ("wednesday", 2)] {
+        let (upto, root, request) = (LogId::new(1, 5), at(random), RequestId(1));
+        let snapshot = Snapshot { upto, root, volumes: Default::default(), request, at_unix_ms: 0, scheduled: false };
+        state.snapshots.insert(Name::new(name)?, snapshot);
+    }
+    assert_eq!(named_by(&state, at(1)), "snapshot monday, snapshot tuesday");
+    assert_eq!(named_by(&state, at(2)), "snapshot wednesday");
+    assert_eq!(named_by(&state, at(3)), "");
+    Ok(())
+}
+
+/// Of a dropped root that is lost the rest is left to the sweep; of one that is only not read, nothing may be. A pack of leaves is read in parts, so what ends
+/// too early is found by the store.
+#[tokio::test]
+async fn what_is_gone_too_short_or_does_not_open_is_lost_and_what_may_be_read_later_is_not() {
+    let store = Faulty::new(Memory::new(), 1, Faults::default());
+    let key = store_keys::map_pack(GroupId(3), id(1));
+    let lost = async || is_lost(&MapError::from(store.get_range(&key, 2..8).await.unwrap_err()));
+    assert!(lost().await, "there is no such object");
+    store.put_new(&key, Bytes::from_static(b"short")).await.unwrap();
+    assert!(lost().await, "it ends before what is asked for does");
+    store.set(Faults { down: true, ..Faults::default() });
+    assert!(!lost().await, "the store is away");
+    store.set(Faults { deny: 1000, ..Faults::default() });
+    assert!(!lost().await, "the store refuses until somebody acts");
+    assert!(is_lost(&MapError::Bad { what: "leaf", object: id(1), reason: "found another tag".into() }));
+    assert!(!is_lost(&MapError::Stopping));
+}
+
+/// Who keeps the space of a set whose last checkpoint is in `stored`, and the rest of what serves that set.
+async fn keeper(stored: &Stored) -> (SpaceKeeper, RootRef, Served) {
+    let found = recovery::survey("memory", stored.store.clone(), &stored.key).await.unwrap().sets.remove(0);
+    let root = found.head.content.root.unwrap();
+    let served = Served::over(true, Some(root)).await;
+    let (health, stop) = (Arc::new(Health::new("demo")), CancellationToken::new());
+    let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();
+    let (store, page_bytes) = (stored.store.clone(), MEMORY_BYTES_MIN);
+    let mapping = Mapping::new(found.key, store, health, cache, page_bytes, Sectors(0), stop.clone()).unwrap();
+    let settings =
+        SpaceSettings { grace: Duration::ZERO, deletes_per_second: 1, sweep_interval: Duration::from_secs(3600) };
+    (SpaceKeeper::new(served.server.clone(), Arc::new(mapping), settings, stop), root, served)
+}
+
+/// R8: what no read has asked for is here all the same when the store goes away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_has_all_leaves_before_anybody_reads_by_them() {
+    let stored = Stored::made(IN_LEAVES).await;
+    let (mut keeper, root, _served) = keeper(&stored).await;
+    let away = |down| stored.store.set(Faults { down, ..Faults::default() });
+    away(true);
+    keeper.have_leaves(Duration::from_millis(1)).await;
+    assert_eq!(keeper.had, None, "what was not had in time is asked for again by the next turn");
+    away(false);
+    keeper.have_leaves(LEAVES_LIMIT).await;
+    assert_eq!(keeper.had, Some(root));
+    away(true);
+    assert!(keeper.mapping.has_root(root), "R8: the store is away, and not all of the root is here");
+    assert_eq!(keeper.mapping.root(root).await.unwrap().page_count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaves_that_cannot_be_read_are_asked_for_once() {
+    let stored = Stored::made(IN_LEAVES).await;
+    stored.replace(&Stored::leaves(), |bytes| bytes[110] ^= 1).await;
+    let (mut keeper, root, _served) = keeper(&stored).await;
+    // No fault, but each request counts.
+    stored.store.set(Faults { slow: 1000, ..Faults::default() });
+    keeper.have_leaves(LEAVES_LIMIT).await;
+    assert!(!keeper.mapping.has_root(root));
+    let asked = stored.store.counts().slowed;
+    assert!(asked > 0, "what is tested is not there");
+    keeper.have_leaves(LEAVES_LIMIT).await;
+    assert_eq!(stored.store.counts().slowed, asked, "no later turn will read more");
+}
+
+/// The bound is for what takes memory: what is in memory all the same leaves its room to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered() {
+    let stored = Stored::made(IN_LEAVES).await;
+    let (mut keeper, at, _served) = keeper(&stored).await;
+    keeper.roots.root(at).await.unwrap();
+    assert!(keeper.roots.known(at).is_some(), "nobody else keeps it");
+    keeper.roots.clear();
+    let root = keeper.mapping.root(at).await.unwrap();
+    assert!(keeper.roots.root(at).await.unwrap().names().eq(root.names()));
+    assert!(keeper.roots.known(at).is_none(), "it is the current one");
+}

@@ -1,0 +1,456 @@
+//! Collection inside a checkpoint: the segments with the least in use are emptied into new ones (ADR 0012).
+//!
+//! What is copied is what the pages of the last checkpoint name of a victim and the sealed generation does not replace; the
+//! new pages take a move only where they still name what was copied (`volume::space`, G2). Writes that came after the begin
+//! are in the journal index, above any map. So nothing here can go over a newer write.
+
+use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
+use crate::mapping::{MapError, Pay};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_seal::ObjectOpener;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_volume::index::Memtable;
+use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
+use holdfast_volume::space::{
+    Amplification, Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of,
+    percent_before, pieces_to_move, runs, segments_to_collect, segments_to_reseal,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
+const BUDGET_FLOOR: u64 = 64 << 20;
+
+/// Where something is under an older data key, and nothing was to be gained last time, it is looked at again after so long: no store may have answered then.
+const RESEAL_AGAIN: Duration = Duration::from_secs(300);
+/// Bytes that may be copied for each byte written: enough to hold any target of 1.5 and above under uniform overwriting, and most
+/// of the time a lower one.
+const BUDGET_SHARE: u64 = 2;
+/// Page packs may hold twice what their pages need: pages are small, and rewritten by most checkpoints anyway.
+const PACKS_PERCENT: u32 = 200;
+
+/// Pages that one checkpoint writes anew at most because their packs are under an older data key.
+const RESEALED_PAGES_MAX: u64 = 1024;
+
+/// How long one answer of the store is waited for without which nothing can be moved: a segment that is to be, the next page that may name it, or a leaf that is to
+/// be moved, or may list what is.
+pub(super) const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
+
+/// All pages that may name a segment take no longer than that, and so long for each of them: 16 MiB that were written in pieces of 8 KiB, each elsewhere, are in
+/// 2,000 pages. As [`PAGES_AHEAD`] are read at once, each of them may take 0.6 s.
+const PAGE_LIMIT: Duration = Duration::from_millis(20);
+
+/// So many that were waited for in vain end the moving of one checkpoint.
+pub(super) const UNREAD_MAX: u32 = 3;
+
+/// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
+const MOVES_MAX: usize = 1 << 17;
+
+/// What a checkpoint moves.
+#[derive(Default)]
+pub(super) struct Collected {
+    pub moves: BTreeMap<(VolumeId, u32), Vec<Move>>,
+    pub segments: Vec<(ObjectId, u64, Sectors)>,
+    /// Pages that are written anew to empty their packs.
+    pub pages: BTreeSet<(VolumeId, u32)>,
+}
+
+/// The segment under way, and the runs that go into it next.
+#[derive(Default)]
+struct Filling {
+    builder: Option<SegmentBuilder>,
+    /// Places of those of its extents that go into the disk cache.
+    keep: Vec<(u32, Range<u64>)>,
+}
+
+/// What came of filling a segment: it is full, or nothing is left, or something was bad.
+struct Filled {
+    open: SegmentBuilder,
+    copied: Vec<(Run, Lba, ExtentPlace)>,
+    left: std::vec::IntoIter<Run>,
+    bad: Option<SegmentError>,
+}
+
+/// Copies until the segment is full.
+fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut left: std::vec::IntoIter<Run>) -> Filled {
+    let (mut copied, mut bad) = (Vec::new(), None);
+    while !open.is_full()
+        && let Some(run) = left.next()
+    {
+        match open_run(opener, segment, &run) {
+            Ok(raw) => {
+                let lba = run.lba();
+                let place = open.push(run.volume, lba, &raw);
+                copied.push((run, lba, place));
+            }
+            Err(e) => bad = Some(e),
+        }
+    }
+    Filled { open, copied, left, bad }
+}
+
+impl Uploader {
+    /// Copies what is still in use of the segments that `base` says are the emptiest. `coming`: the segments that this checkpoint has written already.
+    pub(super) async fn collect(
+        &self,
+        term: Term,
+        base: &PartialRoot,
+        generation: &Memtable,
+        coming: &[(ObjectId, u64, Sectors)],
+    ) -> Result<Collected, UploadError> {
+        let mut collected = Collected::default();
+        // After a rollback nothing is retired before a checkpoint has ended: it comes first, and needs no room beyond its own.
+        if self.host.with(|m| m.state().rolled_back.is_some()) {
+            return Ok(collected);
+        }
+        let written = generation.data_bytes();
+        // Writers that wait for the journal wait for this: then only as much as they write.
+        let pressed = self.server.journal_pressed();
+        let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
+        let key_id = self.sealing().key_id;
+        // Cloning a root is cheap, going through its pages is not.
+        let pages_of = base.clone();
+        let (packs, mut left, resealed) = holdfast_log::spawn_blocking(move || {
+            let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
+            let resealed = packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX);
+            packs.extend(&resealed);
+            let left: Vec<_> = pages_of.pages_here_in_packs(&packs).collect();
+            (packs, left, resealed)
+        })
+        .await?;
+        // Each pack has a page (M3), here or away. Leaves that are away are not gone through for what may not be moved yet.
+        if !packs.is_empty() && !self.may_move() {
+            self.held.store(true, Ordering::Relaxed);
+        } else {
+            left.extend(self.pages_away_in(base, &packs).await?);
+            for (volume, number, place) in left {
+                collected.pages.insert((volume, number));
+                if resealed.contains(&place.object) {
+                    // Read, and written again: paid for as segments are.
+                    self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
+                }
+            }
+        }
+        let victims = {
+            let mut spared = self.spared();
+            spared.begin(term, base);
+            let coming_bytes = coming.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
+            let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
+            let mut victims = segments_to_collect(base, percent, budget, &spared);
+            // What garbage does not empty, an older data key does (ADR 0023).
+            victims.extend(segments_to_reseal(base, key_id, budget, &victims, &spared));
+            victims
+        };
+        let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
+        for victim in &victims {
+            if moves >= MOVES_MAX {
+                break;
+            }
+            if !self.may_move() {
+                self.held.store(true, Ordering::Relaxed);
+                metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
+                tracing::debug!(set = %self.server.name, "the rest is moved later: space.move_bytes_per_second, space.move_requests_per_second");
+                break;
+            }
+            // Where pages have to be fetched it may have taken long: who waits for the journal by now waits for this, as above.
+            if moves > 0 && copied_bytes >= written && self.server.journal_pressed() {
+                self.held.store(true, Ordering::Relaxed);
+                break;
+            }
+            // Reads wait for a store that refuses until somebody acts (R8); moving must not, or one object that cannot be read (archived,
+            // denied) would hold up this checkpoint and every later one.
+            let found = match self.survivors(*victim, base, generation, SURVIVORS_LIMIT).await {
+                Ok(found) => found,
+                Err(e) if damaged(&e) => {
+                    // R9: it stays as it is and where it is; a checkpoint must not fail for it, or the journal would fill up.
+                    tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    self.spared().note(base, *victim);
+                    continue;
+                }
+                Err(UploadError::Late) => {
+                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "the store does not give a segment that is to be moved, or the pages that may name it; left where it is");
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let Some((segment, found)) = found else {
+                // No page names what the root counts: of a page that was given up. (Or all of it is written over in this checkpoint: then it is gone with it.)
+                self.spared().note(base, *victim);
+                continue;
+            };
+            moves += found.len();
+            copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
+            if !self.copy(term, *victim, segment, found, &mut filling, &mut collected).await? {
+                // Where some of it moved its count is another one by the next checkpoint.
+                self.spared().note(base, *victim);
+            }
+        }
+        if let Some(open) = filling.builder.take() {
+            self.close(term, open, std::mem::take(&mut filling.keep), &mut collected).await?;
+        }
+        if !victims.is_empty() {
+            let set = self.server.name.to_string();
+            metrics::counter!("holdfast_space_moved_bytes_total", "set" => set).increment(copied_bytes);
+            tracing::info!(set = %self.server.name, segments = victims.len(), copied_bytes, "collected");
+        }
+        Ok(collected)
+    }
+
+    /// The pages in any of these packs whose leaves are away: each of those is gone through, and not kept. Nothing is asked for where no pack is to be emptied.
+    /// As with segments, one that cannot be read holds up no checkpoint: what it lists stays where it is, and counted (M3).
+    async fn pages_away_in(
+        &self,
+        base: &PartialRoot,
+        packs: &BTreeSet<ObjectId>,
+    ) -> Result<Vec<(VolumeId, u32, PageRef)>, UploadError> {
+        let away: Vec<_> = if packs.is_empty() { Vec::new() } else { base.away().collect() };
+        let mut leaves =
+            stream::iter(away).map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) }).buffered(LEAVES_AHEAD);
+        let (mut pages, mut unread) = (Vec::new(), 0);
+        while let Some((leaf, found)) = leaves.next().await {
+            tokio::task::consume_budget().await;
+            let LeafOf::Pages { volume, .. } = leaf.of else { continue };
+            match found {
+                Ok(Ok(found)) => {
+                    let found = found.pages_in_packs(packs).into_iter();
+                    pages.extend(found.map(|(number, place)| (volume, number, place)));
+                }
+                Ok(Err(e)) if damaged(&e) => {
+                    tracing::error!(set = %self.server.name, %volume, error = %e, "R9: what a leaf of the map lists cannot be collected");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                }
+                Ok(Err(e)) => return Err(e),
+                Err(_) => {
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map whose pages may be to be moved; left where they are");
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// What of `victim` is still in use, with the whole segment. [`UploadError::Late`] where one answer of the store is not there within `limit`, or all of them
+    /// together take longer than so many may. No more than [`PAGES_AHEAD`] pages are in memory for it.
+    async fn survivors(
+        &self,
+        victim: ObjectId,
+        base: &PartialRoot,
+        generation: &Memtable,
+        limit: Duration,
+    ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
+        let segment = within(limit, self.mapping.segment(victim)).await?;
+        self.moved(segment.len() as u64);
+        let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
+        let pages = pages_of(&table);
+        let end = Instant::now() + limit + PAGE_LIMIT * u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        let pay = |bytes| self.moved(bytes);
+        let pay: Pay<'_> = &pay;
+        let mut pages = stream::iter(pages)
+            .map(|(volume, number)| async move {
+                let page = self.mapping.page_in(base, volume, number, pay).await?;
+                Ok::<_, MapError>((volume, page))
+            })
+            .buffered(PAGES_AHEAD);
+        let wait = || limit.min(end.saturating_duration_since(Instant::now()));
+        let mut found = Vec::new();
+        while let Some((volume, page)) = within(wait(), pages.try_next()).await? {
+            // As in the map's own loop: these pages may all be in memory.
+            tokio::task::consume_budget().await;
+            let Some(page) = page else { continue };
+            found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
+        }
+        Ok((!found.is_empty()).then_some((segment, found)))
+    }
+
+    /// Opens and seals off the runtime's threads, and closes each segment that is full. Whether everything did open.
+    async fn copy(
+        &self,
+        term: Term,
+        victim: ObjectId,
+        segment: Bytes,
+        found: Vec<Run>,
+        filling: &mut Filling,
+        collected: &mut Collected,
+    ) -> Result<bool, UploadError> {
+        let (mut left, mut whole) = (found.into_iter(), true);
+        loop {
+            let open = filling.builder.take().unwrap_or_else(|| self.new_segment(term));
+            let (opener, bytes) = (self.mapping.key.opener(victim), segment.clone());
+            let done = holdfast_log::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
+            let object = done.open.object();
+            for (run, lba, place) in done.copied {
+                // What is in the cache under its old name is not to be fetched under the new one. The rest nobody has read for long: it would push out what is.
+                if self.settings.keep_uploaded && run.from.iter().any(|piece| self.mapping.is_at_hand(piece)) {
+                    filling.keep.push((place.number, place.range()));
+                }
+                let to = MapExtent::whole(object, lba, place);
+                // A run never crosses the boundary of a page (P3).
+                let key = (run.volume, page_number(lba));
+                collected.moves.entry(key).or_default().push(Move { from: run.from, to });
+            }
+            if let Some(e) = done.bad {
+                whole = false;
+                // R9: what did not open stays where it is.
+                tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
+                metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
+            }
+            if !done.open.is_full() {
+                filling.builder = Some(done.open);
+                return Ok(whole);
+            }
+            self.close(term, done.open, std::mem::take(&mut filling.keep), collected).await?;
+            left = done.left;
+        }
+    }
+
+    async fn close(
+        &self,
+        term: Term,
+        open: SegmentBuilder,
+        keep: Vec<(u32, Range<u64>)>,
+        collected: &mut Collected,
+    ) -> Result<(), UploadError> {
+        if open.extents() == 0 {
+            return Ok(());
+        }
+        let (object, raw_bytes) = (open.object(), open.raw_bytes());
+        let body = open.finish();
+        collected.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
+        self.moved(body.len() as u64);
+        self.put_segment(term, object, body, raw_bytes, keep).await
+    }
+
+    pub(super) fn spared(&self) -> MutexGuard<'_, Spared> {
+        self.spared.locked()
+    }
+
+    fn budget(&self) -> MutexGuard<'_, MoveBudget> {
+        self.budget.locked()
+    }
+
+    /// Whether what was moved is paid for.
+    fn may_move(&self) -> bool {
+        self.budget().allows(self.begun.elapsed())
+    }
+
+    /// A segment of `bytes` was read or is written for collection, or a part of the map is asked for that says what of a segment is in use.
+    fn moved(&self, bytes: u64) {
+        self.budget().took(self.begun.elapsed(), bytes, 1);
+    }
+
+    /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one, or the store's head does not know of a rollback.
+    pub(super) fn state_waits(&self) -> bool {
+        self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
+    }
+
+    /// Whether a checkpoint is wanted because of the data key: the set has another one than the current root is under, or what is under older ones was not looked
+    /// at yet in this process.
+    pub(super) async fn key_waits(&self) -> bool {
+        let ring = self.mapping.key.ring();
+        if !ring.is_changing() {
+            return false;
+        }
+        let current = self.host.with(|m| m.state().current_root());
+        // A set without a root has one as soon as the new key seals, so that every later one is under that or a newer (Z2).
+        let Some(current) = current else { return ring.seals == ring.newest() };
+        match self.mapping.shown(current).await {
+            Ok(root) if root.key_id() < ring.seals => true,
+            Ok(root) => {
+                let mut looked = self.resealing.locked();
+                let again = looked.is_none_or(|(key, at)| key != root.key_id() || at.elapsed() >= RESEAL_AGAIN);
+                if root.keys_needed().len() > 1 && again {
+                    *looked = Some((root.key_id(), Instant::now()));
+                    self.collection_due.store(true, Ordering::Relaxed);
+                }
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether there was more garbage after the last checkpoint than the target allows, and some may be moved.
+    pub(super) fn collection_waits(&self) -> bool {
+        self.collection_due.load(Ordering::Relaxed) && self.may_move()
+    }
+
+    /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
+    pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
+        let more = self.has_garbage(Objects::clone(&root)).await?;
+        let held = self.held.swap(false, Ordering::Relaxed);
+        self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Once in each term, without a checkpoint: whether the leader before has left more garbage than the target allows. Nobody may write any more, and then no
+    /// checkpoint would see it. What follows is one checkpoint, after which [`Uploader::note_garbage`] judges as ever: where it could do nothing there is none more.
+    ///
+    /// Asks the store for nothing: it waits until the root is in memory, where `SpaceKeeper` brings it at each begin of a leadership, off the runtime's threads. Of
+    /// a root that cannot be read nothing is known, and nothing is tried.
+    pub(super) async fn judge_once(&self, term: Term, judged: &mut Option<Term>) {
+        if *judged == Some(term) {
+            return;
+        }
+        let current = self.host.with(|m| m.state().current_root());
+        let Some(objects) = current.and_then(|current| self.mapping.names_here(current)) else { return };
+        *judged = Some(term);
+        self.spared().begin(term, &objects);
+        match self.has_garbage(objects).await {
+            Ok(true) => self.collection_due.store(true, Ordering::Relaxed),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(set = %self.server.name, %error, "not judged what garbage there is"),
+        }
+    }
+
+    /// Whether a root names more garbage than the target allows, or anything under an older data key, beside what emptying did not help.
+    async fn has_garbage(&self, root: Objects) -> Result<bool, UploadError> {
+        let key_id = self.mapping.key.sealing().key_id;
+        let of_segments = {
+            let spared = self.spared();
+            !segments_to_collect(&root, self.settings.target_percent, 1, &spared).is_empty()
+                || !segments_to_reseal(&root, key_id, 1, &[], &spared).is_empty()
+        };
+        let of_packs =
+            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
+        Ok(of_segments || holdfast_log::spawn_blocking(of_packs).await?)
+    }
+}
+
+/// What the store answers, or [`UploadError::Late`] where that takes longer than `limit`.
+async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, MapError>>) -> Result<T, UploadError> {
+    match tokio::time::timeout(limit, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(UploadError::Late),
+    }
+}
+
+fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
+    MapError::Bad { what: "segment", object, reason: error.to_string() }.into()
+}
+
+/// It will be no better when it is asked for again.
+pub(super) fn damaged(error: &UploadError) -> bool {
+    match error {
+        UploadError::Map(MapError::Bad { .. }) => true,
+        UploadError::Map(MapError::Store(e)) => !e.may_pass(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! The leaves of the root that a checkpoint makes: read where they are away, and written (ADR 0034).
+//!
+//! Where all of them are in memory they are written at the end, in one go. Where some are away, as the checkpoint goes through its pages: so it holds no more of
+//! them than there is room for, whatever it changes.
+
+use super::collect::{SURVIVORS_LIMIT, UNREAD_MAX, damaged};
+use super::{LEAVES_AHEAD, UploadError, Uploader};
+use crate::mapping::MapError;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_control::set::RootRef;
+use holdfast_seal::ObjectSealer;
+use holdfast_types::{ObjectId, Term, VolumeId};
+use holdfast_volume::map::{Leaf, LeafPack, LeafRef, LeafShape, LeafWriting, Page, PageAt, PageRef, PartialRoot, Root};
+use std::sync::Arc;
+use tokio::time::error::Elapsed;
+
+/// Makes the sealer of each new pack of leaves.
+type Sealers = Box<dyn FnMut() -> ObjectSealer + Send>;
+
+/// The leaves that a checkpoint writes while it goes through its pages.
+pub(super) type Leaves = LeafWriting<Sealers>;
+
+/// What the map had of a page before a checkpoint.
+pub(super) struct OldPage {
+    /// Its leaf, where that was away.
+    pub(super) leaf: Option<(LeafRef, Leaf)>,
+    /// Where it is.
+    pub(super) place: Option<PageRef>,
+    /// It, opened; or that it cannot be read, which is no end of the checkpoint where nothing of it is needed (R9).
+    pub(super) page: Result<Option<Arc<Page>>, MapError>,
+}
+
+impl Uploader {
+    fn sealers(&self, term: Term) -> Sealers {
+        let (sealing, member, boot) = (self.sealing(), self.server.me(), self.boot);
+        Box::new(move || sealing.sealer(ObjectId { term, member, boot, random: crate::random::random_u128() }))
+    }
+
+    /// The root that a checkpoint is made of. Leaves of it are away only where what it comes to is written in leaves, and in the same shape.
+    pub(super) async fn base(&self, at: RootRef, shape: Option<LeafShape>) -> Result<PartialRoot, UploadError> {
+        let base = self.mapping.base(at).await?;
+        let fits = shape.is_some_and(|shape| base.fits(&shape) && base.whole_bytes() > shape.whole_bytes);
+        if fits || base.whole().is_some() {
+            return Ok(base);
+        }
+        Ok(PartialRoot::from(Root::clone(&*self.mapping.root(at).await?)))
+    }
+
+    /// Where leaves of the root are away, they are written as the checkpoint goes through its pages; else all at the end, by [`Uploader::divide`].
+    pub(super) fn begin_leaves(&self, term: Term, root: &mut PartialRoot, shape: Option<LeafShape>) -> Option<Leaves> {
+        let shape = shape.filter(|_| root.whole().is_none())?;
+        Some(root.begin_writing(&shape, self.sealers(term)))
+    }
+
+    /// The pages from this one on are replaced next: what is sealed of those before it goes to the store, and out of memory (L5).
+    pub(super) async fn pass_leaves(
+        &self,
+        term: Term,
+        root: &mut PartialRoot,
+        (volume, number): (VolumeId, u32),
+        leaves: &mut Leaves,
+    ) -> Result<(), UploadError> {
+        self.mapping.adopt_leaves(root.pass_to(volume, number, self.mapping.leaf_bytes(), leaves));
+        self.put_leaves(term, leaves.take_packs()).await
+    }
+
+    /// Writes the rest of the leaves, once all pages were replaced. What is answered is not in the store yet.
+    pub(super) async fn end_leaves(
+        &self,
+        term: Term,
+        mut root: PartialRoot,
+        mut leaves: Leaves,
+    ) -> Result<(PartialRoot, Vec<LeafPack>), UploadError> {
+        // Each step goes through as many leaves as may be in memory, or through all that there are: longer than heartbeats may wait.
+        let beginning = holdfast_log::spawn_blocking(move || {
+            root.begin_rest(&mut leaves);
+            (root, leaves)
+        });
+        (root, leaves) = beginning.await?;
+        self.move_leaves(term, &mut root, &mut leaves).await?;
+        let writing = holdfast_log::spawn_blocking(move || {
+            root.write_rest(&mut leaves);
+            (root, leaves)
+        });
+        (root, leaves) = writing.await?;
+        self.empty_leaf_packs(term, &mut root, &mut leaves).await?;
+        let ending = holdfast_log::spawn_blocking(move || {
+            let packs = root.end_writing(leaves);
+            (root, packs)
+        });
+        Ok(ending.await?)
+    }
+
+    /// Seals leaves anew that are away, and lie under an older data key.
+    async fn move_leaves(&self, term: Term, root: &mut PartialRoot, leaves: &mut Leaves) -> Result<(), UploadError> {
+        let mut found = stream::iter(root.to_move(leaves))
+            .map(|leaf| async move { self.mapping.own_leaf(&leaf).await.map(|found| (leaf, found)) })
+            .buffered(LEAVES_AHEAD);
+        while let Some((leaf, found)) = found.try_next().await? {
+            root.move_leaf(&leaf, found, leaves).map_err(|e| bad_leaf(&leaf, &e))?;
+            self.put_leaves(term, leaves.take_packs()).await?;
+        }
+        Ok(())
+    }
+
+    /// The same of those that lie in packs which are worth it no more (L3). That saves space alone: a leaf that cannot be read stays where it is.
+    async fn empty_leaf_packs(
+        &self,
+        term: Term,
+        root: &mut PartialRoot,
+        leaves: &mut Leaves,
+    ) -> Result<(), UploadError> {
+        let mut found = stream::iter(root.to_move(leaves))
+            .map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) })
+            .buffered(LEAVES_AHEAD);
+        let mut unread = 0;
+        while let Some((leaf, found)) = found.next().await {
+            match found {
+                Ok(Ok(found)) => {
+                    root.move_leaf(&leaf, found, leaves).map_err(|e| bad_leaf(&leaf, &e))?;
+                    self.put_leaves(term, leaves.take_packs()).await?;
+                }
+                Ok(Err(e)) if !damaged(&e) => return Err(e),
+                Ok(Err(error)) => {
+                    tracing::error!(set = %self.server.name, %error, "R9: a leaf of the map cannot be moved");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    root.leave_in_place(&leaf, leaves);
+                }
+                Err(_) => {
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map that is to be moved; left where it is");
+                    root.leave_in_place(&leaf, leaves);
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                }
+            }
+        }
+        for leaf in root.to_move(leaves) {
+            root.leave_in_place(&leaf, leaves);
+        }
+        Ok(())
+    }
+
+    /// A leaf that the checkpoint can do without: it is not waited for as long as the store keeps it waiting.
+    pub(super) async fn leaf_soon(&self, leaf: &LeafRef) -> Result<Result<Leaf, UploadError>, Elapsed> {
+        let found = tokio::time::timeout(SURVIVORS_LIMIT, self.mapping.own_leaf(leaf)).await?;
+        Ok(found.map_err(UploadError::from))
+    }
+
+    /// Seals those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed itself, where nothing of it is away.
+    ///
+    /// # Panics
+    /// L4: where something is away. It would be left out.
+    pub(super) async fn divide(
+        &self,
+        term: Term,
+        root: PartialRoot,
+    ) -> Result<(PartialRoot, Vec<LeafPack>), UploadError> {
+        let (shape, sealers) = ((self.in_leaves)(), self.sealers(term));
+        let dividing = holdfast_log::spawn_blocking(move || {
+            let mut root = match root.into_whole() {
+                Ok(root) => root,
+                Err(root) => panic!("L4: found {} leaves away, expected all here", root.away().count()),
+            };
+            root.drop_dead_segments();
+            let packs = match shape {
+                Some(shape) if root.whole_bytes() > shape.whole_bytes => root.write_leaves(&shape, sealers),
+                _ => {
+                    root.make_whole();
+                    Vec::new()
+                }
+            };
+            (PartialRoot::from(root), packs)
+        });
+        Ok(dividing.await?)
+    }
+
+    /// What the map has of a page, `at` being where it is.
+    pub(super) async fn old_page(&self, at: PageAt, volume: VolumeId, number: u32) -> Result<OldPage, UploadError> {
+        let (leaf, place) = match at {
+            PageAt::Nowhere => (None, None),
+            PageAt::Page(place) => (None, Some(place)),
+            PageAt::Leaf(leaf) => {
+                let found = self.mapping.own_leaf(&leaf).await?;
+                let place = found.page(number);
+                (Some((leaf, found)), place)
+            }
+        };
+        let page = match place {
+            Some(place) => self.mapping.page(&place, volume, number).await.map(Some),
+            None => Ok(None),
+        };
+        Ok(OldPage { leaf, place, page })
+    }
+}
+
+/// A leaf that is not what its root says of it.
+pub(super) fn bad_leaf(leaf: &LeafRef, error: &holdfast_volume::map::MapError) -> UploadError {
+    MapError::Bad { what: "leaf", object: leaf.at.object, reason: error.to_string() }.into()
+}

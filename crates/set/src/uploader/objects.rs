@@ -1,0 +1,167 @@
+//! Objects on their way to the store: their memory, what of them is kept here, and PUTs that are tried until they are done.
+
+use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
+use crate::reader::RawExtent;
+use crate::references::key_kind;
+use crate::server::SetError;
+use crate::set_key::SealingKey;
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_control::set::{SetCommand, StoredKind};
+use holdfast_raft::ProposeError;
+use holdfast_store::{ObjectStore, keys};
+use holdfast_types::sync::LockExt;
+use holdfast_types::{Lba, ObjectId, Term, VolumeId};
+use holdfast_volume::map::{LeafPack, PackBuilder, PartialRoot};
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder};
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+impl Uploader {
+    pub(super) fn new_segment(&self, term: Term) -> SegmentBuilder {
+        let body = self.bodies().pop().unwrap_or_default();
+        SegmentBuilder::over(self.sealing().sealer(self.new_object(term)), self.settings.codec, body)
+    }
+
+    /// What the checkpoint under way seals under.
+    pub(super) fn sealing(&self) -> SealingKey {
+        let sealing = self.sealing.locked();
+        sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
+    }
+
+    /// Where what the checkpoint under way writes goes.
+    pub(super) fn place(&self) -> Arc<dyn ObjectStore> {
+        let place = self.place.locked();
+        place.clone().unwrap_or_else(|| self.mapping.store.clone())
+    }
+
+    pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.bodies.locked()
+    }
+
+    /// Nobody else may hold it: a request that goes on behind, the cache's disk.
+    fn done_with(&self, body: Bytes) {
+        let mut bodies = self.bodies();
+        if bodies.len() < self.settings.parallel && body.is_unique() {
+            bodies.push(Vec::from(body));
+        }
+    }
+
+    /// What of an object's parts goes into the disk cache: all, where that is wanted.
+    pub(super) fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
+        if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
+    }
+
+    /// `keep`: the parts that go into the disk cache beside. Whether the store takes the object or not: what a cache has of it is right (R7).
+    pub(super) async fn put_segment(
+        &self,
+        term: Term,
+        object: ObjectId,
+        body: Bytes,
+        raw_bytes: u64,
+        keep: Vec<(u32, Range<u64>)>,
+    ) -> Result<(), UploadError> {
+        let stored_bytes = body.len() as u64;
+        let put = self.put(term, StoredKind::Segment, object, body.clone());
+        let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(object, &body, keep));
+        put?;
+        self.done_with(body);
+        let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
+        // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
+        while let Err(e) = self.server.command("a segment's note", &note).await {
+            if !matches!(e, SetError::Propose(ProposeError::Unknown { .. }))
+                || self.server.leading_ready() != Some(term)
+            {
+                return Err(e.into());
+            }
+        }
+        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string())
+            .increment(stored_bytes);
+        Ok(())
+    }
+
+    /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
+    pub(super) async fn put(
+        &self,
+        term: Term,
+        kind: StoredKind,
+        object: ObjectId,
+        body: Bytes,
+    ) -> Result<(), UploadError> {
+        // Before it is sent: what was sent may come to be there, whatever becomes of this checkpoint (G4).
+        self.server.given_up().made(object);
+        let key = keys::object(self.mapping.key.set, key_kind(kind), object);
+        let (mut pause, place) = (Duration::from_millis(100), self.place());
+        loop {
+            let outcome = tokio::select! {
+                outcome = place.put_new(&key, body.clone()) => outcome,
+                () = self.stop.cancelled() => return Err(UploadError::Stopping),
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                // Also what lasts until somebody acts (rights, keys, clock, room): the same bytes wait here, so that nothing is sealed and sent twice.
+                Err(e) if e.may_pass() => {
+                    tracing::warn!(key, error = %e, "the store did not take an object; trying again");
+                    metrics::counter!("holdfast_store_retries_total").increment(1);
+                    if self.server.leading_ready() != Some(term) {
+                        return Err(UploadError::Superseded);
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return Err(UploadError::Stopping),
+                    }
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    pub(super) async fn put_leaves(&self, term: Term, packs: Vec<LeafPack>) -> Result<(), UploadError> {
+        let mut puts = stream::iter(packs)
+            .map(|pack| async move {
+                let keep = self.kept(pack.parts.into_iter());
+                let put = self.put(term, StoredKind::Pages, pack.object, pack.body.clone());
+                let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(pack.object, &pack.body, keep));
+                put
+            })
+            .buffer_unordered(self.settings.parallel.max(1));
+        while puts.try_next().await?.is_some() {}
+        Ok(())
+    }
+
+    pub(super) async fn put_pack(
+        &self,
+        term: Term,
+        root: &mut PartialRoot,
+        pack: PackBuilder,
+    ) -> Result<(), UploadError> {
+        let (object, keep) = (pack.object(), self.kept(pack.places()));
+        let body = pack.finish();
+        root.add_pack(object, body.len() as u64);
+        let put = self.put(term, StoredKind::Pages, object, body.clone());
+        let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(object, &body, keep));
+        put
+    }
+}
+
+type Placed = Vec<(VolumeId, Lba, ExtentPlace)>;
+
+/// Compresses and seals extents into a segment, and says where each of them is.
+pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
+    let mut joined = Vec::new();
+    let mut placed = Vec::with_capacity(batch.len());
+    for RawExtent { volume, lba, parts } in batch {
+        let place = match parts.as_slice() {
+            [whole] => open.push(volume, lba, whole),
+            parts => {
+                joined.clear();
+                parts.iter().for_each(|part| joined.extend_from_slice(part));
+                open.push(volume, lba, &joined)
+            }
+        };
+        placed.push((volume, lba, place));
+    }
+    (open, placed)
+}

@@ -1,0 +1,31 @@
+//! What a run has beside what every run has.
+
+/// What is not in every run: a seed's course is another with each of them.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Modes {
+    /// The set has several stores, whatever the seed says
+    #[arg(long)]
+    pub several: bool,
+    /// The owners are hosts with the code of attach, over NBD and the admin doors, instead of tasks at the gateways' devices
+    #[arg(long)]
+    pub attach: bool,
+    /// Disks under the journal are full now and then
+    #[arg(long)]
+    pub full: bool,
+    /// The owners are hosts with the code of the agent and of attach, and a database: nobody else says who has the set
+    #[arg(long, conflicts_with = "attach")]
+    pub agents: bool,
+}
+
+impl Modes {
+    /// As on the command line, each with a blank before it.
+    pub fn words(self) -> String {
+        let words = [
+            (self.several, " --several"),
+            (self.attach, " --attach"),
+            (self.full, " --full"),
+            (self.agents, " --agents"),
+        ];
+        words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
+    }
+}
