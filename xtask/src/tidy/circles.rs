@@ -5,7 +5,8 @@
 mod imports;
 mod modules;
 
-use super::Source;
+use super::source::Source;
+use modules::Arrows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Circles that may stay: blocks with a blank line between them. A block is `reason: ...` (an ADR, or why), then the files of the circle.
@@ -13,9 +14,6 @@ const ALLOWED: &str = include_str!("circles/allowed.txt");
 
 /// What stands in place of a reason in the lines that [`problems`] prints. A list that has it is refused.
 const NO_REASON: &str = "(say why it may stay, or name the ADR)";
-
-/// From each file to the files of the same crate that it needs.
-type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// A circle that may stay.
 #[derive(Debug)]

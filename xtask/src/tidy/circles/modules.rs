@@ -1,9 +1,11 @@
 //! Arrows between the files of each crate: which file a path leads to.
 
-use super::super::Source;
-use super::Arrows;
+use super::super::source::Source;
 use super::imports::{self, File};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// From each file to the files of the same crate that it needs.
+pub(super) type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// How many re-exports one after the other are followed.
 const FOLLOWED_MAX: usize = 16;
