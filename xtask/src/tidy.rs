@@ -1,7 +1,10 @@
 //! Tidy: what the compiler does not look at. Reads the tracked files and `cargo metadata`; writes nothing.
 
 mod arrows;
+mod circles;
 mod docs;
+mod labels;
+mod source;
 mod text;
 mod versions;
 
@@ -9,13 +12,7 @@ use crate::binary::root;
 use crate::cmd::cmd;
 use crate::say::Count;
 use anyhow::{Result, bail};
-
-/// A file of the repository: its path from the top, and its text.
-#[derive(Debug)]
-struct Source {
-    path: String,
-    text: String,
-}
+use source::Source;
 
 /// Runs every check.
 ///
@@ -24,6 +21,7 @@ struct Source {
 pub fn check(count: &mut Count) -> Result<()> {
     let sources = sources()?;
     count.check("tidy: crate arrows", arrows::check());
+    count.check("tidy: no new import circles of modules", report(circles::none_new(&sources)));
     count.check("tidy: openraft and the AWS SDK are named in one crate each", report(text::borders(&sources)));
     count.check("tidy: file length", report(text::lengths(&sources)));
     count.check("tidy: nothing left over", report(text::leftovers(&sources)));
@@ -31,6 +29,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
     count.check("tidy: no tests in comments, which nobody runs", report(text::doc_tests(&sources)));
+    count.check("tidy: labels of rules are unique", report(labels::unique(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));
     count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
     count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
