@@ -11,23 +11,21 @@
 //! R2). Depends on: api, types. docs/adr/0010-agent.md says why it is built as it is.
 
 pub mod client;
-mod clock;
+pub mod clock;
 mod cluster;
 pub mod config;
-mod drivers;
+pub mod drivers;
 pub mod history;
 mod host;
 mod hostid;
 mod http;
-mod listen;
+pub mod listen;
 pub mod machine;
-mod mounts;
 pub mod plan;
-mod process;
+pub mod process;
 mod run;
 pub mod schedule;
 pub mod seams;
-pub mod standby;
 pub mod watchdog;
 
 pub use clock::replace as replace_clock;

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn shared() -> Arc<Shared> {
     let bounds = Bounds { requests: REQUESTS, bytes: 1 << 20 };
     let machine = Machine::new(RequestId(1), 1, bounds);
-    let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+    let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
     shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
     let grant = Grant {
         epoch: Epoch(1),

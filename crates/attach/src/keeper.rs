@@ -1,6 +1,6 @@
 //! The one task that does for the machine what takes time: asks gateways, connects, listens, starts devices, shows the status.
 
-mod asks;
+mod lease_rpc;
 mod earlier;
 mod growth;
 mod sockets;
@@ -13,7 +13,7 @@ use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
-use asks::{acquire, carry_on, holder, renew};
+use lease_rpc::{acquire, carry_on, holder, renew};
 use earlier::earlier;
 use growth::Growing;
 use holdfast_api::{Refusal, v1};

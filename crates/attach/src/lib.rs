@@ -12,7 +12,7 @@
 //!
 //! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the devices.
 //! Does not own: any decision about who may write (the gateways'), the NBD protocol (crate `nbd`), what is on the devices.
-//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is; [`run_scratch`] keeps a copy of a snapshot, without a lease.
+//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is; [`run_snapshot_copy`] keeps a copy of a snapshot, without a lease.
 
 mod client;
 mod device;
@@ -24,7 +24,7 @@ mod lease_file;
 pub mod machine;
 mod outbox;
 pub mod requests;
-mod scratch;
+mod snapshot_copy;
 mod seams;
 mod shared;
 mod status;
@@ -33,6 +33,6 @@ pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, abandon, run, run_over};
 pub use machine::{Bounds, Phase};
-pub use scratch::{ScratchError, ScratchOptions, ScratchStatus, Source, run_scratch};
+pub use snapshot_copy::{SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, Source, run_snapshot_copy};
 pub use seams::{Clients, Connect, Halves, Seams};
 pub use status::{Status, VolumeStatus};

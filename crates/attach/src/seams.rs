@@ -3,8 +3,8 @@
 use crate::lane;
 use crate::machine::Lane;
 use futures_util::future::BoxFuture;
+use holdfast_host::boot_ns;
 use holdfast_types::Name;
-use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -39,10 +39,4 @@ impl fmt::Debug for Seams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seams").field("clients", &self.clients.is_some()).finish_non_exhaustive()
     }
-}
-
-pub(crate) fn boot_ns() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

@@ -226,7 +226,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::machine::Bounds;
-    use crate::seams::boot_ns;
+    use holdfast_host::boot_ns;
     use holdfast_types::RequestId;
 
     #[test]

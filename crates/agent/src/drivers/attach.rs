@@ -4,7 +4,7 @@ use crate::clock;
 use crate::config::AgentConfig;
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
-use crate::mounts;
+use holdfast_host::mounts;
 use crate::process::{self, system};
 use holdfast_types::MonoTime;
 use rustix::process::Signal;

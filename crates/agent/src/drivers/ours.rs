@@ -4,8 +4,9 @@
 //!     that this agent noted when it made it (its device may have lost its name by now).
 
 use super::attach::backing_file;
-use crate::config::{AgentConfig, COPY_POOL, PoolKind};
-use crate::mounts::{Mounted, mount_at};
+use super::zfs::rules::COPY_POOL;
+use crate::config::{AgentConfig, PoolKind};
+use holdfast_host::mounts::{Mounted, mount_at};
 use crate::process::{NotRan, ran, system};
 use std::fmt;
 use std::fs::read_to_string;

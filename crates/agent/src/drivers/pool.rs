@@ -7,7 +7,7 @@ use super::attach::Volume;
 use super::zfs::Zfs;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
-use crate::mounts::{Mounted, mount_at};
+use holdfast_host::mounts::{Mounted, mount_at};
 use crate::process::{ran, run, system};
 use std::path::Path;
 use std::time::Duration;

@@ -89,6 +89,18 @@ impl Zfs {
         }
     }
 
+    /// The programs in `dir`, with the system's files below `dir/root`: for tests with stand-ins.
+    pub fn below(dir: &Path) -> Self {
+        let program = |name: &str| dir.join(name);
+        Self {
+            zpool: program("zpool"),
+            zfs: program("zfs"),
+            zdb: program("zdb"),
+            root: program("root"),
+            turn: Arc::default(),
+        }
+    }
+
     /// `zpool` with these arguments.
     pub fn zpool(&self, args: &[&str]) -> Command {
         of(&self.zpool, args)

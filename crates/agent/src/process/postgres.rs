@@ -1,7 +1,7 @@
 //! The processes of one PostgreSQL, known by its data directory: found, signalled, waited for.
 
 use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, words_of};
-use crate::mounts::device_under;
+use holdfast_host::mounts::device_under;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io;

@@ -1,7 +1,8 @@
 //! The text of a settings file: where in it something is wrong, and which setting was meant by one that does not exist.
 
 use super::GatewayConfig;
-use super::document::{self, Documented, FieldDoc};
+use super::document;
+use holdfast_settings::{Documented, FieldDoc};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;

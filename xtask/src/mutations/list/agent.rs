@@ -112,11 +112,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "what is mounted at a path with a blank counts as not mounted: the device is taken away under it",
         rule: "A2",
         edits: &[Edit {
-            file: "crates/agent/src/mounts.rs",
+            file: "crates/host/src/mounts.rs",
             old: "        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),",
             new: "        at: PathBuf::from(OsString::from_vec(fields.get(4)?.to_vec())),",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["mounts::"])],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["mounts::"])],
         smoke: false,
     },
 ];

@@ -1,4 +1,4 @@
-//! What `status.json` of a scratch copy says. Its fields are those of an attached set where they mean the same.
+//! What `status.json` of a snapshot copy says. Its fields are those of an attached set where they mean the same.
 
 use crate::machine::Phase;
 use crate::status::VolumeStatus;
@@ -15,9 +15,9 @@ pub struct Source {
     pub last_loss: Option<String>,
 }
 
-/// A scratch copy as it shows itself. Written whole and renamed into place: a reader never sees half of it.
+/// A snapshot copy as it shows itself. Written whole and renamed into place: a reader never sees half of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScratchStatus {
+pub struct SnapshotCopyStatus {
     /// The set.
     pub set: String,
     /// The snapshot that it is a copy of.

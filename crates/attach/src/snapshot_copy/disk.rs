@@ -1,4 +1,4 @@
-//! One volume of a scratch copy: the snapshot, and over it what was written here.
+//! One volume of a snapshot copy: the snapshot, and over it what was written here.
 //!
 //! W3  The scratch file has no name: when the process ends, however it ends, the host's file system takes it back.
 //! W4  Nothing is ever sent to a gateway but reads of a snapshot.
@@ -91,7 +91,7 @@ impl Disk {
     }
 
     pub(crate) fn facts(&self) -> ExportFacts {
-        ExportFacts { size: self.size, read_only: false, description: "scratch copy of a snapshot".to_string() }
+        ExportFacts { size: self.size, read_only: false, description: "snapshot copy of a snapshot".to_string() }
     }
 
     /// Bytes that the scratch file holds.

@@ -6,9 +6,9 @@
 //!     A copied ZFS pool has several file systems, and its links are led to the copy first (U10).
 //! U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
 
-use crate::drivers::attach::backing_file;
-use crate::drivers::zfs::rules::led;
-use crate::mounts::{Mounted, mount_at};
+use holdfast_agent::drivers::attach::backing_file;
+use holdfast_agent::drivers::zfs::rules::led;
+use holdfast_host::mounts::{Mounted, mount_at};
 use std::fs::{DirEntry, read_dir, read_link, read_to_string, remove_file};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -202,7 +202,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
         let machine = Machine::new(RequestId(1), 1, Bounds::default());
-        let (shared, mut actions) = Shared::new(set, machine, crate::seams::boot_ns);
+        let (shared, mut actions) = Shared::new(set, machine, holdfast_host::boot_ns);
         shared.act(|machine, now, out| machine.begin(now, false, out));
         let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
         let file = LeaseFile::open(dir.path());
@@ -229,7 +229,7 @@ mod tests {
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
         let shared = || {
             let machine = Machine::new(RequestId(1), 1, Bounds::default());
-            let (shared, actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+            let (shared, actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
             shared.set_volumes(std::slice::from_ref(&vol1));
             (shared, actions)
         };
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn volumes_that_a_late_answer_to_a_renewal_names_are_not_told_of() {
         let machine = Machine::new(RequestId(1), 1, Bounds::default());
-        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
         shared.act(|machine, now, out| {
             machine.begin(now, false, out);
             machine.granted(now, RequestId(2), grant(1, 1), 1, out);

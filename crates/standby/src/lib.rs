@@ -11,6 +11,7 @@
 //! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, as the process `holdfast standby copy`), the drivers (those of
 //! the agent), snapshots (the program's own commands). docs/adr/0024-standbys.md says why it is built as it is.
 
+pub mod config;
 mod guard;
 mod http;
 mod run;
@@ -18,11 +19,11 @@ mod slot;
 mod state;
 mod swap;
 
-use crate::clock;
+use holdfast_agent::clock;
 use crate::config::{StandbyConfig, StandbySlot};
-use crate::machine::DatabaseView;
-use crate::process::ran;
-use crate::watchdog;
+use holdfast_agent::machine::DatabaseView;
+use holdfast_agent::process::ran;
+use holdfast_agent::watchdog;
 use serde::{Deserialize, Serialize};
 use slot::Slot;
 pub use state::{Current, Failure, State};

@@ -1,4 +1,5 @@
-//! The kernel's table of mounts, this process's or another one's. Read as bytes, for anybody may mount at a path that is no text; and it touches no device, which may be dead.
+//! The kernel's table of mounts, of this process or of another one. It is read as bytes: any user may mount at a path that is not UTF-8. Reading it touches no
+//! device: the device may be dead.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -25,7 +26,7 @@ struct Line {
     source: String,
 }
 
-/// A field as it was before the kernel wrote blanks and the like in it as `\` and three octal digits.
+/// A field without the kernel's escapes: blanks and the like are `\` and three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
     loop {
@@ -133,6 +134,8 @@ mod tests {
             41 22 7:1 / /srv/my\\040pg/x\\0 rw - ext4 /dev/loop1 rw\n";
         let found = entry_of(table, Path::new("/srv/my pg\t\n\\040")).map(|mounted| mounted.source);
         assert_eq!(found.as_deref(), Some("a b#c"));
+        assert_eq!(entry_of(table, Path::new("/srv/my pg")), None);
+        assert_eq!(unescaped(b"a\\011\\012\\043\\134040\\04"), b"a\t\n#\\040\\04");
         let below = points_below(table, Path::new("/srv/my pg"));
         assert_eq!(below, [PathBuf::from("/srv/my pg/x\\0")], "no three digits");
     }

@@ -1,4 +1,4 @@
-//! A scratch copy's volume over real sockets: gateways that are a few lines each, one of which dies.
+//! A snapshot copy's volume over real sockets: gateways that are a few lines each, one of which dies.
 
 use super::super::base::{Gateways, Patience};
 use super::super::identity::{Identity, Seen};

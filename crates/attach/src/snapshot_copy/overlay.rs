@@ -1,4 +1,4 @@
-//! Which sectors of a scratch copy are its own, and what of them lies in its scratch file. Pure: no I/O, no clock.
+//! Which sectors of a snapshot copy are its own, and what of them lies in its scratch file. Pure: no I/O, no clock.
 //!
 //! V1  A sector that was never written or zeroed here is the snapshot's.
 //! V2  A sector counts as written only after its bytes are in the scratch file: a reader is never sent to bytes that are not there yet.
@@ -22,7 +22,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Sectors of a block: one byte of a word.
 const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
-/// Where a range of a scratch copy is to be read.
+/// Where a range of a snapshot copy is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the snapshot.

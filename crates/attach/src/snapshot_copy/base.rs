@@ -1,4 +1,4 @@
-//! The snapshot behind a scratch copy: one volume's export, read from whichever gateway answers.
+//! The snapshot behind a snapshot copy: one volume's export, read from whichever gateway answers.
 //!
 //! W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
 //! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and whoever uses the device sees that.

@@ -2,8 +2,8 @@
 //!
 //! U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
 
-use super::StandbyView;
-use crate::clock;
+use crate::StandbyView;
+use holdfast_agent::clock;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -69,7 +69,7 @@ fn metrics(view: &StandbyView) -> String {
 /// Answers until it is dropped.
 pub async fn serve(listener: tokio::net::TcpListener, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
     let app = Router::new().fallback(answer).with_state(looks);
-    axum::serve(crate::listen::Bounded::new(listener), app).await
+    axum::serve(holdfast_agent::listen::Bounded::new(listener), app).await
 }
 
 async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Request) -> Response {

@@ -1,11 +1,11 @@
 //! `standby run`: one task that looks, refreshes when it is time, and answers load balancers.
 
-use super::http::{self, Look};
-use super::swap::Place;
-use super::{RUN_LOCK, Standby, Which};
-use crate::clock;
+use crate::http::{self, Look};
+use crate::swap::Place;
+use crate::{RUN_LOCK, Standby, Which};
+use holdfast_agent::clock;
 use crate::config::StandbyConfig;
-use crate::watchdog;
+use holdfast_agent::watchdog;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,20 +3,21 @@
 //! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
 //!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
 
-use super::guard;
-use super::swap::Place;
-use crate::config::{AgentConfig, PoolKind, StandbyConfig, StandbySlot};
-use crate::drivers::attach::{Attach, may_run, running};
-use crate::drivers::database::Database;
-use crate::drivers::ours;
-use crate::drivers::pool;
-use crate::drivers::zfs::rules::{Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
-use crate::drivers::zfs::{IMPORT_LOCK, Zfs};
-use crate::host::AttachLook;
-use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use crate::mounts::{Mounted, mount_at};
-use crate::process::{look_for_postgres, run, signal, system, tail, unlooked};
-use crate::watchdog::is_locked;
+use crate::guard;
+use crate::swap::Place;
+use crate::config::{StandbyConfig, StandbySlot};
+use holdfast_agent::config::{AgentConfig, PoolKind};
+use holdfast_agent::drivers::attach::{Attach, may_run, running};
+use holdfast_agent::drivers::database::Database;
+use holdfast_agent::drivers::ours;
+use holdfast_agent::drivers::pool;
+use holdfast_agent::drivers::zfs::rules::{Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
+use holdfast_agent::drivers::zfs::{IMPORT_LOCK, Zfs};
+use holdfast_agent::AttachLook;
+use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
+use holdfast_host::mounts::{Mounted, mount_at};
+use holdfast_agent::process::{look_for_postgres, run, signal, system, tail, unlooked};
+use holdfast_agent::watchdog::is_locked;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -431,7 +432,7 @@ impl Place for Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::of_postgres;
+    use holdfast_agent::process::of_postgres;
     use std::process::{Child, Command};
 
     struct Server(Child);
@@ -495,13 +496,28 @@ mod tests {
         assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
     }
 
+    /// Stands in for zpool, zfs and zdb; its head tells what it does.
+    const STAND_IN: &str = include_str!("../../agent/src/drivers/zfs/copy.sh");
+
+    fn stand_ins(place: &Path) -> Zfs {
+        let (state, text) = (place.join("state"), place.join("text"));
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
+        for name in ["zpool", "zfs", "zdb"] {
+            // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it could not be run.
+            let mut install = std::process::Command::new("install");
+            assert!(install.args(["-m", "0755"]).args([&text, &place.join(name)]).status().unwrap().success());
+        }
+        Zfs::below(place)
+    }
+
     /// A slot of a ZFS pool that the stand-in says is imported, with this health.
     fn of_pool(place: &Path, health: &str) -> Slot {
         let mut config =
             StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
         (config.pool.kind, config.pool.mount) = (PoolKind::Zfs, place.join("copies"));
         let mut slot = Slot::new(&config, StandbySlot::A);
-        slot.zfs = Zfs::of_stand_ins(place);
+        slot.zfs = stand_ins(place);
         std::fs::create_dir_all(slot.attach().dir()).unwrap();
         let pools = format!("tank\t11\tONLINE\nholdfast-standby-report1-a\t12\t{health}\n");
         std::fs::write(place.join("state/pools"), pools).unwrap();
@@ -531,7 +547,7 @@ mod tests {
         let slot = of_pool(dir.path(), "ONLINE");
         ours::note_copy(&slot.config, "12");
         // As the process that keeps a copy holds it.
-        let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        let _copy = holdfast_agent::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
         std::fs::write(dir.path().join("state/busy"), "").unwrap();
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("pool is busy"), "{why}");
@@ -546,7 +562,7 @@ mod tests {
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("not in the list of pools"), "{why}");
         std::fs::write(dir.path().join("state/pools"), "").unwrap();
-        let import = crate::watchdog::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
+        let import = holdfast_agent::watchdog::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("an import of it goes on"), "{why}");
         drop(import);
@@ -576,7 +592,7 @@ mod tests {
     async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_never() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        let _copy = holdfast_agent::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
         // An own one that was there once had this name too.
         ours::note_copy(&slot.config, "9");
         let why = slot.down().await.unwrap_err();

@@ -1,10 +1,11 @@
 //! Settings of one standby: a PostgreSQL for reading on a scratch copy of a snapshot.
 
-use super::document::{self, Documented, FieldDoc, sample_of, settings};
-use super::{
+use holdfast_agent::config::{
     AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, FenceAction, PoolConfig, PoolKind,
     Problem, TlsConfig,
 };
+use holdfast_agent::drivers::zfs::rules::COPY_POOL;
+use holdfast_settings::{Documented, FieldDoc, sample_of, settings};
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_types::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -13,9 +14,6 @@ use std::path::{Component, Path, PathBuf};
 
 /// Longest name of a standby, in bytes: with the time behind it, it is a snapshot's.
 const NAME_BYTES_MAX: usize = 40;
-
-/// Names of copies of ZFS pools begin so, on the standby's host.
-pub const COPY_POOL: &str = "holdfast-standby-";
 
 /// What a standby's PostgreSQL is always started with. Read-only by default; and nothing that came along with the primary's data reaches out of this
 /// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys, no streaming under the name of the server that
@@ -172,7 +170,7 @@ impl StandbyConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         // What an agent's settings have to fulfil, these have to as well.
         let agent = self.slot(StandbySlot::A, false);
-        let mut problems = super::check::problems(&agent);
+        let mut problems = agent.problems();
         let mut say = |field: &str, what: String| problems.push(Problem { field: field.into(), what });
         if let Err(error) = holdfast_types::Name::new(self.name.as_str()) {
             say("name", error.to_string());
@@ -273,27 +271,27 @@ fn section(name: &str) -> &'static [FieldDoc] {
 ///
 /// # Errors
 /// Never for the defaults as they are; a value that TOML cannot hold would be one.
-pub fn standby_sample() -> Result<String, toml::ser::Error> {
+pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(StandbyConfig::default())?;
-    Ok(sample_of::<StandbyConfig>("holdfast standby config", &values, section))
+    Ok(sample_of::<StandbyConfig>("Print this file: holdfast standby config", &values, section))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The sample is the example; `UPDATE_GOLDEN=1 cargo test -p holdfast-agent config` rewrites it.
+    /// The sample is the example; `UPDATE_GOLDEN=1 cargo test -p holdfast-standby config` rewrites it.
     const SAMPLE: &str = "../../deploy/examples/standby/standby.toml";
 
     #[test]
     fn the_example_is_the_generated_sample_and_is_valid() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SAMPLE);
-        let made = standby_sample().unwrap();
+        let made = sample().unwrap();
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(&path, &made).unwrap();
         }
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-agent config");
+        assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-standby config");
         assert_eq!(StandbyConfig::load(&path).unwrap(), StandbyConfig::default());
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   nbdfuse + loop, or any NBD client
 //!        │ Unix socket per volume
-//!   ┌────▼── scratch copy (one process) ───────────────────────────────┐
+//!   ┌────▼── snapshot copy (one process) ───────────────────────────────┐
 //!   │ serve ─▶ Disk: overlay ─┬─ written here ─▶ scratch file, nameless │
 //!   │                         └─ not ─▶ base ──────────────────────────┼─ TCP ─▶ SET/VOLUME@SNAPSHOT, at any gateway
 //!   └───────────────────────────────────────────────────────────────────┘
@@ -40,7 +40,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-pub use status::{ScratchStatus, Source};
+pub use status::{SnapshotCopyStatus, Source};
 
 /// Between two looks at who the gateways are.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ const REACH_PAUSE: Duration = Duration::from_millis(200);
 
 /// What to copy, and how.
 #[derive(Clone, Debug)]
-pub struct ScratchOptions {
+pub struct SnapshotCopyOptions {
     /// The set.
     pub set: Name,
     /// Its snapshot.
@@ -76,9 +76,9 @@ pub struct ScratchOptions {
     pub patience: Duration,
 }
 
-/// A scratch copy could not be made, or ended by itself.
+/// A snapshot copy could not be made, or ended by itself.
 #[derive(Debug, thiserror::Error)]
-pub enum ScratchError {
+pub enum SnapshotCopyError {
     /// The run directory.
     #[error(transparent)]
     Dir(#[from] DirError),
@@ -86,7 +86,7 @@ pub enum ScratchError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The kernel's driver was asked for.
-    #[error("found device kind kernel, expected auto, nbdfuse or none: a scratch copy has no kernel device")]
+    #[error("found device kind kernel, expected auto, nbdfuse or none: a snapshot copy has no kernel device")]
     Kernel,
     /// A gateway's last word.
     #[error("{0}")]
@@ -144,21 +144,21 @@ pub enum ScratchError {
     },
 }
 
-fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ScratchError + '_ {
-    |source| ScratchError::Io { path: path.to_path_buf(), source }
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> SnapshotCopyError + '_ {
+    |source| SnapshotCopyError::Io { path: path.to_path_buf(), source }
 }
 
 /// Makes the copy and keeps it until `stop`; `on_ready` is called once it can be used. What was written to it is gone afterwards.
 ///
 /// # Errors
-/// [`ScratchError`].
-pub async fn run_scratch(
-    options: ScratchOptions,
+/// [`SnapshotCopyError`].
+pub async fn run_snapshot_copy(
+    options: SnapshotCopyOptions,
     stop: CancellationToken,
-    on_ready: impl FnOnce(&ScratchStatus),
-) -> Result<(), ScratchError> {
+    on_ready: impl FnOnce(&SnapshotCopyStatus),
+) -> Result<(), SnapshotCopyError> {
     if options.device == DeviceKind::Kernel {
-        return Err(ScratchError::Kernel);
+        return Err(SnapshotCopyError::Kernel);
     }
     let dir = RunDir::take(&options.dir)?;
     let mut copy = tokio::select! {
@@ -181,8 +181,8 @@ pub async fn run_scratch(
     let ended = loop {
         tokio::select! {
             () = stop.cancelled() => break Ok(()),
-            Some(which) = heard.recv() => break Err(ScratchError::DeviceEnded { which }),
-            why = copy.gateways.ended() => break Err(ScratchError::Gone { why }),
+            Some(which) = heard.recv() => break Err(SnapshotCopyError::DeviceEnded { which }),
+            why = copy.gateways.ended() => break Err(SnapshotCopyError::Gone { why }),
             _ = ticks.tick() => unshown = copy.show_or_log(Phase::Serving, unshown),
         }
     };
@@ -195,7 +195,7 @@ pub async fn run_scratch(
 
 /// What a running copy consists of.
 struct Copy {
-    options: ScratchOptions,
+    options: SnapshotCopyOptions,
     snapshot: v1::Snapshot,
     dir: RunDir,
     gateways: Arc<Gateways>,
@@ -216,12 +216,12 @@ impl Drop for Copy {
 
 impl Copy {
     /// Finds the snapshot, reaches a gateway, and listens; no devices yet.
-    async fn make(options: &ScratchOptions, dir: RunDir) -> Result<Self, ScratchError> {
+    async fn make(options: &SnapshotCopyOptions, dir: RunDir) -> Result<Self, SnapshotCopyError> {
         let (set, limit) = (&options.set, options.patience);
         let deadline = Instant::now() + limit;
         let unreachable = |last: String| {
             let snapshot = options.snapshot.clone();
-            ScratchError::Unreachable { set: set.clone(), snapshot, limit, last }
+            SnapshotCopyError::Unreachable { set: set.clone(), snapshot, limit, last }
         };
         let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
         let known = || unreachable(format!("no gateway of {} answered", doors.known().join(", ")));
@@ -230,7 +230,7 @@ impl Copy {
         let learned = tokio::time::timeout_at(deadline, learn(&doors)).await;
         gateways.set(learned.ok().flatten().ok_or_else(known)?);
         let opens = tokio::time::timeout_at(deadline, token(&doors, options)).await.map_err(|_| known())?;
-        gateways.set_token(Some(opens.map_err(ScratchError::Refused)?));
+        gateways.set_token(Some(opens.map_err(SnapshotCopyError::Refused)?));
         let identity = Identity::listed(&doors, set, &snapshot, &options.snapshot);
 
         std::fs::create_dir_all(&options.scratch).map_err(at(&options.scratch))?;
@@ -258,7 +258,7 @@ impl Copy {
         for disk in copy.disks.clone() {
             while let Err(last) = disk.reach().await {
                 if let Some(why) = copy.gateways.gone() {
-                    return Err(ScratchError::Gone { why });
+                    return Err(SnapshotCopyError::Gone { why });
                 }
                 if Instant::now() >= deadline {
                     return Err(unreachable(last));
@@ -288,7 +288,7 @@ impl Copy {
         Ok(copy)
     }
 
-    fn listen(&mut self, disk: Arc<Disk>) -> Result<(), ScratchError> {
+    fn listen(&mut self, disk: Arc<Disk>) -> Result<(), SnapshotCopyError> {
         let path = self.dir.socket(&disk.export.volume)?;
         // The lock is ours: what lies there is of a process that is gone.
         let _ = std::fs::remove_file(&path);
@@ -298,7 +298,7 @@ impl Copy {
         Ok(())
     }
 
-    fn status(&self, phase: Phase) -> ScratchStatus {
+    fn status(&self, phase: Phase) -> SnapshotCopyStatus {
         let volumes = self.disks.iter().enumerate().map(|(index, disk)| VolumeStatus {
             name: disk.export.volume.to_string(),
             size_bytes: disk.size,
@@ -308,7 +308,7 @@ impl Copy {
             device_bytes: None,
             lost: None,
         });
-        ScratchStatus {
+        SnapshotCopyStatus {
             set: self.options.set.to_string(),
             snapshot: self.options.snapshot.to_string(),
             snapshot_unix_ms: self.snapshot.created_unix_ms,
@@ -342,19 +342,19 @@ impl Copy {
 }
 
 /// The snapshot as its set's leader lists it.
-async fn find(doors: &Doors, options: &ScratchOptions) -> Result<v1::Snapshot, ScratchError> {
-    let listed = identity::list(doors, &options.set).await.map_err(ScratchError::Refused)?;
+async fn find(doors: &Doors, options: &SnapshotCopyOptions) -> Result<v1::Snapshot, SnapshotCopyError> {
+    let listed = identity::list(doors, &options.set).await.map_err(SnapshotCopyError::Refused)?;
     let (set, snapshot) = (options.set.clone(), options.snapshot.clone());
     let names = || listed.iter().map(|found| found.name.as_str()).collect::<Vec<_>>().join(", ");
     match listed.iter().find(|found| found.name == snapshot.as_str()) {
-        None => Err(ScratchError::NoSnapshot { there: names(), set, snapshot }),
-        Some(found) if found.pending => Err(ScratchError::Pending { set, snapshot }),
+        None => Err(SnapshotCopyError::NoSnapshot { there: names(), set, snapshot }),
+        Some(found) if found.pending => Err(SnapshotCopyError::Pending { set, snapshot }),
         Some(found) => Ok(found.clone()),
     }
 }
 
 /// The token that opens the snapshot. Asks until a gateway answers: whoever calls bounds it.
-async fn token(doors: &Doors, options: &ScratchOptions) -> Result<Token, Refusal> {
+async fn token(doors: &Doors, options: &SnapshotCopyOptions) -> Result<Token, Refusal> {
     let (set, name) = (options.set.to_string(), options.snapshot.to_string());
     let call = call!(get_snapshot_token, v1::GetSnapshotTokenRequest { set, name });
     let (_, reply) = doors.ask_all(call, doors::is_final).await;
