@@ -534,7 +534,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("attach")).unwrap();
         let real = Real::new(&config).unwrap();
         assert_eq!(real.found().await, Ok(Found::default()));
-        let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
+        let _attach = holdfast_host::lock::lock(&dir.path().join("attach"), "attach.lock").unwrap();
         assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
     }
 

@@ -26,11 +26,12 @@ pub mod process;
 mod run;
 pub mod schedule;
 pub mod seams;
+mod view;
 pub mod watchdog;
 
 pub use clock::replace as replace_clock;
 pub use cluster::Gateways;
 pub use drivers::attach::Status as AttachStatus;
 pub use host::{AttachLook, Host, PoolLook};
-pub use http::View;
 pub use run::{RunError, run, run_over};
+pub use view::View;

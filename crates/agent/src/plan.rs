@@ -7,8 +7,8 @@
 //! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
 
 use crate::hostid;
-use crate::http::View;
 use crate::machine::{Role, StateName};
+use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;

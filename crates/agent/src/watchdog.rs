@@ -23,10 +23,8 @@ use crate::{clock, process};
 use device::Device;
 pub use device::looked_at as device_looked_at;
 use guard::{Guard, Shown, Wish};
-use rustix::fs::{FlockOperation, flock};
+use holdfast_host::lock::{is_locked, lock};
 use rustix::process::getppid;
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,10 +45,6 @@ const DIE_LIMIT: Duration = Duration::from_millis(20);
 
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
-
-/// How often a lock is tried that is held, and the pause between: whoever looks at it holds it for a moment.
-const LOCK_TRIES: u32 = 200;
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
 pub const LEFT_ALONE: u64 = u64::MAX;
@@ -110,42 +104,6 @@ impl Signs {
 
     fn last(&self) -> Option<Sign> {
         Sign::parse(&std::fs::read_to_string(&self.path).ok()?)
-    }
-}
-
-/// A lock of this run directory that is held until the process ends.
-///
-/// # Errors
-/// Somebody has it, or the directory cannot be used.
-pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
-    let path = run_dir.join(name);
-    let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    for _ in 0..LOCK_TRIES {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-            Err(error) => return Err(format!("{}: could not be locked: {error}", path.display())),
-        }
-    }
-    Err(format!("{}: held by another process", path.display()))
-}
-
-/// Whether somebody holds that lock.
-///
-/// # Errors
-/// It could not be looked (no more file descriptors): that says nothing.
-pub fn is_locked(run_dir: &Path, name: &str) -> io::Result<bool> {
-    let file = match File::open(run_dir.join(name)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(error.into()),
     }
 }
 

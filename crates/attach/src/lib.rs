@@ -15,6 +15,7 @@
 //! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is; [`run_snapshot_copy`] keeps a copy of a snapshot, without a lease.
 
 mod client;
+mod client_replies;
 mod device;
 mod dir;
 mod doors;
@@ -24,15 +25,15 @@ mod lease_file;
 pub mod machine;
 mod outbox;
 pub mod requests;
-mod snapshot_copy;
 mod seams;
 mod shared;
+mod snapshot_copy;
 mod status;
 
 pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, abandon, run, run_over};
 pub use machine::{Bounds, Phase};
-pub use snapshot_copy::{SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, Source, run_snapshot_copy};
 pub use seams::{Clients, Connect, Halves, Seams};
+pub use snapshot_copy::{SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, Source, run_snapshot_copy};
 pub use status::{Status, VolumeStatus};

@@ -26,6 +26,7 @@ use crate::machine::Phase;
 use crate::status::VolumeStatus;
 use base::{Base, Gateways, Patience};
 use disk::Disk;
+use futures_util::future::BoxFuture;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_nbd::{ExportName, SnapshotExport};
 use holdfast_tls::Dialer;
@@ -152,10 +153,30 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> SnapshotCopyError + '_ {
 ///
 /// # Errors
 /// [`SnapshotCopyError`].
-pub async fn run_snapshot_copy(
+pub fn run_snapshot_copy<'a>(
     options: SnapshotCopyOptions,
     stop: CancellationToken,
-    on_ready: impl FnOnce(&SnapshotCopyStatus),
+    on_ready: impl FnOnce(&SnapshotCopyStatus) + Send + 'a,
+) -> BoxFuture<'a, Result<(), SnapshotCopyError>> {
+    // Boxed: its code is generated in this crate only.
+    boxed(options, stop, Box::new(on_ready))
+}
+
+/// Called once the copy can be used.
+type OnReady<'a> = Box<dyn FnOnce(&SnapshotCopyStatus) + Send + 'a>;
+
+fn boxed(
+    options: SnapshotCopyOptions,
+    stop: CancellationToken,
+    on_ready: OnReady<'_>,
+) -> BoxFuture<'_, Result<(), SnapshotCopyError>> {
+    Box::pin(keep(options, stop, on_ready))
+}
+
+async fn keep(
+    options: SnapshotCopyOptions,
+    stop: CancellationToken,
+    on_ready: OnReady<'_>,
 ) -> Result<(), SnapshotCopyError> {
     if options.device == DeviceKind::Kernel {
         return Err(SnapshotCopyError::Kernel);

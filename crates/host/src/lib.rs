@@ -1,7 +1,8 @@
-//! What agent, attach and standby all ask the host's kernel: the table of mounts and the clock of leases.
+//! What agent, attach and standby ask the kernel of their host: table of mounts, lock files, clock of leases.
 //!
-//! Owns: reading `/proc/self/mountinfo` and CLOCK_BOOTTIME. Does not own: mounting, processes, devices. Depends on: nothing of ours.
+//! Owns: reading `/proc/self/mountinfo`, `flock` on lock files, CLOCK_BOOTTIME. Does not own: mounting, processes, devices. Depends on: nothing of ours.
 
+pub mod lock;
 pub mod mounts;
 
 use rustix::time::{ClockId, clock_gettime};

@@ -70,11 +70,7 @@ fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
 
 /// The sample file of `T`: `note` below the struct's comment, then all fields with their comments. `section` gives the fields of each table; the entries of
 /// a table without documented fields, such as the names of hosts, are printed as they are.
-pub fn sample_of<T: Documented>(
-    note: &str,
-    values: &toml::Table,
-    section: fn(&str) -> &'static [FieldDoc],
-) -> String {
+pub fn sample_of<T: Documented>(note: &str, values: &toml::Table, section: fn(&str) -> &'static [FieldDoc]) -> String {
     let mut out = String::new();
     comment(&mut out, T::ABOUT);
     comment(&mut out, &[note]);

@@ -3,11 +3,11 @@
 //! U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
 
 use crate::StandbyView;
-use holdfast_agent::clock;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use holdfast_agent::clock;
 use holdfast_types::MonoTime;
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A standby: a PostgreSQL for reading on a local copy of a snapshot, renewed now and then.
 //!
 //! ```text
-//!   refresh:  snapshot ─▶ scratch copy in the slot that is free ─▶ mount ─▶ PostgreSQL recovers, out of reach
+//!   refresh:  snapshot ─▶ snapshot copy in the slot that is free ─▶ mount ─▶ PostgreSQL recovers, out of reach
 //!                                                     └─ from here on: old PostgreSQL stops, new one starts on the same port
 //!                                                                          └─ old slot taken down, own unused snapshots deleted
 //! ```
@@ -19,11 +19,11 @@ mod slot;
 mod state;
 mod swap;
 
-use holdfast_agent::clock;
 use crate::config::{StandbyConfig, StandbySlot};
+use holdfast_agent::clock;
 use holdfast_agent::machine::DatabaseView;
 use holdfast_agent::process::ran;
-use holdfast_agent::watchdog;
+use holdfast_host::lock::{is_locked, lock};
 use serde::{Deserialize, Serialize};
 use slot::Slot;
 pub use state::{Current, Failure, State};
@@ -145,7 +145,7 @@ impl Standby {
     fn locks(&self) -> Result<[std::fs::File; 2], String> {
         let place = &self.config.pool.mount;
         std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
-        Ok([watchdog::lock(&self.config.run_dir, LOCK)?, watchdog::lock(place, PLACE_LOCK)?])
+        Ok([lock(&self.config.run_dir, LOCK)?, lock(place, PLACE_LOCK)?])
     }
 
     fn state(&self) -> Result<State, String> {
@@ -336,7 +336,7 @@ impl Standby {
             port: config.database.port,
             own_snapshots: state.own,
             failure: state.failure,
-            running: watchdog::is_locked(&config.run_dir, RUN_LOCK).unwrap_or(true),
+            running: is_locked(&config.run_dir, RUN_LOCK).unwrap_or(true),
             current: state.current,
         };
         let Some(current) = &view.current else { return Ok(view) };

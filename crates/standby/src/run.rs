@@ -1,11 +1,11 @@
 //! `standby run`: one task that looks, refreshes when it is time, and answers load balancers.
 
+use crate::config::StandbyConfig;
 use crate::http::{self, Look};
 use crate::swap::Place;
 use crate::{RUN_LOCK, Standby, Which};
 use holdfast_agent::clock;
-use crate::config::StandbyConfig;
-use holdfast_agent::watchdog;
+use holdfast_host::lock::lock;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option
 /// Another one runs, or what it needs cannot be had.
 pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Result<(), String> {
     let standby = Arc::new(Standby::new(&config)?);
-    let _lock = watchdog::lock(&config.run_dir, RUN_LOCK)?;
+    let _lock = lock(&config.run_dir, RUN_LOCK)?;
     let listen = config.http.listen;
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
     let (looks, seen) = watch::channel(Arc::new(Look { view: standby.view().await?, at: clock::now() }));

@@ -1,23 +1,25 @@
-//! One of the two places of a standby: a scratch copy, its file system, its PostgreSQL.
+//! One of the two places of a standby: a snapshot copy, its file system, its PostgreSQL.
 //!
 //! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
 //!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
 
+use crate::config::{StandbyConfig, StandbySlot};
 use crate::guard;
 use crate::swap::Place;
-use crate::config::{StandbyConfig, StandbySlot};
+use holdfast_agent::AttachLook;
 use holdfast_agent::config::{AgentConfig, PoolKind};
 use holdfast_agent::drivers::attach::{Attach, may_run, running};
 use holdfast_agent::drivers::database::Database;
 use holdfast_agent::drivers::ours;
 use holdfast_agent::drivers::pool;
-use holdfast_agent::drivers::zfs::rules::{Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
+use holdfast_agent::drivers::zfs::rules::{
+    Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down,
+};
 use holdfast_agent::drivers::zfs::{IMPORT_LOCK, Zfs};
-use holdfast_agent::AttachLook;
 use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use holdfast_host::mounts::{Mounted, mount_at};
 use holdfast_agent::process::{look_for_postgres, run, signal, system, tail, unlooked};
-use holdfast_agent::watchdog::is_locked;
+use holdfast_host::lock::is_locked;
+use holdfast_host::mounts::{Mounted, mount_at};
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -36,7 +38,7 @@ const FREED_LIMIT: Duration = Duration::from_secs(5);
 /// A copy keeps its own limit and has better words: so much longer it is waited for.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What is read in the `status.json` of a scratch copy.
+/// What is read in the `status.json` of a snapshot copy.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Copy {
     /// Where it reads.
@@ -263,13 +265,13 @@ impl Slot {
             match attach.look() {
                 AttachLook::Runs(view) if view.phase == AttachPhase::Serving => return Ok(()),
                 AttachLook::Runs(_) => {}
-                AttachLook::None => return Err("the scratch copy is gone".into()),
+                AttachLook::None => return Err("the snapshot copy is gone".into()),
                 AttachLook::Ended(AttachEnd::Refused(why) | AttachEnd::Failed(why) | AttachEnd::Fenced(why)) => {
-                    return Err(format!("the scratch copy: {why}"));
+                    return Err(format!("the snapshot copy: {why}"));
                 }
             }
             if begun.elapsed() >= limit + GRACE {
-                return Err(format!("the scratch copy has no device within {} s", limit.as_secs()));
+                return Err(format!("the snapshot copy has no device within {} s", limit.as_secs()));
             }
             tokio::time::sleep(LOOK_PAUSE).await;
         }
@@ -316,7 +318,7 @@ impl Slot {
     async fn end_copy(&self) -> Result<(), String> {
         let attach = self.attach();
         if let Err(why) = attach.detach(false).await {
-            tracing::debug!(why, "the scratch copy");
+            tracing::debug!(why, "the snapshot copy");
             attach.detach(true).await?;
         }
         Ok(())
@@ -547,7 +549,7 @@ mod tests {
         let slot = of_pool(dir.path(), "ONLINE");
         ours::note_copy(&slot.config, "12");
         // As the process that keeps a copy holds it.
-        let _copy = holdfast_agent::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
         std::fs::write(dir.path().join("state/busy"), "").unwrap();
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("pool is busy"), "{why}");
@@ -562,7 +564,7 @@ mod tests {
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("not in the list of pools"), "{why}");
         std::fs::write(dir.path().join("state/pools"), "").unwrap();
-        let import = holdfast_agent::watchdog::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
+        let import = holdfast_host::lock::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("an import of it goes on"), "{why}");
         drop(import);
@@ -592,7 +594,7 @@ mod tests {
     async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_never() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        let _copy = holdfast_agent::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
         // An own one that was there once had this name too.
         ours::note_copy(&slot.config, "9");
         let why = slot.down().await.unwrap_err();

@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("attach", &["types", "host", "nbd", "api", "tls"]),
     ("agent", &["types", "settings", "host", "api", "tls"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),
-    ("holdfast", &["types", "folder", "api", "tls", "agent", "attach", "standby", "gateway"]),
+    ("holdfast", &["types", "host", "folder", "api", "tls", "agent", "attach", "standby", "gateway"]),
     ("testkit", &["types", "journal"]),
     (
         "sim",

@@ -4,8 +4,8 @@ use crate::clock;
 use crate::config::AgentConfig;
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
-use holdfast_host::mounts;
 use crate::process::{self, system};
+use holdfast_host::mounts;
 use holdfast_types::MonoTime;
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -119,7 +119,7 @@ impl Status {
 /// # Errors
 /// It could not be looked (no more file descriptors).
 pub fn running(dir: &Path) -> io::Result<bool> {
-    crate::watchdog::is_locked(dir, "attach.lock")
+    holdfast_host::lock::is_locked(dir, "attach.lock")
 }
 
 /// The same for who has to go on: what could not be looked at may be there.

@@ -6,8 +6,8 @@
 use super::attach::backing_file;
 use super::zfs::rules::COPY_POOL;
 use crate::config::{AgentConfig, PoolKind};
-use holdfast_host::mounts::{Mounted, mount_at};
 use crate::process::{NotRan, ran, system};
+use holdfast_host::mounts::{Mounted, mount_at};
 use std::fmt;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@ use super::attach::Volume;
 use super::zfs::Zfs;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
-use holdfast_host::mounts::{Mounted, mount_at};
 use crate::process::{ran, run, system};
+use holdfast_host::mounts::{Mounted, mount_at};
 use std::path::Path;
 use std::time::Duration;
 

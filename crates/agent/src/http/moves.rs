@@ -8,12 +8,13 @@
 //! ```
 //! A claim that never comes true ends by itself. Nothing of this decides who may write: the lease does.
 
-use super::{Door, Reply, View};
+use super::{Door, Reply};
 use crate::client::{self, Answer, ClientError};
 use crate::clock;
 use crate::machine::{Command, Event, Role, StateName};
 use crate::plan::{self, Plan, When};
 use crate::schedule::{self, Due, Scheduled};
+use crate::view::View;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use serde::Deserialize;

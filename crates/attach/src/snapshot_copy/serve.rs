@@ -1,7 +1,8 @@
 //! Users of a snapshot copy's volume, on its Unix socket.
 
 use super::disk::Disk;
-use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, Desk, HANDSHAKE_TIMEOUT, grow};
+use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, HANDSHAKE_TIMEOUT, grow};
+use crate::client_replies::ClientReplies;
 use crate::machine::{Reply, Ticket};
 use crate::outbox::Outbox;
 use bytes::BytesMut;
@@ -60,11 +61,11 @@ async fn transmit(
     negotiated: Negotiated,
     input: BytesMut,
 ) {
-    let desk = Arc::new(Outbox::new(Desk::new(negotiated.style)));
+    let replies = Arc::new(Outbox::new(ClientReplies::new(negotiated.style)));
     let flows = Arc::new(Notify::new());
     let reading = async {
-        let ended = requests(&mut read, disk, &desk, &flows, negotiated, input).await;
-        desk.with(Desk::leave);
+        let ended = requests(&mut read, disk, &replies, &flows, negotiated, input).await;
+        replies.with(ClientReplies::leave);
         match ended {
             // It said goodbye and waits for what it asked for.
             Ok(()) => std::future::pending().await,
@@ -72,9 +73,9 @@ async fn transmit(
         }
     };
     let writing = poll_fn(|cx| {
-        let sent = desk.poll_send(cx, &mut write);
+        let sent = replies.poll_send(cx, &mut write);
         // A look: a change would wake this very task while answers are left over.
-        if desk.look(|desk| desk.backlog() < BACKLOG_BYTES_MAX) {
+        if replies.look(|replies| replies.backlog() < BACKLOG_BYTES_MAX) {
             flows.notify_one();
         }
         sent
@@ -89,7 +90,7 @@ async fn transmit(
 async fn requests(
     socket: &mut (impl AsyncRead + Unpin),
     disk: &Arc<Disk>,
-    desk: &Arc<Outbox<Desk>>,
+    replies: &Arc<Outbox<ClientReplies>>,
     flows: &Notify,
     negotiated: Negotiated,
     mut input: BytesMut,
@@ -110,7 +111,7 @@ async fn requests(
             return Ok(());
         }
         // F1: what it does not take is bounded.
-        while desk.with(|desk| desk.backlog() >= BACKLOG_BYTES_MAX) {
+        while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
             flows.notified().await;
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
@@ -118,22 +119,22 @@ async fn requests(
         let narrow =
             matches!(request.command, Command::Read { unfragmented: true } | Command::BlockStatus { one: true });
         let ticket = Ticket { client: 0, to, narrow, len: request.len };
-        desk.with(Desk::take);
+        replies.with(ClientReplies::take);
         if let Err(errno) = checked {
-            desk.with(|desk| desk.answer(&ticket, Err(errno)));
+            replies.with(|replies| replies.answer(&ticket, Err(errno)));
             continue;
         }
         if request.len == 0 {
             // Nothing to do, which every device can do; a flush too: nothing here outlives the process.
-            desk.with(|desk| desk.answer(&ticket, Ok(Reply::Done)));
+            replies.with(|replies| replies.answer(&ticket, Ok(Reply::Done)));
             continue;
         }
         let carried = matches!(request.command, Command::Read { .. } | Command::Write { .. });
         let room = disk.room(if carried { request.len } else { 0 }).await;
-        let (disk, desk) = (disk.clone(), desk.clone());
+        let (disk, replies) = (disk.clone(), replies.clone());
         tokio::spawn(async move {
             let outcome = disk.carry_out(request.offset, request.len, request.command).await;
-            desk.with(|desk| desk.answer(&ticket, outcome));
+            replies.with(|replies| replies.answer(&ticket, outcome));
             drop(room);
         });
     }

@@ -58,7 +58,7 @@ fn whoever_ends_attach_is_called_while_it_ends() {
     let config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
     std::fs::create_dir_all(dir.path().join("attach")).unwrap();
     // Held by nobody that a signal could reach, so it is still there when it was killed.
-    let mut held = Some(crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap());
+    let mut held = Some(holdfast_host::lock::lock(&dir.path().join("attach"), "attach.lock").unwrap());
     let mut called = 0;
     kill(&config, || {
         called += 1;

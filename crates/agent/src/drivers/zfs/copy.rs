@@ -174,7 +174,7 @@ impl Zfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watchdog::is_locked;
+    use holdfast_host::lock::is_locked;
     use rustix::process::{Pid, Signal, kill_process_group};
     use std::fs::{File, create_dir_all, read_to_string, write};
     use std::io::Write;
