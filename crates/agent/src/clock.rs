@@ -1,4 +1,4 @@
-//! The two clocks: one to decide by, one for people.
+//! Two clocks: CLOCK_BOOTTIME for decisions, the time of day for people.
 
 use holdfast_types::MonoTime;
 use std::sync::OnceLock;

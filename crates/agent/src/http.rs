@@ -2,11 +2,11 @@
 //!
 //! H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
 //!     [`STALE`] every health check says 503.
-//! H2  Health is for everyone. Commands are for loopback, or for whoever has the token.
+//! H2  Anyone may read health. Commands need loopback or the token.
 
-mod moves;
+mod commands;
 
-pub(crate) use moves::keep_schedule;
+pub(crate) use commands::keep_schedule;
 
 use crate::clock;
 use crate::config::AgentConfig;
@@ -265,10 +265,10 @@ async fn command(
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
-        "/claim" => moves::claim(&door, &body).await,
-        "/failover" => moves::failover(&door, &body).await,
-        "/switchover/cancel" => moves::cancel(&door),
-        _ => moves::switchover(&door, &body).await,
+        "/claim" => commands::claim(&door, &body).await,
+        "/failover" => commands::failover(&door, &body).await,
+        "/switchover/cancel" => commands::cancel(&door),
+        _ => commands::switchover(&door, &body).await,
     };
     done.unwrap_or_else(|reply| reply).into_response()
 }

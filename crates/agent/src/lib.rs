@@ -8,8 +8,9 @@
 //! ```
 //! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a file system, PostgreSQL, watchdog,
 //! hooks, health over HTTP, history. Does not own: the lease protocol and the device (the attach process has both), who may write (the gateways',
-//! R2). Depends on: api, types. docs/adr/0010-agent.md says why it is built as it is.
+//! R2). Depends on: api, host, settings, tls, types. docs/adr/0010-agent.md says why it is built as it is.
 
+pub mod attach_process;
 pub mod client;
 pub mod clock;
 mod cluster;
@@ -29,9 +30,9 @@ pub mod seams;
 mod view;
 pub mod watchdog;
 
+pub use attach_process::Status as AttachStatus;
 pub use clock::replace as replace_clock;
 pub use cluster::Gateways;
-pub use drivers::attach::Status as AttachStatus;
 pub use host::{AttachLook, Host, PoolLook};
 pub use run::{RunError, run, run_over};
 pub use view::View;

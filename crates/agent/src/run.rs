@@ -1,4 +1,4 @@
-//! The agent's one task: owns the machine, tells it what happens, does what it says.
+//! I/O shell of the agent's state machine: one task passes it inputs and carries out its actions.
 //!
 //! - N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
 //! - N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.

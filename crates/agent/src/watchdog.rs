@@ -1,4 +1,4 @@
-//! What stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
+//! Stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
 //!
 //! ```text
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
@@ -17,8 +17,8 @@
 mod device;
 mod guard;
 
+use crate::attach_process;
 use crate::config::{AgentConfig, WatchdogMode};
-use crate::drivers::attach;
 use crate::{clock, process};
 use device::Device;
 pub use device::looked_at as device_looked_at;
@@ -218,7 +218,7 @@ pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> O
     }
 }
 
-/// Whether nobody needs the helper any more: no agent, no attach that an agent left alone, no PostgreSQL.
+/// Whether the helper is not needed any more: no agent, no attach that an agent left running, no PostgreSQL.
 fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> bool {
     match last {
         None => true,
@@ -237,7 +237,9 @@ fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
 
 /// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
-    let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
+    let Some(status) = attach_process::Status::read(attach_dir).filter(|status| status.phase != "fenced") else {
+        return 0;
+    };
     if let Some(renewed) = status.renewed() {
         return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
     }
@@ -280,7 +282,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                 let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
                 // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
-                if there || *device && !left_alone && attach::may_run(&attach_dir) {
+                if there || *device && !left_alone && attach_process::may_run(&attach_dir) {
                     if !killing {
                         let what =
                             if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
@@ -298,11 +300,11 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     };
                     if !left_alone && (*device || first.is_err()) {
                         // Those that wait on the device end only once it answers, if with an error.
-                        attach::kill(config, &mut meanwhile);
+                        attach_process::kill(config, &mut meanwhile);
                     }
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                     if left_alone && !clear {
-                        attach::kill(config, &mut meanwhile);
+                        attach_process::kill(config, &mut meanwhile);
                     }
                 }
             }
@@ -319,8 +321,8 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         let now_ns = clock::now().0;
         guard.look(now_ns, wish);
         let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
-        let over = alone && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
-            || getppid() != agent && may_be_replaced(last, attach::may_run(&attach_dir));
+        let over = alone && over(now_ns, last, timeout_ns, attach_process::may_run(&attach_dir))
+            || getppid() != agent && may_be_replaced(last, attach_process::may_run(&attach_dir));
         if over && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty()) {
             guard.let_go();
             return Ok(());

@@ -1,4 +1,4 @@
-//! The device's side: an NBD server for whoever has the volume's Unix socket open.
+//! The device's side: an NBD server on the volume's Unix socket.
 //!
 //! F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
 //! F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.

@@ -1,25 +1,25 @@
 //! I/O shell of the attach state machine: calls gateways, connects, listens, starts devices, writes the status.
 
-mod earlier;
 mod growth;
 mod lease_rpc;
+mod resume;
 mod sockets;
 
+use crate::admin_client::{self, AdminClients, call};
 use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth, KernelOptions};
 use crate::dir::{DirError, RunDir};
-use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
 use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
-use earlier::earlier;
 use futures_util::future::BoxFuture;
 use growth::Growing;
 use holdfast_api::{Refusal, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner, RequestId};
 use lease_rpc::{acquire, carry_on, holder, renew};
+use resume::earlier;
 use sockets::{Listener, RemoveFile, accept, run_lane};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-pub use earlier::abandon;
+pub use resume::abandon;
 
 /// One try to renew; the machine decides how many make a loss.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// Time to live of the lease without a renewal; the gateway's default if none.
     pub ttl: Option<Duration>,
-    /// Take the lease from whoever holds it.
+    /// Take the lease even if another owner holds it.
     pub force: bool,
     /// Connections per volume.
     pub connections: u8,
@@ -158,7 +158,7 @@ struct Keeper {
     options: Options,
     dir: RunDir,
     shared: Arc<Shared>,
-    doors: Arc<Doors>,
+    doors: Arc<AdminClients>,
     news: mpsc::UnboundedSender<News>,
     /// Ends every task that this attach has.
     end: CancellationToken,
@@ -185,7 +185,7 @@ struct Progress {
     released: bool,
     /// Told to detach: when it is given up.
     stop_by: Option<Instant>,
-    /// When it has to be ready.
+    /// Deadline for being ready.
     ready_by: Option<Instant>,
     /// When `status.json` is written next.
     show_at: Instant,
@@ -242,7 +242,7 @@ pub async fn run_over(
     let (kept, left) = earlier(&options, dir.path()).await?;
     let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine, seams.boot_ns);
-    let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
+    let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
@@ -475,10 +475,10 @@ impl Keeper {
                         token: token.to_text(),
                     };
                     let call = call!(release_lease, request);
-                    let released = doors.ask_all(call, doors::is_final);
+                    let released = doors.ask_all(call, admin_client::is_final);
                     let said = tokio::time::timeout(RELEASE_LIMIT, released).await;
-                    let given =
-                        said.is_ok_and(|(_, said)| said.map_or_else(|refusal| doors::is_gone(&refusal), |_| true));
+                    let given = said
+                        .is_ok_and(|(_, said)| said.map_or_else(|refusal| admin_client::is_gone(&refusal), |_| true));
                     if !given {
                         tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
                     }
@@ -573,7 +573,7 @@ impl Keeper {
         let doors = self.doors.clone();
         self.spawn(async move {
             let call = call!(cluster_status, v1::ClusterStatusRequest {});
-            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
+            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, admin_client::is_final)).await;
             let Ok((_, Ok(status))) = asked else { return };
             let members = status.members.iter().filter_map(|m| m.member.as_ref()?.addresses.as_ref());
             members.filter(|a| holdfast_api::host_port(&a.api).is_some()).for_each(|a| doors.learn(&a.api));

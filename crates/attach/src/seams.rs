@@ -1,4 +1,4 @@
-//! What an attached set touches the machine with (R8 and leases are decided elsewhere), each with its one default: a simulation puts its own there (ADR 0017).
+//! Access to network and clock of an attached set, with defaults for a real host. A simulation replaces them (ADR 0017).
 
 use crate::machine::Lane;
 use futures_util::future::BoxFuture;

@@ -1,4 +1,4 @@
-//! The machine and what its actions reach: lanes, clients, and the keeper, which does what takes time.
+//! The machine and what its actions reach: lanes, clients, and the keeper, which does all slow work.
 //!
 //! H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
 //! H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.

@@ -1,4 +1,4 @@
-//! A copy of a snapshot on this host that can be written and is thrown away: what is written to it goes to a local scratch file, never to the set.
+//! A temporary writable copy of a snapshot on this host. Writes go to a local scratch file, never to the set.
 //!
 //! ```text
 //!   nbdfuse + loop, or any NBD client
@@ -19,9 +19,9 @@ mod overlay;
 mod serve;
 mod status;
 
+use crate::admin_client::{self, AdminClients, call};
 use crate::device::{self, DeviceError, DeviceKind, Devices};
 use crate::dir::{DirError, RunDir};
-use crate::doors::{self, Doors, call};
 use crate::machine::Phase;
 use crate::status::VolumeStatus;
 use base::{Base, Gateways, Patience};
@@ -99,7 +99,7 @@ pub enum SnapshotCopyError {
         set: Name,
         /// What was asked for.
         snapshot: Name,
-        /// Those that there are.
+        /// The snapshots that exist.
         there: String,
     },
     /// It is not in the store yet.
@@ -244,7 +244,7 @@ impl Copy {
             let snapshot = options.snapshot.clone();
             SnapshotCopyError::Unreachable { set: set.clone(), snapshot, limit, last }
         };
-        let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
+        let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
         let known = || unreachable(format!("no gateway of {} answered", doors.known().join(", ")));
         let snapshot = tokio::time::timeout_at(deadline, find(&doors, options)).await.map_err(|_| known())??;
         let gateways = Arc::new(Gateways::default());
@@ -363,7 +363,7 @@ impl Copy {
 }
 
 /// The snapshot as its set's leader lists it.
-async fn find(doors: &Doors, options: &SnapshotCopyOptions) -> Result<v1::Snapshot, SnapshotCopyError> {
+async fn find(doors: &AdminClients, options: &SnapshotCopyOptions) -> Result<v1::Snapshot, SnapshotCopyError> {
     let listed = identity::list(doors, &options.set).await.map_err(SnapshotCopyError::Refused)?;
     let (set, snapshot) = (options.set.clone(), options.snapshot.clone());
     let names = || listed.iter().map(|found| found.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -374,11 +374,11 @@ async fn find(doors: &Doors, options: &SnapshotCopyOptions) -> Result<v1::Snapsh
     }
 }
 
-/// The token that opens the snapshot. Asks until a gateway answers: whoever calls bounds it.
-async fn token(doors: &Doors, options: &SnapshotCopyOptions) -> Result<Token, Refusal> {
+/// The token that opens the snapshot. Asks until a gateway answers: the caller sets the time limit.
+async fn token(doors: &AdminClients, options: &SnapshotCopyOptions) -> Result<Token, Refusal> {
     let (set, name) = (options.set.to_string(), options.snapshot.to_string());
     let call = call!(get_snapshot_token, v1::GetSnapshotTokenRequest { set, name });
-    let (_, reply) = doors.ask_all(call, doors::is_final).await;
+    let (_, reply) = doors.ask_all(call, admin_client::is_final).await;
     let found = reply?.token;
     Token::from_text(&found).ok_or_else(|| {
         Refusal::new(RefusalCode::Unknown, "found a malformed token of the snapshot, expected 32 hex digits")
@@ -386,9 +386,9 @@ async fn token(doors: &Doors, options: &SnapshotCopyOptions) -> Result<Token, Re
 }
 
 /// Where the gateways serve NBD; remembers their admin doors too.
-async fn learn(doors: &Doors) -> Option<Vec<String>> {
+async fn learn(doors: &AdminClients) -> Option<Vec<String>> {
     let call = call!(cluster_status, v1::ClusterStatusRequest {});
-    let (_, status) = doors.ask_all(call, doors::is_final).await;
+    let (_, status) = doors.ask_all(call, admin_client::is_final).await;
     let status = status.ok()?;
     let addresses = status.members.iter().filter_map(|member| member.member.as_ref()?.addresses.as_ref());
     let mut nbd = Vec::new();

@@ -1,4 +1,4 @@
-//! Settings of one standby: a PostgreSQL for reading on a snapshot copy of a snapshot.
+//! Settings of one standby: a PostgreSQL for reading on a local copy of a snapshot.
 
 use holdfast_agent::config::{
     AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, FenceAction, PoolConfig, PoolKind,

@@ -1,4 +1,4 @@
-//! What a slot may touch, and what of the primary's its copy must not reach.
+//! What a slot may unmount or stop, and which files of the primary its copy must not reach.
 //!
 //! U5  Only what is known to be this slot's own is unmounted, and only the PostgreSQL on it is stopped: a mount over a loop device of this slot's copy, or the
 //!     very mount that this slot noted when it made it.
@@ -6,7 +6,7 @@
 //!     A copied ZFS pool has several file systems, and its links are led to the copy first (U10).
 //! U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
 
-use holdfast_agent::drivers::attach::backing_file;
+use holdfast_agent::attach_process::backing_file;
 use holdfast_agent::drivers::zfs::rules::led;
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::fs::{DirEntry, read_dir, read_link, read_to_string, remove_file};

@@ -1,4 +1,4 @@
-//! What load balancers ask a standby.
+//! Health checks and metrics of a standby over HTTP.
 //!
 //! U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
 

@@ -1,4 +1,4 @@
-//! A standby: a PostgreSQL for reading on a local copy of a snapshot, renewed now and then.
+//! A standby: a PostgreSQL for reading on a local copy of a snapshot that is renewed at intervals.
 //!
 //! ```text
 //!   refresh:  snapshot ─▶ snapshot copy in the slot that is free ─▶ mount ─▶ PostgreSQL recovers, out of reach
@@ -8,8 +8,8 @@
 //!
 //! U3  Until the new PostgreSQL has recovered nothing of the old one is touched; if it then does not come up where the old one was, the old one is started again.
 //!
-//! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, as the process `holdfast standby copy`), the drivers (those of
-//! the agent), snapshots (the program's own commands). docs/adr/0024-standbys.md says why it is built as it is.
+//! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, in the process `holdfast standby copy`), the drivers (crate
+//! `agent`), snapshots (the program's own commands). Depends on: agent, host, settings, tls, types. docs/adr/0024-standbys.md says why it is built as it is.
 
 pub mod config;
 mod guard;
@@ -33,13 +33,13 @@ use swap::{Place, swap};
 
 pub use run::run;
 
-/// For a command that only asks, or deletes a snapshot.
+/// Limit of a command that reads, or deletes a snapshot.
 const ASK_LIMIT: Duration = Duration::from_secs(20);
 
-/// Lock of whoever changes something.
+/// Lock for changes.
 const LOCK: &str = "standby.lock";
 
-/// Lock of whoever changes something, in the directory of the mounts: two standbys that share it do not take turns unseen.
+/// Lock for changes, in the directory of the mounts: two standbys that share the directory exclude each other.
 const PLACE_LOCK: &str = ".holdfast-standby.lock";
 
 /// Lock of `standby run`.
@@ -51,20 +51,20 @@ pub enum Which {
     /// A new one, deleted when it is not used any more.
     #[default]
     New,
-    /// The youngest that there is; it stays.
+    /// The youngest one; it is kept.
     Latest,
-    /// This one; it stays.
+    /// This one; it is kept.
     Named(String),
 }
 
-/// How a standby is.
+/// Status of a standby.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandbyView {
     /// Name.
     pub name: String,
     /// Set.
     pub set: String,
-    /// PostgreSQL answers, on the copy that is shown.
+    /// PostgreSQL answers queries, on the current copy.
     pub serving: bool,
     /// ready, busy, silent or gone.
     pub database: String,
@@ -86,7 +86,7 @@ pub struct StandbyView {
     pub own_snapshots: Vec<String>,
     /// The last refresh, if it failed.
     pub failure: Option<Failure>,
-    /// `standby run` is there.
+    /// `standby run` is running.
     pub running: bool,
 }
 
@@ -141,7 +141,7 @@ impl Standby {
         &self.slots[which as usize]
     }
 
-    /// Of whoever changes something.
+    /// Both locks for changes.
     fn locks(&self) -> Result<[std::fs::File; 2], String> {
         let place = &self.config.pool.mount;
         std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
@@ -316,7 +316,7 @@ impl Standby {
         Ok(())
     }
 
-    /// How it is, asked now.
+    /// Current status.
     ///
     /// # Errors
     /// Its state cannot be read.

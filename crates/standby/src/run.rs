@@ -1,4 +1,4 @@
-//! `standby run`: one task that looks, refreshes when it is time, and answers load balancers.
+//! `standby run`: refreshes at intervals, updates the view, and serves health checks.
 
 use crate::config::StandbyConfig;
 use crate::http::{self, Look};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be done after a look.
+/// What to do after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Wait,

@@ -1,4 +1,4 @@
-//! One of the two places of a standby: a snapshot copy, its file system, its PostgreSQL.
+//! One of a standby's two slots: a snapshot copy, its file system, its PostgreSQL.
 //!
 //! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
 //!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
@@ -8,9 +8,9 @@ use crate::guard;
 use crate::swap::Place;
 use holdfast_agent::AttachLook;
 use holdfast_agent::config::{AgentConfig, PoolKind};
-use holdfast_agent::drivers::attach::{Attach, may_run, running};
+use holdfast_agent::attach_process::{Attach, may_run, running};
 use holdfast_agent::drivers::database::Database;
-use holdfast_agent::drivers::ours;
+use holdfast_agent::drivers::ownership;
 use holdfast_agent::drivers::pool;
 use holdfast_agent::drivers::zfs::rules::{
     Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down,
@@ -128,7 +128,7 @@ impl Slot {
 
     /// Whether that is its own pool, by its devices, or by the guid that it noted (U5).
     async fn own(&self, found: &Imported) -> Result<bool, String> {
-        Ok(ours::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
+        Ok(ownership::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
     }
 
     /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
@@ -219,7 +219,7 @@ impl Slot {
         let lock = self.config.run_dir.join(IMPORT_LOCK);
         let mounted = self.zfs.import_copy(label, &devices, name, &pool.mount, &lock, limit).await?;
         let found = self.imported().await?.ok_or_else(|| format!("pool {name}: not there after its import"))?;
-        ours::note_copy(&self.config, &found.guid);
+        ownership::note_copy(&self.config, &found.guid);
         for dataset in &mounted {
             let found = (self.mounted)(&dataset.at)?.map(|mounted| mounted.source);
             if found.as_deref() != Some(dataset.name.as_str()) {
@@ -357,7 +357,7 @@ impl Slot {
             }
             TakeDown::Lost(why) => return self.lost(why).await,
         }
-        ours::forget(&self.config);
+        ownership::forget(&self.config);
         self.end_copy().await
     }
 
@@ -536,7 +536,7 @@ mod tests {
         for health in ["ONLINE", "SUSPENDED"] {
             let dir = tempfile::tempdir().unwrap();
             let slot = of_pool(dir.path(), health);
-            ours::note_copy(&slot.config, "12");
+            ownership::note_copy(&slot.config, "12");
             let why = slot.down().await.unwrap_err();
             assert!(why.contains("holdfast-standby-report1-a") && why.contains("reboot"), "{why}");
             assert!(!asked(dir.path(), "zpool sync") && !asked(dir.path(), "zpool export"));
@@ -547,7 +547,7 @@ mod tests {
     async fn a_copy_is_not_ended_under_a_pool_that_does_not_go() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note_copy(&slot.config, "12");
+        ownership::note_copy(&slot.config, "12");
         // As the process that keeps a copy holds it.
         let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
         std::fs::write(dir.path().join("state/busy"), "").unwrap();
@@ -576,7 +576,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // Its list does not say so.
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note_copy(&slot.config, "12");
+        ownership::note_copy(&slot.config, "12");
         std::fs::write(dir.path().join("state/suspended"), "").unwrap();
         let (copy, begun) = (slot.attach().dir().to_path_buf(), Instant::now());
         let lock = copy.join("attach.lock");
@@ -596,7 +596,7 @@ mod tests {
         let slot = of_pool(dir.path(), "ONLINE");
         let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
         // An own one that was there once had this name too.
-        ours::note_copy(&slot.config, "9");
+        ownership::note_copy(&slot.config, "9");
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");
         assert!(!asked(dir.path(), "zpool export"));
@@ -609,7 +609,7 @@ mod tests {
     async fn without_a_pool_the_copy_goes_and_what_was_noted_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note_copy(&slot.config, "12");
+        ownership::note_copy(&slot.config, "12");
         std::fs::write(dir.path().join("state/pools"), "").unwrap();
         slot.down().await.unwrap();
         assert!(!slot.config.run_dir.join("pool.noted").exists());

@@ -1,4 +1,4 @@
-//! What a standby remembers across its processes: which copy serves, and which snapshots are its own to delete.
+//! Persistent state of a standby: which copy serves, and which snapshots it may delete.
 //!
 //! U1  A snapshot is noted as our own before it is asked for, and only what is noted there is ever deleted: never anybody else's, whatever its name.
 
@@ -64,7 +64,7 @@ impl State {
     /// As it was written last; a standby that never ran has an empty one.
     ///
     /// # Errors
-    /// The file cannot be read, or is none of ours.
+    /// The file cannot be read, or has another format.
     pub fn read(dir: &Path) -> Result<Self, String> {
         let path = dir.join("state.json");
         match std::fs::read(&path) {

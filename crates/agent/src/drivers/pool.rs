@@ -3,8 +3,8 @@
 //! Mounted so that an error of the device ends writing at once (`errors=remount-ro`; XFS told not to retry for ever): a fenced host must not keep
 //! data that it believes it could still write. ZFS is imported without its cache file: a host that boots imports nothing by itself.
 
-use super::attach::Volume;
 use super::zfs::Zfs;
+use crate::attach_process::Volume;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
 use crate::process::{ran, run, system};

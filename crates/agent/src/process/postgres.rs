@@ -106,7 +106,7 @@ fn look_in(proc: &Path, data: &Path) -> Looked {
     looked
 }
 
-/// All of them ([`look_for_postgres`]), for who must know that there are no others.
+/// All of them ([`look_for_postgres`]); an error where others may have been missed.
 ///
 /// # Errors
 /// Not all processes of the host could be looked at (no more file descriptors): that says nothing of what there is.

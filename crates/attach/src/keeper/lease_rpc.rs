@@ -1,7 +1,7 @@
-//! What the keeper asks of the gateways about the lease, and what it tells the machine of the answers.
+//! Lease calls to the gateways; the answers go to the state machine.
 
 use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
-use crate::doors::{self, Doors, Said, call};
+use crate::admin_client::{self, AdminClients, Said, call};
 use crate::lease_file::LeaseFile;
 use crate::machine::{Cuts, Grant, Machine, VolumeFacts};
 use crate::shared::Shared;
@@ -50,25 +50,25 @@ fn granted(
 /// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
 pub(super) async fn acquire(
     shared: &Shared,
-    doors: &Doors,
+    doors: &AdminClients,
     options: &Options,
     kept: Option<&LeaseFile>,
     request: RequestId,
     force: bool,
 ) -> Result<(), Refusal> {
     loop {
-        let message = doors::acquire(&options.set, &options.owner, options.ttl, request, force);
+        let message = admin_client::acquire(&options.set, &options.owner, options.ttl, request, force);
         let call = call!(acquire_lease, message);
-        let (api, asked) = doors.ask_all(call, doors::is_final).await;
+        let (api, asked) = doors.ask_all(call, admin_client::is_final).await;
         let refusal = match asked {
             Ok(reply) => {
-                let Some((grant, volumes)) = doors::grant_of(&api, &reply) else {
+                let Some((grant, volumes)) = admin_client::grant_of(&api, &reply) else {
                     let message = format!("{api}: the grant lacks a lease, a token, or names of volumes");
                     return Err(Refusal::new(RefusalCode::Failed, message));
                 };
                 shared.set_volumes(&volumes);
                 let all: Vec<_> = volumes.into_iter().map(|facts| (facts, None)).collect();
-                let as_of = doors::cuts_of(&reply.cuts, reply.as_of).as_of;
+                let as_of = admin_client::cuts_of(&reply.cuts, reply.as_of).as_of;
                 granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all, as_of);
                 return Ok(());
             }
@@ -107,20 +107,20 @@ fn gone_on_with(
 /// Continues the lease.
 pub(super) async fn carry_on(
     shared: &Shared,
-    doors: &Doors,
+    doors: &AdminClients,
     options: &Options,
     kept: Option<&LeaseFile>,
     request: RequestId,
     token: Token,
 ) {
-    let message = doors::continuation(&options.set, &options.owner, token, request);
+    let message = admin_client::continuation(&options.set, &options.owner, token, request);
     let call = call!(continue_lease, message);
-    let (api, asked) = doors.ask_all(call, doors::is_ended).await;
+    let (api, asked) = doors.ask_all(call, admin_client::is_ended).await;
     match asked {
-        Ok(reply) => match doors::grant_of(&api, &reply) {
+        Ok(reply) => match admin_client::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
                 // The devices stay those of the beginning, in that order (M8).
-                let told = doors::cuts_of(&reply.cuts, reply.as_of);
+                let told = admin_client::cuts_of(&reply.cuts, reply.as_of);
                 let ours = gone_on_with(shared, grant.epoch, &volumes, &told);
                 granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours, told.as_of);
             }
@@ -134,14 +134,14 @@ pub(super) async fn carry_on(
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
     let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
     let generation = shared.look(counts)?;
-    let (volumes, cuts) = (doors::volumes_of(&reply.volumes)?, doors::cuts_of(&reply.cuts, reply.as_of));
+    let (volumes, cuts) = (admin_client::volumes_of(&reply.volumes)?, admin_client::cuts_of(&reply.cuts, reply.as_of));
     Some(News::Volumes { generation, volumes, cuts })
 }
 
 /// Renews it once. What volumes have by now comes with the answer.
 pub(super) async fn renew(
     shared: &Shared,
-    doors: &Doors,
+    doors: &AdminClients,
     news: &mpsc::UnboundedSender<News>,
     number: u64,
     epoch: Epoch,
@@ -168,15 +168,15 @@ pub(super) async fn renew(
     });
 }
 
-async fn lease(doors: &Doors, set: &Name) -> Option<v1::Lease> {
+async fn lease(doors: &AdminClients, set: &Name) -> Option<v1::Lease> {
     let request = v1::GetLeaseRequest { set: set.to_string() };
     let call = call!(get_lease, request);
-    let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
+    let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, admin_client::is_final)).await;
     asked.ok().and_then(|(_, reply)| reply.ok()).and_then(|reply| reply.lease)
 }
 
 /// Who holds the set, in words.
-pub(super) async fn holder(doors: &Doors, set: &Name) -> Option<String> {
+pub(super) async fn holder(doors: &AdminClients, set: &Name) -> Option<String> {
     let lease = lease(doors, set).await?;
     Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
 }

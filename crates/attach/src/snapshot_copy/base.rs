@@ -1,7 +1,7 @@
-//! The snapshot behind a snapshot copy: one volume's export, read from whichever gateway answers.
+//! Reads the snapshot under a copy: one volume's export, from any gateway that answers.
 //!
 //! W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
-//! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and whoever uses the device sees that.
+//! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and the device's user gets an error.
 //! W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
 
 use super::identity::{Identity, Seen};
@@ -58,7 +58,7 @@ impl Gateways {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that there are now; an empty list changes nothing.
+    /// Sets the current gateways; an empty list changes nothing.
     pub(crate) fn set(&self, nbd: Vec<String>) {
         if !nbd.is_empty() {
             self.lock().nbd = nbd;
@@ -221,7 +221,7 @@ impl Base {
         Err(why)
     }
 
-    /// This connection is of no use any more.
+    /// Drops a connection that failed.
     async fn lost(&self, link: &Link, why: &str) {
         self.gateways.lock().source.last_loss = Some(format!("{}: {why}", link.at));
         let Some(number) = link.number else { return };

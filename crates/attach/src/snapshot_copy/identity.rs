@@ -1,10 +1,10 @@
-//! Whether the snapshot of that name is still the one that was copied.
+//! Checks that the snapshot of this name is still the one that was copied.
 //!
 //! W5  A name is no identity: a snapshot can be deleted and another one taken under its name. What every new connection shows is read only after the
 //!     set's leader has listed the snapshot with the id that it had at the start. The list comes after the handshake, which binds the
 //!     connection to what the name meant then: an id never comes back, so what is there still was there before.
 
-use crate::doors::{self, Doors, call};
+use crate::admin_client::{self, AdminClients, call};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use holdfast_api::{Refusal, v1};
@@ -39,10 +39,10 @@ fn judge(name: &Name, id: &str, listed: &[v1::Snapshot]) -> Seen {
     }
 }
 
-/// The snapshots of a set as its leader lists them. Asks until one answers: whoever calls bounds it.
-pub(super) async fn list(doors: &Doors, set: &Name) -> Result<Vec<v1::Snapshot>, Refusal> {
+/// The snapshots of a set as its leader lists them. Asks until one answers: the caller sets the time limit.
+pub(super) async fn list(doors: &AdminClients, set: &Name) -> Result<Vec<v1::Snapshot>, Refusal> {
     let call = call!(list_snapshots, v1::ListSnapshotsRequest { set: set.to_string() });
-    let (_, listed) = doors.ask_all(call, doors::is_final).await;
+    let (_, listed) = doors.ask_all(call, admin_client::is_final).await;
     Ok(listed?.snapshots)
 }
 
@@ -65,7 +65,7 @@ impl Identity {
     }
 
     /// By the gateways' list.
-    pub(crate) fn listed(doors: &Arc<Doors>, set: &Name, snapshot: &v1::Snapshot, name: &Name) -> Self {
+    pub(crate) fn listed(doors: &Arc<AdminClients>, set: &Name, snapshot: &v1::Snapshot, name: &Name) -> Self {
         let known = (doors.clone(), set.clone(), name.clone(), snapshot.id.clone());
         Self::by(move || {
             let (doors, set, name, id) = known.clone();

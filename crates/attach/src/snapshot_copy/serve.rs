@@ -1,4 +1,4 @@
-//! Users of a snapshot copy's volume, on its Unix socket.
+//! NBD server of a snapshot copy's volume, on its Unix socket.
 
 use super::disk::Disk;
 use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, HANDSHAKE_TIMEOUT, grow};

@@ -1,4 +1,4 @@
-//! What `status.json` of a snapshot copy says. Its fields are those of an attached set where they mean the same.
+//! `status.json` of a snapshot copy. Fields have the same names as those of an attached set where they mean the same.
 
 use crate::machine::Phase;
 use crate::status::VolumeStatus;

@@ -1,4 +1,4 @@
-//! The way down: from whatever was reached back to standby.
+//! From any state back to standby.
 //!
 //! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (A2). By all means (`fencing`): kill PostgreSQL,
 //! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
@@ -131,8 +131,8 @@ impl Machine {
     }
 
     fn next_backoff(&mut self) -> Duration {
-        self.backoff = (self.backoff * 2).clamp(self.policy.backoff_min, self.policy.backoff_max);
-        self.backoff
+        self.takeover.backoff = (self.takeover.backoff * 2).clamp(self.policy.backoff_min, self.policy.backoff_max);
+        self.takeover.backoff
     }
 
     /// The lease is another's, or the device is dead.
@@ -164,36 +164,36 @@ impl Machine {
         self.go_on(now, leaving, out);
     }
 
-    /// Does the next step that there is something to do for.
+    /// Takes the next step that has something to do.
     fn go_on(&mut self, now: MonoTime, mut leaving: Leaving, out: &mut Vec<Action>) {
         loop {
             let hard = leaving.hard;
             leaving.job = None;
             match leaving.step {
-                Step::Checkpoint if self.running => {
+                Step::Checkpoint if self.present.running => {
                     let job = self.job();
                     out.push(Action::Checkpoint { job });
                     leaving.job = Some(job);
                 }
                 Step::Checkpoint => leaving.step = Step::Stop,
-                Step::Stop if self.running => {
+                Step::Stop if self.present.running => {
                     let job = self.job();
                     out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { Stop::Fast } });
                     leaving.job = Some(job);
                 }
                 Step::Stop => leaving.step = Step::Export,
-                Step::Export if self.mounted => {
+                Step::Export if self.present.mounted => {
                     let job = self.job();
                     out.push(Action::Export { job, hard });
                     leaving.job = Some(job);
                 }
                 Step::Export => leaving.step = Step::Detach,
-                Step::Detach if self.attached => {
+                Step::Detach if self.present.attached => {
                     let job = self.job();
                     out.push(Action::Detach { job, hard });
                     leaving.job = Some(job);
                 }
-                Step::Detach if self.running || self.mounted => {
+                Step::Detach if self.present.running || self.present.mounted => {
                     leaving.round += 1;
                     if leaving.round == ROUNDS_BEFORE_STUCK {
                         self.record(Event::Stuck, &leaving.failed, out);
@@ -220,9 +220,9 @@ impl Machine {
         let mut leaving = leaving.clone();
         let step = leaving.step;
         match (step, &result) {
-            (Step::Stop, Ok(())) => self.running = false,
-            (Step::Export, Ok(())) => self.mounted = false,
-            (Step::Detach, Ok(())) => (self.attached, self.attach) = (false, None),
+            (Step::Stop, Ok(())) => self.present.running = false,
+            (Step::Export, Ok(())) => self.present.mounted = false,
+            (Step::Detach, Ok(())) => (self.present.attached, self.attach) = (false, None),
             (Step::Checkpoint | Step::Rest(_), _) | (_, Err(_)) => {}
         }
         if let Err(why) = result
@@ -235,7 +235,7 @@ impl Machine {
             leaving.failed = why;
             if step == Step::Detach {
                 // It was killed: what it left is the drivers' to clear when it is started the next time.
-                (self.attached, self.attach) = (false, None);
+                (self.present.attached, self.attach) = (false, None);
             }
         }
         leaving.step = match step {
@@ -265,13 +265,13 @@ impl Machine {
             self.record(Event::Demoted, &leaving.reason, out);
         }
         self.way = None;
-        self.free_since = None;
+        self.cluster.free_since = None;
         self.claim = None;
         match leaving.then {
             Then::End => self.enter(now, State::Ended, &leaving.reason),
             Then::Standby { wait, why } => {
-                self.not_before = self.not_before.max(now.saturating_add(wait));
-                self.not_before_why = why;
+                self.takeover.not_before = self.takeover.not_before.max(now.saturating_add(wait));
+                self.takeover.not_before_why = why;
                 self.enter(now, State::Standby, &leaving.reason);
             }
         }

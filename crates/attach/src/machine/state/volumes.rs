@@ -1,4 +1,4 @@
-//! M8: volumes that are not what their devices were made of any more.
+//! M8: volumes that were deleted, shrunk or renamed under their devices.
 
 use super::Machine;
 use crate::machine::{Action, Phase};

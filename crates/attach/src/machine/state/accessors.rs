@@ -1,4 +1,4 @@
-//! What others see of a set's life: looks only, nothing changes by them.
+//! Read-only accessors of the machine.
 
 use super::{Machine, View};
 use crate::machine::{Grant, Moment, Phase};

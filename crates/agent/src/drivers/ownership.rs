@@ -1,10 +1,10 @@
-//! What of a pool that is there an agent may touch.
+//! Which existing pool an agent may touch: only its own.
 //!
 //! P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
 //!     that this agent noted when it made it (its device may have lost its name by now).
 
-use super::attach::backing_file;
 use super::zfs::rules::COPY_POOL;
+use crate::attach_process::backing_file;
 use crate::config::{AgentConfig, PoolKind};
 use crate::process::{NotRan, ran, system};
 use holdfast_host::mounts::{Mounted, mount_at};
@@ -23,7 +23,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// What the kernel's nbd devices of an attach are connected with, before its run directory.
 const BACKEND: &str = "holdfast ";
 
-/// Why it is not known that a pool is this agent's, or that there is none.
+/// Why it is unknown whether a pool is this agent's, or whether there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotOurs {
     /// What is there is somebody else's.

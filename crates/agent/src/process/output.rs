@@ -1,4 +1,4 @@
-//! What a program says on one pipe: read while it runs, and all that lies in the pipe when it has ended.
+//! Output of a program on one pipe: read while it runs, and to the end once it has exited.
 
 use super::{AFTERWORDS, SAID_BYTES_MAX};
 use std::os::fd::AsFd;

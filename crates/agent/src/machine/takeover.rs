@@ -1,4 +1,4 @@
-//! The way up: from standby to primary.
+//! From standby to primary.
 
 use super::{
     Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Refused, Rising, State,
@@ -86,7 +86,7 @@ impl Machine {
         if claimed {
             return None;
         }
-        let recent = self.takeovers.iter().filter(|at| now.saturating_since(**at) < HOUR).count();
+        let recent = self.takeover.within_hour.iter().filter(|at| now.saturating_since(**at) < HOUR).count();
         if self.paused {
             return Some("paused: `holdfast agent resume` ends that".into());
         }
@@ -96,9 +96,9 @@ impl Machine {
         if self.policy.nofailover {
             return Some("nofailover is set for this host".into());
         }
-        if now < self.not_before {
-            let left = millis(self.not_before.saturating_since(now));
-            return Some(format!("waits {left} ms more: {}", self.not_before_why));
+        if now < self.takeover.not_before {
+            let left = millis(self.takeover.not_before.saturating_since(now));
+            return Some(format!("waits {left} ms more: {}", self.takeover.not_before_why));
         }
         if recent >= self.policy.takeovers_per_hour_max {
             return Some(format!(
@@ -110,7 +110,7 @@ impl Machine {
     }
 
     pub(super) fn stand_by(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        forget(&mut self.takeovers, now, HOUR);
+        forget(&mut self.takeover.within_hour, now, HOUR);
         if self.claim.as_ref().is_some_and(|claim| now >= claim.until) {
             self.claim = None;
         }
@@ -118,21 +118,21 @@ impl Machine {
             return;
         }
         // A view from before this state may show our own lease, or one that we gave up on.
-        let Some((at, view)) = self.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
+        let Some((at, view)) = self.cluster.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
         let expired = match &view {
             LeaseView::Unreachable => {
                 self.why = "no gateway answers".into();
                 return;
             }
             LeaseView::Held { owner, epoch, remaining, .. } if !remaining.is_zero() => {
-                self.free_since = None;
+                self.cluster.free_since = None;
                 self.why = format!("{owner} holds the lease under e{epoch}");
                 return;
             }
             LeaseView::Held { owner, .. } => Some(owner.clone()),
             LeaseView::Free => None,
         };
-        let free_since = *self.free_since.get_or_insert(at);
+        let free_since = *self.cluster.free_since.get_or_insert(at);
         if let Some(against) = self.against(now, self.claim.is_some()) {
             self.why = against;
             return;
@@ -149,22 +149,24 @@ impl Machine {
         }
         let way = match expired {
             Some(owner) => {
-                let sign = self.other_alive.unwrap_or(free_since).min(free_since);
+                let sign = self.cluster.other_alive.unwrap_or(free_since).min(free_since);
                 let event = if owner == self.policy.name { Event::Start } else { Event::Failover };
                 Way::new(event, format!("the lease of {owner} ran out"), Some(owner), true, sign, now)
             }
-            None => Way::new(Event::Start, "the lease was free".into(), self.other.clone(), false, free_since, now),
+            None => {
+                Way::new(Event::Start, "the lease was free".into(), self.cluster.other.clone(), false, free_since, now)
+            }
         };
         self.campaign(now, way, false, out);
-        self.counts = true;
+        self.takeover.counts = true;
     }
 
     pub(super) fn campaign(&mut self, now: MonoTime, way: Way, force: bool, out: &mut Vec<Action>) {
         let why = way.reason.clone();
         self.way = Some(way);
-        self.counts = false;
-        self.free_since = None;
-        self.attached = true;
+        self.takeover.counts = false;
+        self.cluster.free_since = None;
+        self.present.attached = true;
         self.attach = None;
         out.push(Action::Attach { force });
         self.enter(now, State::Acquiring, &why);
@@ -175,11 +177,11 @@ impl Machine {
             self.granted = view.epoch;
         }
         // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (A3).
-        if let Some(ttl) = view.ttl.filter(|_| self.attached) {
+        if let Some(ttl) = view.ttl.filter(|_| self.present.attached) {
             self.ttl = ttl;
         }
         let before = self.attach.take().map(|before| before.lost).unwrap_or_default();
-        self.attach = self.attached.then_some(view);
+        self.attach = self.present.attached.then_some(view);
         if let Some(lost) = self.lost_volumes().filter(|_| self.attach.as_ref().is_some_and(|now| now.lost != before)) {
             self.record(Event::VolumeLost, &lost, out);
             if self.state == State::Primary {
@@ -218,7 +220,7 @@ impl Machine {
             self.mark(now, |phases, took| phases.attach_ms = Some(took));
             let force = self.way.as_ref().is_some_and(|way| way.force_import);
             let job = self.job();
-            self.mounted = true;
+            self.present.mounted = true;
             out.push(Action::Import { job, force });
             self.enter(now, State::Importing(job), "the pool is being imported");
         } else if now.saturating_since(self.since) >= self.policy.attach_timeout {
@@ -233,7 +235,7 @@ impl Machine {
             return self.start(now, out);
         }
         let job = self.job();
-        self.running = false;
+        self.present.running = false;
         out.push(Action::Arm { job });
         self.enter(now, State::Starting(Rising::Arming { job, sure }), "the machine's watchdog is armed");
     }
@@ -254,18 +256,18 @@ impl Machine {
     fn start(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if now >= self.stop_at() {
             self.way = None;
-            self.running = false;
+            self.present.running = false;
             let why = "the lease was not renewed in time: PostgreSQL is not started";
             self.record(super::Event::CutOff, why, out);
             return self.enter(now, State::CutOff(None), why);
         }
-        if std::mem::take(&mut self.counts) {
-            self.takeovers.push_back(now);
+        if std::mem::take(&mut self.takeover.counts) {
+            self.takeover.within_hour.push_back(now);
         }
         let job = self.job();
-        self.running = true;
+        self.present.running = true;
         self.held = false;
-        self.database = DatabaseView::Busy;
+        self.probes.database = DatabaseView::Busy;
         out.push(Action::StartDatabase { job });
         self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
     }
@@ -278,7 +280,7 @@ impl Machine {
 
     fn clear(&mut self, now: MonoTime, why: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
         let job = self.job();
-        self.database = DatabaseView::Busy;
+        self.probes.database = DatabaseView::Busy;
         out.push(Action::StopDatabase { job, how });
         self.enter(now, State::Starting(Rising::Clearing { job, how, asked }), why);
     }
@@ -312,10 +314,10 @@ impl Machine {
 
     /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (A4).
     pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
-        self.running = true;
+        self.present.running = true;
         self.held |= self.paused;
         // Whether it runs the next probe says; where it does not for certain, nobody has to wait for that.
-        self.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
+        self.probes.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
         let paused = if self.paused { "; paused: nothing is started" } else { "" };
         self.enter(now, State::Starting(Rising::Recovering), &format!("{why}{paused}"));
     }
@@ -324,7 +326,7 @@ impl Machine {
     pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.ended_by_shutdown {
             // Somebody may start it by hand: the watchdog's helper guards that (W1).
-            self.running = true;
+            self.present.running = true;
             return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
         }
         let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
@@ -350,7 +352,7 @@ impl Machine {
         }
     }
 
-    /// PostgreSQL is not there, or of no use: again in its place, or give the lease away.
+    /// PostgreSQL is gone or unusable: restarts it here, or gives the lease away.
     pub(super) fn fell(&mut self, now: MonoTime, reason: &str, out: &mut Vec<Action>) {
         forget(&mut self.restarts, now, self.policy.restart_window);
         if self.restarts.len() < self.policy.restarts_max {
@@ -373,7 +375,7 @@ impl Machine {
             return;
         }
         if rising == Rising::Recovering {
-            match self.database {
+            match self.probes.database {
                 DatabaseView::Ready => {
                     self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
                     let job = self.job();
@@ -411,7 +413,7 @@ impl Machine {
     /// The first write is durable (A5).
     pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         self.mark(now, |phases, took| phases.first_write_ms = Some(took));
-        self.database = DatabaseView::Ready;
+        self.probes.database = DatabaseView::Ready;
         let why = self.lost_volumes().unwrap_or_default();
         self.settled(now, State::Primary, &why, out);
     }
@@ -424,13 +426,13 @@ impl Machine {
         }
         self.way = None;
         self.held = false;
-        self.backoff = Duration::ZERO;
+        self.takeover.backoff = Duration::ZERO;
         self.enter(now, state, why);
     }
 
     /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (A5).
     pub(super) fn follow(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.database != DatabaseView::Ready {
+        if self.probes.database != DatabaseView::Ready {
             return self.watch(now, out);
         }
         let reason = "PostgreSQL was promoted".to_string();

@@ -1,6 +1,6 @@
-//! The life of an attached set: lease, generations, losses.
+//! State transitions of an attached set: lease, generations, losses.
 
-mod looks;
+mod accessors;
 mod volumes;
 
 use super::table::{Bounds, Intake, Table};
@@ -68,7 +68,7 @@ pub struct View {
     pub renewed: Option<Moment>,
     /// Who took the set.
     pub fenced_by: Option<String>,
-    /// It ended, and nobody took the lease back: it expires by itself.
+    /// It ended, and no gateway took the lease back: it expires by itself.
     pub lease_left: bool,
 }
 
@@ -162,7 +162,7 @@ impl Machine {
         self.request
     }
 
-    /// Begins: asks for the lease; `force` takes it from whoever holds it.
+    /// Begins: asks for the lease; with `force` even if another owner holds it.
     pub fn begin(&mut self, now: Moment, force: bool, out: &mut Vec<Action>) {
         let request = self.next_request(now);
         out.push(Action::Acquire { request, force });
@@ -537,7 +537,7 @@ impl Machine {
         }
     }
 
-    /// The lease was given back (`given`), or nobody took it back: it will expire.
+    /// The lease was given back (`given`), or no gateway took it back: it will expire.
     pub fn released(&mut self, given: bool, out: &mut Vec<Action>) {
         if self.phase == Phase::Detaching {
             self.view.lease_left = !given;

@@ -509,5 +509,5 @@ async fn clear(dir: &Path) {
 }
 
 #[cfg(test)]
-#[path = "attach/tests.rs"]
+#[path = "attach_process/tests.rs"]
 mod tests;

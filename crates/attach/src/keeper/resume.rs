@@ -1,4 +1,4 @@
-//! What an earlier process of the run directory left: found, and gone on with or taken away.
+//! Devices that an earlier process of the run directory left: resumed or removed.
 
 use super::{AttachError, Options};
 use crate::device::kernel::{self, Left};

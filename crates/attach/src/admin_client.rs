@@ -1,4 +1,4 @@
-//! The way to the gateways' admin doors: all known ones at once, until one does it.
+//! Calls the gateways' admin API: all known gateways at once, until one does it.
 //!
 //! During an election nobody knows who will lead, and a stopped gateway accepts connections without a word: asking one after the
 //! other would add their silences up. A request goes to all known gateways side by side instead, under one id (R12): those that do
@@ -50,7 +50,7 @@ pub(crate) enum Said<T> {
 
 /// The gateways of a cluster, as far as known.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct AdminClients {
     dialer: Dialer,
     inner: Mutex<Inner>,
 }
@@ -61,7 +61,7 @@ struct Inner {
     channels: BTreeMap<String, Channel>,
 }
 
-impl Doors {
+impl AdminClients {
     pub(crate) fn new(dialer: Dialer, addresses: &[String]) -> Self {
         let doors = Self { dialer, inner: Mutex::default() };
         addresses.iter().for_each(|address| doors.learn(address));
@@ -181,7 +181,7 @@ impl Doors {
 macro_rules! call {
     ($method:ident, $message:expr) => {{
         let message = $message;
-        move |mut client: $crate::doors::Client| {
+        move |mut client: $crate::admin_client::Client| {
             let message = message.clone();
             async move { client.$method(message).await }
         }
