@@ -2,7 +2,7 @@
 
 use holdfast_agent::View;
 use holdfast_agent::plan::{self, Peer, Plan};
-use holdfast_agent::watchdog::{self, AGENT_LOCK, HELPER_LOCK};
+use holdfast_agent::watchdog::{AGENT_LOCK, HELPER_LOCK};
 use holdfast_host::lock::{is_locked, lock};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};

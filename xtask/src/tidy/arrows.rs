@@ -22,7 +22,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("log", &["types", "journal", "folder"]),
     ("volume", &["types", "seal", "control"]),
     ("raft", &["types", "folder", "log", "tls"]),
-    ("gateway", &["types", "settings", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "api", "tls", "etcd"]),
+    (
+        "gateway",
+        &[
+            "types", "settings", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "api", "tls",
+            "etcd",
+        ],
+    ),
     ("attach", &["types", "host", "nbd", "api", "tls"]),
     ("agent", &["types", "settings", "host", "api", "tls"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),

@@ -27,7 +27,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "failed-takeovers-use-the-hour-up",
         bug: "a takeover that never came to a start of PostgreSQL counts for the hour: then nobody takes over",
         rule: "A8",
-        edits: &[Edit { file: TAKEOVER, old: "        self.takeover.counts = true;", new: "        self.takeover.within_hour.push_back(now);" }],
+        edits: &[Edit {
+            file: TAKEOVER,
+            old: "        self.takeover.counts = true;",
+            new: "        self.takeover.within_hour.push_back(now);",
+        }],
         tests: &[STORIES],
         smoke: false,
     },
