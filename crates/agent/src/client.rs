@@ -1,4 +1,4 @@
-//! Asking another agent over HTTP: one short request per connection, bounded in time and size.
+//! HTTP client for other agents: one short request per connection, bounded in time and size.
 //!
 //! By hand and not by a client crate: the two sides are this program, and a status with a small JSON body is all that is said.
 

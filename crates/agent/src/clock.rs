@@ -1,7 +1,6 @@
-//! The two clocks: one to decide by, one for people.
+//! Two clocks: CLOCK_BOOTTIME for decisions, the time of day for people.
 
 use holdfast_types::MonoTime;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,9 +19,7 @@ pub fn now() -> MonoTime {
     if let Some(clock) = REPLACED.get() {
         return clock();
     }
-    let time = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
-    MonoTime(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    MonoTime(holdfast_host::boot_ns())
 }
 
 /// The time of day in Unix milliseconds. Nothing is decided by it.

@@ -1,4 +1,4 @@
-//! Asking the gateways who holds the lease: all at once, the first that knows counts.
+//! Asks all gateways at once who holds the lease; the first answer that knows it counts.
 
 use crate::machine::LeaseView;
 use holdfast_api::v1::GetLeaseRequest;

@@ -5,17 +5,15 @@
 
 mod check;
 mod document;
-mod standby;
 #[cfg(test)]
 mod tests;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
-use document::settings;
+use holdfast_settings::settings;
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
-pub use standby::{COPY_POOL, StandbyConfig, StandbyDatabase, StandbyHttp, StandbyPool, StandbySlot, standby_sample};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -377,11 +375,6 @@ settings! {
 #[serde(transparent)]
 pub struct PeersConfig(pub std::collections::BTreeMap<String, String>);
 
-impl document::Documented for PeersConfig {
-    const ABOUT: &'static [&'static str] = &[];
-    const FIELDS: &'static [document::FieldDoc] = &[];
-}
-
 impl AgentConfig {
     /// Reads and validates `path`.
     ///
@@ -404,12 +397,17 @@ impl AgentConfig {
         toml::from_str(text)
     }
 
+    /// What is wrong: ranges, and the relations between fields.
+    pub fn problems(&self) -> Vec<Problem> {
+        check::problems(self)
+    }
+
     /// Checks ranges, and the relations between fields.
     ///
     /// # Errors
     /// All that is wrong, not only the first.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let problems = check::problems(self);
+        let problems = self.problems();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
     }
 

@@ -1,12 +1,12 @@
 //! The real host: gateways, attach, pool, PostgreSQL, hooks and watchdog file of one configuration.
 
-pub mod attach;
 pub mod database;
 mod hooks;
-pub mod ours;
+pub mod ownership;
 pub mod pool;
 pub mod zfs;
 
+use crate::attach_process::Attach;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
 use crate::host::{AttachLook, Host, PoolLook};
@@ -14,10 +14,9 @@ use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
 use crate::watchdog::{self, Sign};
-use attach::Attach;
 use database::Database;
 use hooks::Hooks;
-use ours::NotOurs;
+use ownership::NotOurs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -236,7 +235,7 @@ impl Host for Real {
         let mounted = match self.config.pool.kind {
             // Nothing of ours that could be missing.
             PoolKind::None => attach,
-            _ => ours::there(&self.config).await?,
+            _ => ownership::there(&self.config).await?,
         };
         let database = self.database.found().await?;
         if database && !mounted && self.config.pool.kind != PoolKind::None {
@@ -265,7 +264,7 @@ impl Host for Real {
     }
 
     async fn import(&self, _force: bool) -> Result<(), String> {
-        if ours::there(&self.config).await? {
+        if ownership::there(&self.config).await? {
             // Rests of an earlier attach: its devices are not today's.
             pool::export(&self.config, true).await?;
         }
@@ -274,7 +273,7 @@ impl Host for Real {
             tracing::warn!(warning, "imported");
         }
         self.looked().look.warning = warning;
-        ours::note(&self.config);
+        ownership::note(&self.config);
         Ok(())
     }
 
@@ -309,12 +308,12 @@ impl Host for Real {
 
     async fn export(&self, hard: bool) -> Result<(), String> {
         self.looked().look.warning.clear();
-        let Some(there) = to_export(ours::there(&self.config).await)? else { return Ok(()) };
+        let Some(there) = to_export(ownership::there(&self.config).await)? else { return Ok(()) };
         if there {
             pool::export(&self.config, hard).await?;
         }
         // P1: a later one of its name is somebody's at work by hand.
-        ours::forget(&self.config);
+        ownership::forget(&self.config);
         Ok(())
     }
 
@@ -534,7 +533,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("attach")).unwrap();
         let real = Real::new(&config).unwrap();
         assert_eq!(real.found().await, Ok(Found::default()));
-        let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
+        let _attach = holdfast_host::lock::lock(&dir.path().join("attach"), "attach.lock").unwrap();
         assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
     }
 
@@ -553,7 +552,7 @@ mod tests {
         let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
         config.pool.mount = dir.path().join("pool");
         let (real, noted) = (Real::new(&config).unwrap(), dir.path().join("pool.noted"));
-        ours::note(&config);
+        ownership::note(&config);
         assert!(noted.is_file());
         assert_eq!(real.export(false).await, Ok(()));
         assert!(!noted.exists());

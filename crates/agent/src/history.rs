@@ -1,4 +1,4 @@
-//! What this host did and why: a line of JSON each in `DIR/history.jsonl`, on the disk before anybody is told.
+//! What this host did and why: one line of JSON each in `DIR/history.jsonl`, on disk before anything is reported.
 
 use crate::clock;
 use crate::machine::{Event, Record};

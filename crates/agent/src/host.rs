@@ -1,4 +1,4 @@
-//! What the agent can do on its host, as a contract: the real one is [`crate::drivers::Real`], tests have one of their own.
+//! What the agent can do on its host, as a trait: [`crate::drivers::Real`] is the real one, tests have their own.
 
 use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The host id that ZFS notes in a pool: what it tells one host from another by.
+//! The host id that ZFS stores in a pool to tell hosts apart.
 //!
 //! H1  A pool with `multihost=on` is watched over by writes that carry this id. With none, ZFS imports no such pool; with the same one on two hosts, each takes
 //!     the other's writes for its own, and finds nothing wrong.

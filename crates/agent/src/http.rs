@@ -2,21 +2,21 @@
 //!
 //! H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
 //!     [`STALE`] every health check says 503.
-//! H2  Health is for everyone. Commands are for loopback, or for whoever has the token.
+//! H2  Anyone may read health. Commands need loopback or the token.
 
-mod moves;
+mod commands;
 
-pub(crate) use moves::keep_schedule;
+pub(crate) use commands::keep_schedule;
 
 use crate::clock;
-use crate::config::{AgentConfig, Mode};
+use crate::config::AgentConfig;
 use crate::history::History;
-use crate::host::PoolLook;
 use crate::listen::{Bounded, Remote};
-use crate::machine::{AttachPhase, Command, DatabaseView, Event, LeaseView, Machine, Record, Refused, Role, StateName};
+use crate::machine::{Command, Event, Record, Refused, Role, StateName};
 use crate::plan::Plan;
-use crate::schedule::{Schedule, Scheduled};
+use crate::schedule::Schedule;
 use crate::seams::Dial;
+use crate::view::View;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
@@ -24,7 +24,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use holdfast_types::MonoTime;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,128 +39,6 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 
 /// How long the agent's task may take to answer a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
-
-/// What an agent shows of itself; also the body of each health check.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct View {
-    /// Host.
-    pub name: String,
-    /// Set.
-    pub set: String,
-    /// Where the machine is.
-    pub state: StateName,
-    /// Since when, Unix milliseconds.
-    pub since_unix_ms: u64,
-    /// As load balancers are told.
-    pub role: Role,
-    /// Why it is in that state, or what it waits for.
-    pub why: String,
-    /// Nothing happens by itself.
-    pub paused: bool,
-    /// As configured.
-    pub mode: Mode,
-    /// As configured.
-    pub nofailover: bool,
-    /// As configured.
-    pub priority: u32,
-    /// Of our grant, 0 without one.
-    pub epoch: u64,
-    /// Who holds the lease as far as known; "" for nobody or unknown.
-    pub lease_owner: String,
-    /// A gateway said something about the lease when it was last asked.
-    pub cluster_answers: bool,
-    /// ready, standby, busy, silent or gone.
-    pub database: String,
-    /// Where attach is, where there is one.
-    pub attach: Option<AttachPhase>,
-    /// Time since the last renewal of our lease, in milliseconds.
-    pub renewed_ms_ago: Option<u64>,
-    /// What stands against a takeover by this host; "" where nothing does.
-    pub obstacle: String,
-    /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub host_id: String,
-    /// Its pool is imported only under a host id that no other host has.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub multihost: bool,
-    /// Why it could not take over whoever asked for it, and what would make it possible; "" for nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unable: String,
-    /// What is not as it should be, and keeps nothing from working; "" for nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub warning: String,
-    /// The other hosts' agents, as configured.
-    #[serde(default)]
-    pub peers: std::collections::BTreeMap<String, String>,
-    /// Version of the program.
-    pub version: String,
-    /// The switchover that is to come, if one was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduled: Option<Scheduled>,
-    /// When this was so.
-    #[serde(skip)]
-    pub at: MonoTime,
-}
-
-impl View {
-    /// What is to be seen of a machine.
-    pub(crate) fn of(
-        machine: &Machine,
-        config: &AgentConfig,
-        now: MonoTime,
-        attach: Option<AttachPhase>,
-        pool: PoolLook,
-    ) -> Self {
-        let unix = |at: MonoTime| clock::unix_ms().saturating_sub(millis(now.saturating_since(at)));
-        let database = match machine.database() {
-            _ if !machine.database_may_run() => "gone",
-            DatabaseView::Ready => "ready",
-            DatabaseView::Standby => "standby",
-            DatabaseView::Busy | DatabaseView::Ending => "busy",
-            DatabaseView::Silent => "silent",
-            DatabaseView::Gone => "gone",
-        };
-        Self {
-            name: config.name.clone(),
-            set: config.set.clone(),
-            state: machine.state(),
-            since_unix_ms: unix(machine.since()),
-            role: machine.role(),
-            why: machine.why().into(),
-            paused: machine.paused(),
-            mode: config.mode,
-            nofailover: config.nofailover,
-            priority: config.priority,
-            epoch: machine.epoch(),
-            lease_owner: match machine.lease() {
-                Some(LeaseView::Held { owner, .. }) => owner.clone(),
-                _ => String::new(),
-            },
-            cluster_answers: !matches!(machine.lease(), None | Some(LeaseView::Unreachable)),
-            database: database.into(),
-            attach,
-            renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
-            obstacle: machine.may_take_over(now).err().unwrap_or_default(),
-            host_id: pool.host_id,
-            multihost: pool.multihost,
-            unable: pool.unable,
-            warning: pool.warning,
-            peers: config.peers.0.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            // The door knows.
-            scheduled: None,
-            at: now,
-        }
-    }
-
-    fn database_runs(&self) -> bool {
-        self.database == "ready" || self.database == "standby"
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Whether a health check is answered with 200; `None` for a path that is none.
 fn healthy(view: &View, path: &str) -> Option<bool> {
@@ -387,10 +265,10 @@ async fn command(
         "/pause" => door.command(Command::Pause).await.map(Reply::yes),
         "/resume" => door.command(Command::Resume).await.map(Reply::yes),
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
-        "/claim" => moves::claim(&door, &body).await,
-        "/failover" => moves::failover(&door, &body).await,
-        "/switchover/cancel" => moves::cancel(&door),
-        _ => moves::switchover(&door, &body).await,
+        "/claim" => commands::claim(&door, &body).await,
+        "/failover" => commands::failover(&door, &body).await,
+        "/switchover/cancel" => commands::cancel(&door),
+        _ => commands::switchover(&door, &body).await,
     };
     done.unwrap_or_else(|reply| reply).into_response()
 }

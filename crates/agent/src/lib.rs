@@ -8,31 +8,31 @@
 //! ```
 //! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a file system, PostgreSQL, watchdog,
 //! hooks, health over HTTP, history. Does not own: the lease protocol and the device (the attach process has both), who may write (the gateways',
-//! R2). Depends on: api, types. docs/adr/0010-agent.md says why it is built as it is.
+//! R2). Depends on: api, host, settings, tls, types. docs/adr/0010-agent.md says why it is built as it is.
 
+pub mod attach_process;
 pub mod client;
-mod clock;
+pub mod clock;
 mod cluster;
 pub mod config;
-mod drivers;
+pub mod drivers;
 pub mod history;
 mod host;
 mod hostid;
 mod http;
-mod listen;
+pub mod listen;
 pub mod machine;
-mod mounts;
 pub mod plan;
-mod process;
+pub mod process;
 mod run;
 pub mod schedule;
 pub mod seams;
-pub mod standby;
+mod view;
 pub mod watchdog;
 
+pub use attach_process::Status as AttachStatus;
 pub use clock::replace as replace_clock;
 pub use cluster::Gateways;
-pub use drivers::attach::Status as AttachStatus;
 pub use host::{AttachLook, Host, PoolLook};
-pub use http::View;
 pub use run::{RunError, run, run_over};
+pub use view::View;

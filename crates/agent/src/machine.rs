@@ -23,9 +23,10 @@
 //! - A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
 
 mod health;
-mod leave;
+mod parts;
+mod step_down;
+mod takeover;
 mod types;
-mod way;
 
 #[cfg(test)]
 #[path = "machine/property_tests.rs"]
@@ -40,10 +41,11 @@ pub use types::{
 };
 
 use holdfast_types::MonoTime;
-use leave::{Leaving, Then};
+use parts::{ClusterSeen, Present, Probes, TakeoverLimits};
 use std::collections::VecDeque;
 use std::time::Duration;
-use way::Way;
+use step_down::{Leaving, Then};
+use takeover::Way;
 
 /// What happens while PostgreSQL is on its way up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,19 +101,9 @@ pub struct Machine {
     ended_by_shutdown: bool,
     why: String,
     unable: String,
-    lease: Option<(MonoTime, LeaseView)>,
-    /// The last owner other than us, and when it was last seen alive.
-    other: Option<String>,
-    other_alive: Option<MonoTime>,
-    free_since: Option<MonoTime>,
+    cluster: ClusterSeen,
     claim: Option<Claim>,
-    not_before: MonoTime,
-    not_before_why: String,
-    backoff: Duration,
-    /// When PostgreSQL was started by a takeover of our own.
-    takeovers: VecDeque<MonoTime>,
-    /// The takeover under way becomes one of them once it starts PostgreSQL (A8).
-    counts: bool,
+    takeover: TakeoverLimits,
     restarts: VecDeque<MonoTime>,
     /// A pause has kept PostgreSQL from being started: its next start counts as no restart.
     held: bool,
@@ -120,15 +112,9 @@ pub struct Machine {
     /// Of our last grant, also after it ended: for the history.
     granted: u64,
     ttl: Duration,
-    database: DatabaseView,
-    silent_since: Option<MonoTime>,
-    /// Busy or ending, since when with its device well, and whether that was told.
-    busy_since: Option<(DatabaseView, MonoTime, bool)>,
+    probes: Probes,
     way: Option<Way>,
-    // What may be there: set before the action, cleared after its opposite succeeded.
-    attached: bool,
-    mounted: bool,
-    running: bool,
+    present: Present,
     told_role: Role,
 }
 
@@ -158,28 +144,17 @@ impl Machine {
             ended_by_shutdown: false,
             why: "starting".into(),
             unable: String::new(),
-            lease: None,
-            other: None,
-            other_alive: None,
-            free_since: None,
+            cluster: ClusterSeen::default(),
             claim: None,
-            not_before: now,
-            not_before_why: String::new(),
-            backoff: Duration::ZERO,
-            takeovers: takeovers.into(),
-            counts: false,
+            takeover: TakeoverLimits::new(now, takeovers),
             restarts: VecDeque::new(),
             attach: None,
             leased_at: now,
             granted: 0,
             ttl,
-            database: DatabaseView::Gone,
-            silent_since: None,
-            busy_since: None,
+            probes: Probes::default(),
             way: None,
-            attached: false,
-            mounted: false,
-            running: false,
+            present: Present::default(),
             told_role: Role::Standby,
         }
     }
@@ -241,7 +216,7 @@ impl Machine {
                 State::Primary | State::Following => {
                     let then =
                         Then::Standby { wait: self.policy.switchover_hold, why: format!("{to} is to take over") };
-                    self.other = Some(to.clone());
+                    self.cluster.other = Some(to.clone());
                     self.leave(now, false, true, format!("switchover to {to}"), then, out);
                     Ok(format!("letting go for {to}"))
                 }
@@ -256,8 +231,8 @@ impl Machine {
             },
             Command::Failover { reason } => match self.state {
                 State::Standby if self.unable.is_empty() => {
-                    let held = matches!(&self.lease, Some((_, LeaseView::Held { .. })));
-                    let way = Way::new(Event::Failover, reason, self.other.clone(), true, now, now);
+                    let held = matches!(&self.cluster.lease, Some((_, LeaseView::Held { .. })));
+                    let way = Way::new(Event::Failover, reason, self.cluster.other.clone(), true, now, now);
                     self.campaign(now, way, held, out);
                     Ok(format!("{name} takes the lease{}", if held { " by force" } else { "" }))
                 }
@@ -287,7 +262,8 @@ impl Machine {
             return;
         }
         self.looked = true;
-        (self.attached, self.mounted, self.running) = (found.attach, found.mounted, found.database);
+        (self.present.attached, self.present.mounted, self.present.running) =
+            (found.attach, found.mounted, found.database);
         match (found.attach, found.mounted, found.database) {
             (false, false, false) => self.why = "nothing known of the lease yet".into(),
             // A4: in a pause it may be on purpose that PostgreSQL is not there.
@@ -314,16 +290,16 @@ impl Machine {
                 if !remaining.is_zero() {
                     let age = ttl.saturating_sub(*remaining);
                     let sign = MonoTime(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-                    self.other_alive = Some(sign.max(self.other_alive.unwrap_or_default()));
+                    self.cluster.other_alive = Some(sign.max(self.cluster.other_alive.unwrap_or_default()));
                 }
-                self.other = Some(owner.clone());
+                self.cluster.other = Some(owner.clone());
             }
         }
-        self.lease = Some((now, view));
+        self.cluster.lease = Some((now, view));
     }
 
     fn attach_ended(&mut self, now: MonoTime, end: AttachEnd, out: &mut Vec<Action>) {
-        if !self.attached {
+        if !self.present.attached {
             return;
         }
         self.attach = None;
@@ -334,12 +310,12 @@ impl Machine {
         };
         match self.state {
             State::Acquiring | State::Attaching => {
-                self.attached = false;
+                self.present.attached = false;
                 self.give_up(now, reason, out);
             }
             // It was being asked to end. That job still runs: it must not meet the attach of a next campaign.
-            State::Demoting(ref leaving) if leaving.gives_back() => self.attached = false,
-            State::Standby | State::Ended => self.attached = false,
+            State::Demoting(ref leaving) if leaving.gives_back() => self.present.attached = false,
+            State::Standby | State::Ended => self.present.attached = false,
             // Where it was killed its devices are left in the kernel, and who waits on them waits on: detaching, the last step, takes them away.
             State::Fencing(_) => {}
             _ => self.fence(now, reason, out),
@@ -365,7 +341,7 @@ impl Machine {
             }
             (State::Starting(Rising::Launching(expected)), result) if *expected == job => match result {
                 Ok(()) => {
-                    self.database = DatabaseView::Busy;
+                    self.probes.database = DatabaseView::Busy;
                     self.state = State::Starting(Rising::Recovering);
                 }
                 Err(why) if self.paused => self.hold(now, &format!("PostgreSQL did not start: {why}"), true),
@@ -376,13 +352,13 @@ impl Machine {
                 // Asked again by the next probe that finds it ready, until the start takes too long.
                 Err(why) => {
                     self.why = format!("the first write: {why}");
-                    self.database = DatabaseView::Busy;
+                    self.probes.database = DatabaseView::Busy;
                     self.state = State::Starting(Rising::Recovering);
                 }
             },
             (State::CutOff(expected), result) if *expected == Some(job) => match result {
                 Ok(()) => {
-                    self.running = false;
+                    self.present.running = false;
                     self.state = State::CutOff(None);
                 }
                 Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
@@ -412,7 +388,7 @@ impl Machine {
         }
         let role = self.role();
         // An agent that leaves PostgreSQL running has nothing to tell.
-        let left_alone = matches!(self.state, State::Ended) && self.running;
+        let left_alone = matches!(self.state, State::Ended) && self.present.running;
         if role != self.told_role && !left_alone {
             self.told_role = role;
             out.push(Action::Hook(role));
@@ -429,7 +405,7 @@ impl Machine {
             return self.fence(now, format!("fenced by {by}"), out);
         }
         let ours = self.epoch();
-        if let Some((_, LeaseView::Held { owner, epoch, .. })) = &self.lease
+        if let Some((_, LeaseView::Held { owner, epoch, .. })) = &self.cluster.lease
             && *owner != self.policy.name
             && ours != 0
             && *epoch > ours
@@ -437,7 +413,7 @@ impl Machine {
             return self.fence(now, format!("{owner} holds the lease under e{epoch}, ours was e{ours}"), out);
         }
         // A3
-        if self.running && now >= self.stop_at() {
+        if self.present.running && now >= self.stop_at() {
             let age = now.saturating_since(self.renewed()).as_millis();
             match self.state {
                 State::Primary | State::Following | State::Starting(_) => self.cut_off(now, age, out),
@@ -453,8 +429,8 @@ impl Machine {
         self.state = state;
         self.since = now;
         self.stalled = Duration::ZERO;
-        self.silent_since = None;
-        self.busy_since = None;
+        self.probes.silent_since = None;
+        self.probes.busy_since = None;
         self.why = why.into();
     }
 
@@ -495,7 +471,7 @@ impl Machine {
 
     /// What load balancers are told.
     pub fn role(&self) -> Role {
-        let takes_writes = matches!(self.database, DatabaseView::Ready | DatabaseView::Silent);
+        let takes_writes = matches!(self.probes.database, DatabaseView::Ready | DatabaseView::Silent);
         let serves = match &self.state {
             State::Primary => true,
             State::Demoting(leaving) => leaving.before_stop(),
@@ -521,31 +497,31 @@ impl Machine {
 
     /// The last answer about the lease.
     pub fn lease(&self) -> Option<&LeaseView> {
-        self.lease.as_ref().map(|(_, view)| view)
+        self.cluster.lease.as_ref().map(|(_, view)| view)
     }
 
     /// How PostgreSQL was when it was last looked at.
     pub fn database(&self) -> DatabaseView {
-        self.database
+        self.probes.database
     }
 
-    /// PostgreSQL may run, and so has to be looked at and watched over.
+    /// PostgreSQL may run, so it is probed and guarded.
     pub fn database_may_run(&self) -> bool {
-        self.running
+        self.present.running
     }
 
     /// The machine's watchdog has to count: this host is, or is about to become, primary.
     pub fn guarded(&self) -> bool {
         let holds = !matches!(self.state, State::Standby | State::Acquiring | State::Ended);
-        self.policy.guard != Guard::Off && (holds || self.running)
+        self.policy.guard != Guard::Off && (holds || self.present.running)
     }
 
     /// When the lease could end unless it is renewed: until then PostgreSQL may run. `None` where it does not.
     pub fn watchdog_deadline(&self) -> Option<MonoTime> {
-        self.running.then(|| self.renewed().saturating_add(self.ttl))
+        self.present.running.then(|| self.renewed().saturating_add(self.ttl))
     }
 
-    /// When PostgreSQL has to be stopped unless the lease is renewed (A3).
+    /// When PostgreSQL is stopped unless the lease is renewed (A3).
     pub fn stop_at(&self) -> MonoTime {
         self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))
     }
@@ -578,7 +554,7 @@ impl Machine {
         if self.claim.is_some() {
             return eager;
         }
-        match self.lease.as_ref().map(|(_, view)| view) {
+        match self.cluster.lease.as_ref().map(|(_, view)| view) {
             Some(LeaseView::Held { remaining, .. }) => (*remaining).clamp(eager, calm),
             Some(LeaseView::Free) => eager,
             Some(LeaseView::Unreachable) | None => calm,
@@ -590,7 +566,7 @@ impl Machine {
     /// # Errors
     /// What stands against it.
     pub fn may_take_over(&self, now: MonoTime) -> Result<(), String> {
-        match (&self.state, &self.lease) {
+        match (&self.state, &self.cluster.lease) {
             (State::Primary | State::Following, _) => Ok(()),
             (State::Standby, None | Some((_, LeaseView::Unreachable))) => Err("no gateway answers".into()),
             (State::Standby, Some(_)) => self.against(now, false).map_or(Ok(()), Err),

@@ -1,4 +1,4 @@
-//! What a move of PostgreSQL would meet, forced or planned, before anything is done. Decides from what the agents show; no I/O.
+//! Checks a failover or switchover of PostgreSQL before anything is done. Decides from the views of the agents; no I/O.
 //!
 //! P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
 //! P2  Every refusal says what would make it possible.
@@ -7,8 +7,8 @@
 //! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
 
 use crate::hostid;
-use crate::http::View;
 use crate::machine::{Role, StateName};
+use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -196,7 +196,7 @@ fn other(own: &View, name: &str, view: &View) -> Option<String> {
     (view.set != own.set || view.name != name).then(words)
 }
 
-/// What keeps the taker from it whoever asks.
+/// What prevents a takeover, however it was asked for.
 fn able(plan: &mut Plan, taker: &View) {
     if !taker.unable.is_empty() {
         plan.check(Finding::Impossible, format!("{} cannot take over: {}", taker.name, taker.unable), "");

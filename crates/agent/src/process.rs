@@ -1,13 +1,13 @@
 //! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL.
 
+mod output;
 mod postgres;
-mod said;
 mod table;
 
 pub use postgres::{kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked};
 pub use table::{of_mark, of_name, signal};
 
-use said::Said;
+use output::Said;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io;

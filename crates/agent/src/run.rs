@@ -1,4 +1,4 @@
-//! The agent's one task: owns the machine, tells it what happens, does what it says.
+//! I/O shell of the agent's state machine: one task passes it inputs and carries out its actions.
 //!
 //! - N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
 //! - N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
@@ -9,21 +9,24 @@ use crate::clock;
 use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
 use crate::history::History;
 use crate::host::{AttachLook, Host};
-use crate::http::{self, Asked, Door, View};
+use crate::http::{self, Asked, Door};
 use crate::listen::Bounded;
-use crate::machine::{Action, AttachPhase, DatabaseView, Input, Job, LeaseView, Machine, StateName};
+use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
 use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
+use crate::view::View;
 use crate::watchdog;
+use holdfast_host::lock::{is_locked, lock};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::MonoTime;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
@@ -90,15 +93,29 @@ fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
 ///
 /// # Errors
 /// [`RunError`]; all of them come before anything was done.
-pub async fn run(
+pub fn run<'a>(
     config: AgentConfig,
-    stop: impl Future<Output = ()> + Send,
-    helper: impl Fn() -> std::io::Result<()> + Send,
-) -> Result<(), RunError> {
+    stop: impl Future<Output = ()> + Send + 'a,
+    helper: impl Fn() -> std::io::Result<()> + Send + 'a,
+) -> BoxFuture<'a, Result<(), RunError>> {
+    // Boxed: its code is generated in this crate only.
+    boxed(config, Box::pin(stop), Box::new(helper))
+}
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Starts the watchdog's process.
+type Helper<'a> = Box<dyn Fn() -> std::io::Result<()> + Send + 'a>;
+
+fn boxed<'a>(config: AgentConfig, stop: BoxFuture<'a, ()>, helper: Helper<'a>) -> BoxFuture<'a, Result<(), RunError>> {
+    Box::pin(run_on_this_host(config, stop, helper))
+}
+
+async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: Helper<'_>) -> Result<(), RunError> {
     for dir in [&config.dir, &config.run_dir] {
         std::fs::create_dir_all(dir).map_err(dir_error(dir))?;
     }
-    let _lock = watchdog::lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
+    let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let token = config.http.token_file.as_deref().map(token_in).transpose()?;
     let address = config.http.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })?;
@@ -263,62 +280,70 @@ impl<H: Host> Agent<H> {
                 () = &mut stop, if !stopping => {
                     stopping = true;
                     let mut out = Vec::new();
-                    let said = self.machine.command(clock::now(), crate::machine::Command::Shutdown, &mut out);
+                    let said = self.machine.command(clock::now(), Command::Shutdown, &mut out);
                     tracing::info!(said = said.as_deref().unwrap_or_default(), "the agent is told to end");
                     self.follow(out).await;
                 }
-                Some(news) = self.told.recv() => match news {
-                    News::Done(job, result) => {
-                        if let Err(why) = &result {
-                            tracing::warn!(state = %self.machine.state(), why, "a step failed");
-                        }
-                        self.life += 1;
-                        self.step(Input::Done { job, result }).await;
-                    }
-                    // N1
-                    News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
-                    News::Database(..) => {}
-                    News::Lease(view) => self.step(Input::Lease(view)).await,
-                },
-                // R12: whoever asked was told that nothing is known, and has gone.
-                Some((command, answer)) = self.commands.recv() => {
-                    if answer.is_closed() {
-                        tracing::warn!(?command, "not done: it waited too long, and nobody waits for the answer any more");
-                    } else {
-                        let mut out = Vec::new();
-                        let said = self.machine.command(clock::now(), command, &mut out);
-                        self.follow(out).await;
-                        let _ = answer.send(said);
-                    }
-                }
+                Some(news) = self.told.recv() => self.handle(news).await,
+                Some((command, answer)) = self.commands.recv() => self.obey(command, answer).await,
                 _ = helpers.tick() => {
-                    if matches!(watchdog::is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
+                    if matches!(is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
                         && let Err(error) = helper()
                     {
                         tracing::error!(%error, "the watchdog's helper could not be started");
                     }
                 }
-                _ = ticks.tick() => {
-                    let input = match self.host.attach_look().await {
-                        AttachLook::Runs(view) => {
-                            self.attach = Some(view.phase);
-                            Input::Attach(view)
-                        }
-                        AttachLook::Ended(end) => {
-                            self.attach = None;
-                            Input::AttachEnded(end)
-                        }
-                        AttachLook::None => {
-                            self.attach = None;
-                            Input::Tick
-                        }
-                    };
-                    self.step(input).await;
-                }
+                _ = ticks.tick() => self.look_at_attach().await,
             }
         }
         tracing::info!(why = self.machine.why(), "the agent ends");
         Ok(())
+    }
+
+    async fn handle(&mut self, news: News) {
+        match news {
+            News::Done(job, result) => {
+                if let Err(why) = &result {
+                    tracing::warn!(state = %self.machine.state(), why, "a step failed");
+                }
+                self.life += 1;
+                self.step(Input::Done { job, result }).await;
+            }
+            // N1
+            News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
+            News::Database(..) => {}
+            News::Lease(view) => self.step(Input::Lease(view)).await,
+        }
+    }
+
+    /// Carries a command out. R12: a caller whose time ran out was told that the outcome is unknown, so the command is dropped.
+    async fn obey(&mut self, command: Command, answer: oneshot::Sender<Result<String, Refused>>) {
+        if answer.is_closed() {
+            tracing::warn!(?command, "command dropped: it waited too long, and its caller is gone");
+            return;
+        }
+        let mut out = Vec::new();
+        let said = self.machine.command(clock::now(), command, &mut out);
+        self.follow(out).await;
+        let _ = answer.send(said);
+    }
+
+    async fn look_at_attach(&mut self) {
+        let input = match self.host.attach_look().await {
+            AttachLook::Runs(view) => {
+                self.attach = Some(view.phase);
+                Input::Attach(view)
+            }
+            AttachLook::Ended(end) => {
+                self.attach = None;
+                Input::AttachEnded(end)
+            }
+            AttachLook::None => {
+                self.attach = None;
+                Input::Tick
+            }
+        };
+        self.step(input).await;
     }
 
     async fn step(&mut self, input: Input) {

@@ -1,7 +1,7 @@
-//! A switchover that was asked for at a time of day: kept on the disk until it is due, carried out once or dropped with words.
+//! A scheduled switchover: kept on disk until it is due, then carried out once or dropped with a reason.
 //!
 //! T1  At most once: it is taken off the disk before it is begun. An agent that ends in between has not done it, and says so in its log only.
-//! T2  Never late by more than [`LATE_MAX`]: whoever chose a time meant that time.
+//! T2  Never late by more than [`LATE_MAX`]: an operator who chose a time meant that time.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

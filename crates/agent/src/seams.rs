@@ -1,4 +1,4 @@
-//! What an agent's door touches the network with (its [`crate::Host`] is what it touches everything else with). An agent on a machine has TCP there
+//! Network access of the agent's HTTP server ([`crate::Host`] covers everything else). A real agent uses TCP
 //! ([`crate::run()`]); a simulation puts its own there ([`crate::run_over`], ADR 0017).
 
 use std::future::Future;

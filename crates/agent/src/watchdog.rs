@@ -1,4 +1,4 @@
-//! What stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
+//! Stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
 //!
 //! ```text
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
@@ -17,16 +17,14 @@
 mod device;
 mod guard;
 
+use crate::attach_process;
 use crate::config::{AgentConfig, WatchdogMode};
-use crate::drivers::attach;
 use crate::{clock, process};
 use device::Device;
 pub use device::looked_at as device_looked_at;
 use guard::{Guard, Shown, Wish};
-use rustix::fs::{FlockOperation, flock};
+use holdfast_host::lock::{is_locked, lock};
 use rustix::process::getppid;
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,10 +45,6 @@ const DIE_LIMIT: Duration = Duration::from_millis(20);
 
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
-
-/// How often a lock is tried that is held, and the pause between: whoever looks at it holds it for a moment.
-const LOCK_TRIES: u32 = 200;
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
 pub const LEFT_ALONE: u64 = u64::MAX;
@@ -110,42 +104,6 @@ impl Signs {
 
     fn last(&self) -> Option<Sign> {
         Sign::parse(&std::fs::read_to_string(&self.path).ok()?)
-    }
-}
-
-/// A lock of this run directory that is held until the process ends.
-///
-/// # Errors
-/// Somebody has it, or the directory cannot be used.
-pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
-    let path = run_dir.join(name);
-    let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    for _ in 0..LOCK_TRIES {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-            Err(error) => return Err(format!("{}: could not be locked: {error}", path.display())),
-        }
-    }
-    Err(format!("{}: held by another process", path.display()))
-}
-
-/// Whether somebody holds that lock.
-///
-/// # Errors
-/// It could not be looked (no more file descriptors): that says nothing.
-pub fn is_locked(run_dir: &Path, name: &str) -> io::Result<bool> {
-    let file = match File::open(run_dir.join(name)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -260,7 +218,7 @@ pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> O
     }
 }
 
-/// Whether nobody needs the helper any more: no agent, no attach that an agent left alone, no PostgreSQL.
+/// Whether the helper is not needed any more: no agent, no attach that an agent left running, no PostgreSQL.
 fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> bool {
     match last {
         None => true,
@@ -279,7 +237,9 @@ fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
 
 /// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
-    let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
+    let Some(status) = attach_process::Status::read(attach_dir).filter(|status| status.phase != "fenced") else {
+        return 0;
+    };
     if let Some(renewed) = status.renewed() {
         return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
     }
@@ -322,7 +282,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                 let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
                 // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
-                if there || *device && !left_alone && attach::may_run(&attach_dir) {
+                if there || *device && !left_alone && attach_process::may_run(&attach_dir) {
                     if !killing {
                         let what =
                             if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
@@ -340,11 +300,11 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     };
                     if !left_alone && (*device || first.is_err()) {
                         // Those that wait on the device end only once it answers, if with an error.
-                        attach::kill(config, &mut meanwhile);
+                        attach_process::kill(config, &mut meanwhile);
                     }
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                     if left_alone && !clear {
-                        attach::kill(config, &mut meanwhile);
+                        attach_process::kill(config, &mut meanwhile);
                     }
                 }
             }
@@ -361,8 +321,8 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         let now_ns = clock::now().0;
         guard.look(now_ns, wish);
         let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
-        let over = alone && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
-            || getppid() != agent && may_be_replaced(last, attach::may_run(&attach_dir));
+        let over = alone && over(now_ns, last, timeout_ns, attach_process::may_run(&attach_dir))
+            || getppid() != agent && may_be_replaced(last, attach_process::may_run(&attach_dir));
         if over && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty()) {
             guard.let_go();
             return Ok(());

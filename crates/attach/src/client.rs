@@ -1,20 +1,21 @@
-//! The device's side: an NBD server for whoever has the volume's Unix socket open.
+//! The device's side: an NBD server on the volume's Unix socket.
 //!
 //! F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
 //! F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
 //! F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
 
-use crate::machine::{Action, Intake, Reply, Ticket};
-use crate::outbox::{Outbox, Outgoing};
+use crate::client_replies::ClientReplies;
+use crate::machine::{Action, Intake, Ticket};
+use crate::outbox::Outbox;
 use crate::seams::Halves;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::{
-    Command, Decoded, ExportFacts, Handshake, Negotiated, Question, RefusalReason, ReplyQueue, ReplyTo, Request,
-    RequestDecoder, Step,
+    Command, Decoded, ExportFacts, Handshake, Negotiated, Question, RefusalReason, ReplyTo, Request, RequestDecoder,
+    Step,
 };
-use holdfast_nbd::{Errno, ExportName, HeaderStyle};
+use holdfast_nbd::{ExportName, HeaderStyle};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -36,62 +37,6 @@ const READ_ROOM_MIN: usize = 16 << 10;
 const COPY_BYTES_MAX: usize = 32 << 10;
 /// Clients of one volume at most.
 pub(crate) const CLIENTS_MAX: usize = 64;
-
-/// What a client's reader, its writer and the answers share.
-#[derive(Debug)]
-pub(crate) struct Desk {
-    replies: ReplyQueue,
-    /// Requests that it waits for.
-    open: usize,
-    /// It sends nothing more.
-    leaving: bool,
-    /// It is not read from because of the answers that it does not take.
-    clogged: bool,
-}
-
-impl Outgoing for Desk {
-    type Queue = ReplyQueue;
-
-    fn queue(&mut self) -> &mut ReplyQueue {
-        &mut self.replies
-    }
-
-    fn over(&self) -> bool {
-        self.leaving && self.open == 0
-    }
-}
-
-impl Desk {
-    pub(crate) fn new(style: HeaderStyle) -> Self {
-        Self { replies: ReplyQueue::new(style), open: 0, leaving: false, clogged: false }
-    }
-
-    /// Bytes that it has not taken yet.
-    pub(crate) fn backlog(&self) -> usize {
-        self.replies.len()
-    }
-
-    /// One more request that it waits for.
-    pub(crate) fn take(&mut self) {
-        self.open += 1;
-    }
-
-    /// It sends nothing more.
-    pub(crate) fn leave(&mut self) {
-        self.leaving = true;
-    }
-
-    /// Queues the answer to one of its requests.
-    pub(crate) fn answer(&mut self, ticket: &Ticket, outcome: Result<Reply, Errno>) {
-        self.open = self.open.saturating_sub(1);
-        match outcome {
-            Ok(Reply::Done) => self.replies.ok(ticket.to),
-            Ok(Reply::Read(parts)) => self.replies.read(ticket.to, parts, ticket.narrow),
-            Ok(Reply::Status(extents)) => self.replies.block_status(ticket.to, ticket.len, &extents, ticket.narrow),
-            Err(errno) => self.replies.error(ticket.to, errno),
-        }
-    }
-}
 
 /// A client from its first byte to its end.
 pub(crate) async fn serve((mut read, mut write): Halves, volume: usize, shared: Arc<Shared>) {
@@ -165,19 +110,19 @@ async fn carry(
     input: BytesMut,
 ) {
     let room = shared.room(volume);
-    let desk = Arc::new(Outbox::new(Desk::new(negotiated.style)));
-    let id = shared.join(desk.clone());
-    let reader = Reader { id, volume, shared: &shared, desk: &desk, room, style: negotiated.style };
+    let replies = Arc::new(Outbox::new(ClientReplies::new(negotiated.style)));
+    let id = shared.join(replies.clone());
+    let reader = Reader { id, volume, shared: &shared, replies: &replies, room, style: negotiated.style };
     let reading = async {
         let ended = reader.run(&mut read, negotiated, input).await;
-        desk.with(|desk| desk.leaving = true);
+        replies.with(|replies| replies.leaving = true);
         match ended {
             // F2: it said goodbye and waits for what it asked for.
             Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
     };
-    let writing = poll_fn(|cx| poll_writing(cx, &desk, &mut write, reader.room.as_ref()));
+    let writing = poll_fn(|cx| poll_writing(cx, &replies, &mut write, reader.room.as_ref()));
     let ended = tokio::select! {
         why = reading => why,
         sent = writing => sent.err().map_or("it left".to_string(), |error| error.to_string()),
@@ -189,13 +134,13 @@ async fn carry(
 /// Sends what the client takes, and has it read from again once it has taken enough.
 fn poll_writing(
     cx: &mut Context<'_>,
-    desk: &Outbox<Desk>,
+    replies: &Outbox<ClientReplies>,
     socket: &mut (impl AsyncWrite + Unpin),
     room: &Notify,
 ) -> Poll<io::Result<()>> {
-    let sent = desk.poll_send(cx, socket);
+    let sent = replies.poll_send(cx, socket);
     // A look: with answers left over, a change would wake this very task, again and again until the client takes one.
-    if desk.look(|desk| desk.replies.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut desk.clogged)) {
+    if replies.look(|replies| replies.queue.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut replies.clogged)) {
         room.notify_waiters();
     }
     sent
@@ -214,7 +159,7 @@ struct Reader<'a> {
     id: u64,
     volume: usize,
     shared: &'a Shared,
-    desk: &'a Outbox<Desk>,
+    replies: &'a Outbox<ClientReplies>,
     room: Arc<Notify>,
     style: HeaderStyle,
 }
@@ -252,9 +197,9 @@ impl Reader<'_> {
             tokio::pin!(notified);
             // Before the look: what becomes free between look and wait is not missed.
             notified.as_mut().enable();
-            let clogged = self.desk.with(|desk| {
-                desk.clogged = desk.replies.len() >= BACKLOG_BYTES_MAX;
-                desk.clogged
+            let clogged = self.replies.with(|replies| {
+                replies.clogged = replies.queue.len() >= BACKLOG_BYTES_MAX;
+                replies.clogged
             });
             if !clogged && self.shared.has_room(self.volume) {
                 return;
@@ -267,7 +212,7 @@ impl Reader<'_> {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         // By the size of now: the volume may have grown since the client came (G1).
         if let Err(errno) = request.check(self.shared.size(self.volume), false, self.style) {
-            return self.desk.with(|desk| desk.replies.error(to, errno));
+            return self.replies.with(|replies| replies.queue.error(to, errno));
         }
         let Request { offset, len, command, .. } = request;
         let mut payload = Bytes::new();
@@ -275,7 +220,7 @@ impl Reader<'_> {
         let command = match command {
             Command::Flush => CommandOut::Flush,
             // Nothing to do, which every device can do.
-            _ if len == 0 => return self.desk.with(|desk| desk.replies.ok(to)),
+            _ if len == 0 => return self.replies.with(|replies| replies.queue.ok(to)),
             Command::Read { unfragmented } => {
                 narrow = unfragmented;
                 CommandOut::Read { unfragmented: false }
@@ -294,7 +239,7 @@ impl Reader<'_> {
             // Neither comes here: the one ends the reader, the other never passes its check.
             Command::Disconnect | Command::Bad(_) => return,
         };
-        self.desk.with(|desk| desk.open += 1);
+        self.replies.with(|replies| replies.open += 1);
         let ticket = Ticket { client: self.id, to, narrow, len };
         let intake = Intake { ticket, offset, command, data: payload };
         self.shared.act(|machine, now, out: &mut Vec<Action>| machine.request(now, self.volume, intake, out));

@@ -1,7 +1,7 @@
 //! A client on its Unix socket, without any gateway: what is read from it, and what it is answered.
 
 use super::*;
-use crate::machine::{Bounds, Grant, Machine, Moment, Phase, VolumeFacts};
+use crate::machine::{Bounds, Grant, Machine, Moment, Phase, Reply, VolumeFacts};
 use holdfast_types::{Epoch, Name, RequestId, Token};
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn shared() -> Arc<Shared> {
     let bounds = Bounds { requests: REQUESTS, bytes: 1 << 20 };
     let machine = Machine::new(RequestId(1), 1, bounds);
-    let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+    let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
     shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
     let grant = Grant {
         epoch: Epoch(1),
@@ -160,26 +160,26 @@ impl std::task::Wake for Wakes {
 /// The client takes none of its answers: the task that sends them rests until it does.
 #[tokio::test]
 async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
-    let desk = Outbox::new(Desk::new(HeaderStyle::Simple));
+    let replies = Outbox::new(ClientReplies::new(HeaderStyle::Simple));
     let (_theirs, mut ours) = UnixStream::pair().unwrap();
     let to = ReplyTo { cookie: 1, offset: 0, is_read: true };
     let answer = vec![holdfast_nbd::server::ReadPart::Data(Bytes::from(vec![7; 8 << 20]))];
     let ticket = Ticket { client: 1, to, narrow: false, len: 8 << 20 };
-    desk.with(|desk| {
-        desk.take();
-        desk.clogged = true;
-        desk.answer(&ticket, Ok(Reply::Read(answer)));
+    replies.with(|replies| {
+        replies.take();
+        replies.clogged = true;
+        replies.answer(&ticket, Ok(Reply::Read(answer)));
     });
     let wakes = Arc::new(Wakes(std::sync::atomic::AtomicUsize::new(0)));
     let waker = std::task::Waker::from(wakes.clone());
     let room = Notify::new();
     let mut writing = poll_fn(|_| {
         let cx = &mut Context::from_waker(&waker);
-        Poll::Ready(poll_writing(cx, &desk, &mut ours, &room).is_pending())
+        Poll::Ready(poll_writing(cx, &replies, &mut ours, &room).is_pending())
     });
     for _ in 0..3 {
         assert!((&mut writing).await, "more than a socket takes");
     }
     assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
-    assert!(!desk.look(|desk| desk.clogged), "less than the bound is left: it may be read from");
+    assert!(!replies.look(|replies| replies.clogged), "less than the bound is left: it may be read from");
 }

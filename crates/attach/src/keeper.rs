@@ -1,24 +1,25 @@
-//! The one task that does for the machine what takes time: asks gateways, connects, listens, starts devices, shows the status.
+//! I/O shell of the attach state machine: calls gateways, connects, listens, starts devices, writes the status.
 
-mod asks;
-mod earlier;
 mod growth;
+mod lease_rpc;
+mod resume;
 mod sockets;
 
+use crate::admin_client::{self, AdminClients, call};
 use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth, KernelOptions};
 use crate::dir::{DirError, RunDir};
-use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
 use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
-use asks::{acquire, carry_on, holder, renew};
-use earlier::earlier;
+use futures_util::future::BoxFuture;
 use growth::Growing;
 use holdfast_api::{Refusal, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner, RequestId};
+use lease_rpc::{acquire, carry_on, holder, renew};
+use resume::earlier;
 use sockets::{Listener, RemoveFile, accept, run_lane};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-pub use earlier::abandon;
+pub use resume::abandon;
 
 /// One try to renew; the machine decides how many make a loss.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
@@ -62,7 +63,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// Time to live of the lease without a renewal; the gateway's default if none.
     pub ttl: Option<Duration>,
-    /// Take the lease from whoever holds it.
+    /// Take the lease even if another owner holds it.
     pub force: bool,
     /// Connections per volume.
     pub connections: u8,
@@ -157,7 +158,7 @@ struct Keeper {
     options: Options,
     dir: RunDir,
     shared: Arc<Shared>,
-    doors: Arc<Doors>,
+    doors: Arc<AdminClients>,
     news: mpsc::UnboundedSender<News>,
     /// Ends every task that this attach has.
     end: CancellationToken,
@@ -174,6 +175,24 @@ struct Keeper {
     left: Option<Lease>,
 }
 
+/// How far an attached set has come.
+struct Progress {
+    /// A gateway served it at least once.
+    served: bool,
+    /// Sockets are open, and devices were asked for.
+    listening: bool,
+    /// Told to detach, and no device is left: a fence that comes now needs no wait.
+    released: bool,
+    /// Told to detach: when it is given up.
+    stop_by: Option<Instant>,
+    /// Deadline for being ready.
+    ready_by: Option<Instant>,
+    /// When `status.json` is written next.
+    show_at: Instant,
+    /// When the gateways are asked for the list of gateways next.
+    learn_at: Instant,
+}
+
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
@@ -184,16 +203,27 @@ fn before(unix_ms: u64, age: Duration) -> u64 {
     unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Attaches a set, calls `on_ready` once its devices can be used, and stays until `stop`.
+/// Called once the devices can be used.
+type OnReady<'a> = Box<dyn FnOnce(&Status) + Send + 'a>;
+
+/// Attaches a set, calls `on_ready` once its devices can be used, and stays until `stop`. The future is boxed: its code is generated in this crate only.
 ///
 /// # Errors
 /// [`AttachError`]; nothing is left behind then but a lease that expires.
-pub async fn run(
+pub fn run<'a>(
     options: Options,
     stop: CancellationToken,
-    on_ready: impl FnOnce(&Status),
-) -> Result<Ended, AttachError> {
-    run_over(options, Seams::default(), stop, on_ready).await
+    on_ready: impl FnOnce(&Status) + Send + 'a,
+) -> BoxFuture<'a, Result<Ended, AttachError>> {
+    boxed(options, stop, Box::new(on_ready))
+}
+
+fn boxed(
+    options: Options,
+    stop: CancellationToken,
+    on_ready: OnReady<'_>,
+) -> BoxFuture<'_, Result<Ended, AttachError>> {
+    Box::pin(run_over(options, Seams::default(), stop, on_ready))
 }
 
 /// The same over other seams than a machine's own.
@@ -212,7 +242,7 @@ pub async fn run_over(
     let (kept, left) = earlier(&options, dir.path()).await?;
     let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine, seams.boot_ns);
-    let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
+    let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
@@ -245,11 +275,60 @@ impl Keeper {
         stop: CancellationToken,
         on_ready: impl FnOnce(&Status),
     ) -> Result<Ended, AttachError> {
+        let mut progress = self.begin()?;
+        let mut on_ready = Some(on_ready);
+        let mut ticks = tokio::time::interval(Machine::TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                Some(action) = actions.recv() => self.perform(action)?,
+                Some(news) = told.recv() => self.handle(news, &mut progress)?,
+                _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
+                () = stop.cancelled(), if progress.stop_by.is_none() => self.stop(&mut progress),
+            }
+            let phase = self.shared.look(Machine::phase);
+            progress.served |= phase == Phase::Serving;
+            if progress.served && !progress.listening {
+                progress.listening = true;
+                self.listen()?;
+                self.make_devices(None);
+            }
+            if progress.served
+                && self.devices.is_some()
+                && progress.stop_by.is_none()
+                && let Some(tell) = on_ready.take()
+            {
+                self.ready = true;
+                self.show()?;
+                tell(&self.status());
+            }
+            if let Some(ended) = self.ended(phase, &progress)? {
+                return Ok(ended);
+            }
+            let late = progress.ready_by.is_some_and(|limit| Instant::now() >= limit);
+            if on_ready.is_some() && phase != Phase::Serving && late {
+                return Err(self.unreachable());
+            }
+            self.keep_current(&mut progress)?;
+        }
+    }
+
+    /// Asks for the lease, or goes on with the lease and devices of an earlier process.
+    fn begin(&mut self) -> Result<Progress, AttachError> {
         let force = self.options.force;
         let left = self.left.take().and_then(|lease| Some((lease.token()?, lease.volumes()?, lease)));
-        let (mut served, mut listening) = (false, false);
-        // What waits in the kernel waits for as long as it takes.
-        let deadline = left.is_none().then(|| Instant::now() + self.options.patience);
+        let now = Instant::now();
+        let mut progress = Progress {
+            served: false,
+            listening: false,
+            released: false,
+            stop_by: None,
+            // Requests in the kernel wait for as long as it takes: no limit then.
+            ready_by: left.is_none().then(|| now + self.options.patience),
+            show_at: now,
+            learn_at: now + SHOW_INTERVAL,
+        };
         match left {
             None => self.shared.act(|machine, now, out| machine.begin(now, force, out)),
             Some((token, volumes, lease)) => {
@@ -259,104 +338,87 @@ impl Keeper {
                     machine.resume(now, token, volumes.len(), out);
                     lease.lost().for_each(|(volume, why)| machine.lose(volume, why, out));
                 });
-                listening = true;
+                progress.listening = true;
                 self.listen()?;
                 self.make_devices(Some(lease));
             }
         }
-        let mut on_ready = Some(on_ready);
-        let mut stopping: Option<Instant> = None;
-        // Told to end, and no device is left: a fence that comes now holds nothing up.
-        let mut released = false;
-        let mut ticks = tokio::time::interval(Machine::TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut show_at = Instant::now();
-        let mut learn_at = Instant::now() + SHOW_INTERVAL;
-        loop {
-            tokio::select! {
-                biased;
-                Some(action) = actions.recv() => self.perform(action)?,
-                Some(news) = told.recv() => match news {
-                    News::Refused(refusal) => return Err(AttachError::Refused(refusal)),
-                    News::Devices(devices) => {
-                        let devices = devices?;
-                        self.keep_devices(&devices);
-                        self.devices = Some(devices);
-                        if stopping.is_some() {
-                            self.stop_devices();
-                        }
-                    }
-                    News::DevicesStopped => {
-                        released = true;
-                        self.shared.act(|machine, _, out| machine.detach(out));
-                    }
-                    News::DeviceEnded(which) => {
-                        self.ready = false;
-                        tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
-                    }
-                    News::Volumes { generation, volumes, cuts } => {
-                        if self.see_cuts(generation, &cuts) {
-                            self.follow(generation, &volumes);
-                        }
-                    }
-                    News::Told(growth, said) => self.told(&growth, said),
-                },
-                _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
-                () = stop.cancelled(), if stopping.is_none() => {
-                    stopping = Some(Instant::now() + DRAIN_LIMIT);
-                    self.ready = false;
-                    // Devices that are being made are stopped once they are there.
-                    if self.devices.is_some() {
-                        self.stop_devices();
-                    } else if !listening {
-                        released = true;
-                        self.shared.act(|machine, _, out| machine.detach(out));
-                    }
+        Ok(progress)
+    }
+
+    fn handle(&mut self, news: News, progress: &mut Progress) -> Result<(), AttachError> {
+        match news {
+            News::Refused(refusal) => return Err(AttachError::Refused(refusal)),
+            News::Devices(devices) => {
+                let devices = devices?;
+                self.keep_devices(&devices);
+                self.devices = Some(devices);
+                if progress.stop_by.is_some() {
+                    self.stop_devices();
                 }
             }
-            let phase = self.shared.look(Machine::phase);
-            served |= phase == Phase::Serving;
-            if served && !listening {
-                listening = true;
-                self.listen()?;
-                self.make_devices(None);
+            News::DevicesStopped => {
+                progress.released = true;
+                self.shared.act(|machine, _, out| machine.detach(out));
             }
-            if served
-                && self.devices.is_some()
-                && stopping.is_none()
-                && let Some(tell) = on_ready.take()
-            {
-                self.ready = true;
-                self.show()?;
-                tell(&self.status());
+            News::DeviceEnded(which) => {
+                self.ready = false;
+                tracing::error!(set = %self.options.set, device = which, "a device ended unexpectedly: detach, then attach anew");
             }
-            if released && phase == Phase::Fenced {
-                self.show()?;
-                return Ok(Ended::Fenced { by: self.shared.look(|machine| machine.view().fenced_by.clone()) });
-            }
-            if phase == Phase::Detached {
-                self.show()?;
-                if self.shared.look(|machine| machine.view().lease_left) {
-                    return Err(AttachError::LeaseLeft);
+            News::Volumes { generation, volumes, cuts } => {
+                if self.see_cuts(generation, &cuts) {
+                    self.follow(generation, &volumes);
                 }
-                return Ok(Ended::Detached);
             }
-            if stopping.is_some_and(|limit| Instant::now() >= limit) {
-                return Err(AttachError::Undrained { count: self.shared.look(Machine::unanswered) });
-            }
-            if on_ready.is_some() && phase != Phase::Serving && deadline.is_some_and(|limit| Instant::now() >= limit) {
-                return Err(self.unreachable());
-            }
-            if Instant::now() >= show_at {
-                show_at = Instant::now() + SHOW_INTERVAL;
-                self.tell_kernel();
-                self.show()?;
-            }
-            if Instant::now() >= learn_at {
-                learn_at = Instant::now() + LEARN_INTERVAL;
-                self.learn();
-            }
+            News::Told(growth, said) => self.told(&growth, said),
         }
+        Ok(())
+    }
+
+    /// Begins to detach.
+    fn stop(&mut self, progress: &mut Progress) {
+        progress.stop_by = Some(Instant::now() + DRAIN_LIMIT);
+        self.ready = false;
+        // Devices that are being made are stopped once they are there.
+        if self.devices.is_some() {
+            self.stop_devices();
+        } else if !progress.listening {
+            progress.released = true;
+            self.shared.act(|machine, _, out| machine.detach(out));
+        }
+    }
+
+    /// How the attached set ended, if it did.
+    fn ended(&mut self, phase: Phase, progress: &Progress) -> Result<Option<Ended>, AttachError> {
+        if progress.released && phase == Phase::Fenced {
+            self.show()?;
+            return Ok(Some(Ended::Fenced { by: self.shared.look(|machine| machine.view().fenced_by.clone()) }));
+        }
+        if phase == Phase::Detached {
+            self.show()?;
+            if self.shared.look(|machine| machine.view().lease_left) {
+                return Err(AttachError::LeaseLeft);
+            }
+            return Ok(Some(Ended::Detached));
+        }
+        if progress.stop_by.is_some_and(|limit| Instant::now() >= limit) {
+            return Err(AttachError::Undrained { count: self.shared.look(Machine::unanswered) });
+        }
+        Ok(None)
+    }
+
+    /// Updates `status.json` and the list of gateways when it is time.
+    fn keep_current(&mut self, progress: &mut Progress) -> Result<(), AttachError> {
+        if Instant::now() >= progress.show_at {
+            progress.show_at = Instant::now() + SHOW_INTERVAL;
+            self.tell_kernel();
+            self.show()?;
+        }
+        if Instant::now() >= progress.learn_at {
+            progress.learn_at = Instant::now() + LEARN_INTERVAL;
+            self.learn();
+        }
+        Ok(())
     }
 
     fn unreachable(&self) -> AttachError {
@@ -413,10 +475,10 @@ impl Keeper {
                         token: token.to_text(),
                     };
                     let call = call!(release_lease, request);
-                    let released = doors.ask_all(call, doors::is_final);
+                    let released = doors.ask_all(call, admin_client::is_final);
                     let said = tokio::time::timeout(RELEASE_LIMIT, released).await;
-                    let given =
-                        said.is_ok_and(|(_, said)| said.map_or_else(|refusal| doors::is_gone(&refusal), |_| true));
+                    let given = said
+                        .is_ok_and(|(_, said)| said.map_or_else(|refusal| admin_client::is_gone(&refusal), |_| true));
                     if !given {
                         tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
                     }
@@ -511,7 +573,7 @@ impl Keeper {
         let doors = self.doors.clone();
         self.spawn(async move {
             let call = call!(cluster_status, v1::ClusterStatusRequest {});
-            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
+            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, admin_client::is_final)).await;
             let Ok((_, Ok(status))) = asked else { return };
             let members = status.members.iter().filter_map(|m| m.member.as_ref()?.addresses.as_ref());
             members.filter(|a| holdfast_api::host_port(&a.api).is_some()).for_each(|a| doors.learn(&a.api));

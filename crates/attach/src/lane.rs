@@ -10,21 +10,11 @@ use holdfast_nbd::{Errno, ExportName, HeaderStyle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// From the first packet to the end of the handshake. A gateway that has granted the lease is there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A silent peer is asked whether it is there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-const KEEPALIVE_PROBES: u32 = 3;
-/// Bytes that the other side does not take for this long end the connection. The kernel counts both: that no host acknowledges them, and that one acknowledges and
-/// has no room, as a gateway whose journal is full (R8, M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
-/// dead by itself, by a forgetful firewall for one, and so may be long.
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Answers are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
 /// With less room than this a new piece is taken.
@@ -140,18 +130,6 @@ pub(crate) struct Connected {
     input: BytesMut,
 }
 
-/// Lanes as they are outside of a simulation.
-pub(crate) fn over_tcp() -> Connect {
-    Arc::new(|_, nbd| {
-        Box::pin(async move {
-            let socket = TcpStream::connect(nbd).await?;
-            set_up(&socket)?;
-            let (read, write) = socket.into_split();
-            Ok((Box::new(read) as _, Box::new(write) as _))
-        })
-    })
-}
-
 /// Connects and shakes hands.
 pub(crate) async fn connect(way: &Connect, lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
     let connecting = async { shake_hands(lane, way(lane, nbd.to_string()).await?, name).await };
@@ -182,17 +160,6 @@ pub(crate) async fn shake_hands(lane: Lane, halves: Halves, name: &ExportName) -
             return Err(LaneError::Closed);
         }
     }
-}
-
-fn set_up(socket: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
-    Ok(())
 }
 
 /// The halves of a connection that its task drives.
@@ -234,27 +201,5 @@ impl Wire {
             sent = sending => sent.err().map_or(LaneError::Closed, LaneError::Socket),
             received = receiving => received.err().unwrap_or(LaneError::Closed),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::sockopt;
-    use tokio::net::TcpListener;
-
-    /// A gateway's machine that vanished without a word is noticed by the kernel alone, also while nothing is asked of it.
-    #[tokio::test]
-    async fn a_connection_is_set_up_to_notice_a_silent_peer() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by itself: nothing is tested");
-        set_up(&socket).unwrap();
-        assert!(sockopt::tcp_nodelay(&socket).unwrap());
-        assert!(sockopt::socket_keepalive(&socket).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
-        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), KEEPALIVE_INTERVAL);
-        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE_PROBES);
-        assert_eq!(u128::from(sockopt::tcp_user_timeout(&socket).unwrap()), USER_TIMEOUT.as_millis());
     }
 }

@@ -1,4 +1,4 @@
-//! What outlives the process that has the kernel's devices: the token of its lease, and what the devices are.
+//! The lease token and the list of kernel devices, kept for the next process.
 //!
 //! ```text
 //!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of

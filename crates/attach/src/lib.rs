@@ -6,33 +6,34 @@
 //!   ┌────▼──── attach (one process per set and host) ──────────────┐
 //!   │ client ─▶ Machine: table of unanswered requests ─▶ lane ─────┼─ TCP ─▶ the gateway that serves
 //!   │              ▲ lease, epoch, generation                      │
-//!   │           keeper ─▶ doors ────────────────────────────────────┼─ gRPC ▶ all gateways
+//!   │           keeper ─▶ admin_client ────────────────────────────┼─ gRPC ▶ all gateways
 //!   └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the devices.
 //! Does not own: any decision about who may write (the gateways'), the NBD protocol (crate `nbd`), what is on the devices.
-//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is; [`run_scratch`] keeps a copy of a snapshot, without a lease.
+//! Depends on: api, host, nbd, tls, types. docs/adr/0009-attach.md says why it is built as it is; [`run_snapshot_copy`] keeps a copy of a snapshot, without a lease.
 
+mod admin_client;
 mod client;
+mod client_replies;
 mod device;
 mod dir;
-mod doors;
 mod keeper;
 mod lane;
 mod lease_file;
 pub mod machine;
 mod outbox;
 pub mod requests;
-mod scratch;
 mod seams;
 mod shared;
+mod snapshot_copy;
 mod status;
 
 pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, abandon, run, run_over};
 pub use machine::{Bounds, Phase};
-pub use scratch::{ScratchError, ScratchOptions, ScratchStatus, Source, run_scratch};
 pub use seams::{Clients, Connect, Halves, Seams};
+pub use snapshot_copy::{SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, Source, run_snapshot_copy};
 pub use status::{Status, VolumeStatus};

@@ -1,4 +1,4 @@
-//! What an attached set decides: who serves it, what is unanswered, when it is lost, when it is over.
+//! State machine of an attached set: which gateway serves it, which requests are unanswered, when it is lost or over.
 //!
 //! ```text
 //!  acquiring ─granted─▶ connecting ─all connected─▶ serving ─lost─▶ reconnecting ─continued, all connected─▶ serving
@@ -23,7 +23,7 @@
 //! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness: moments come in
 //! as arguments, request ids are counted up from a random base.
 
-mod life;
+mod state;
 mod table;
 
 use holdfast_nbd::Errno;
@@ -35,7 +35,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use holdfast_nbd::Extent;
-pub use life::{Lost, Machine, View};
+pub use state::{Lost, Machine, View};
 pub use table::{Bounds, Intake};
 
 /// A moment of the process's own monotonic clock, in milliseconds since its start.
@@ -211,7 +211,7 @@ pub enum Action {
     Acquire {
         /// Identity of the request (R12).
         request: RequestId,
-        /// Take it from whoever holds it.
+        /// Take it even if another owner holds it.
         force: bool,
     },
     /// Ask the gateways to continue the lease until one does, or finally does not.

@@ -1,4 +1,4 @@
-//! What waits to be sent on a socket: filled by whoever has something to say, emptied by the socket's own task.
+//! Send queue of a socket. Any task fills it; the socket's own task empties it.
 //!
 //! O1  Filling never waits: what may wait there is bounded by the table of unanswered requests, and for clients by the reader, which
 //!     stops while too much stands here.

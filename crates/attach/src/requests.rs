@@ -4,7 +4,7 @@
 use crate::lane::{self, Connected, Line, Wire};
 use crate::machine::{Lane, Reply};
 use crate::outbox::Outbox;
-use crate::seams::Halves;
+use crate::seams::{Halves, over_tcp};
 use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 pub use holdfast_nbd::server::ReadPart;
@@ -69,7 +69,7 @@ impl Requests {
     /// # Errors
     /// [`RequestError::Lost`] with what stood in the way.
     pub async fn connect(nbd: &str, name: &ExportName) -> Result<Self, RequestError> {
-        let connected = lane::connect(&lane::over_tcp(), ALONE, nbd, name).await;
+        let connected = lane::connect(&over_tcp(), ALONE, nbd, name).await;
         let connected = connected.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
         Ok(Self::begin(connected, Some(SILENCE_MAX)))
     }

@@ -1,16 +1,25 @@
-//! What an attached set touches the machine with (R8 and leases are decided elsewhere), each with its one default: a simulation puts its own there (ADR 0017).
+//! Access to network and clock of an attached set, with defaults for a real host. A simulation replaces them (ADR 0017).
 
-use crate::lane;
 use crate::machine::Lane;
 use futures_util::future::BoxFuture;
+use holdfast_host::boot_ns;
 use holdfast_types::Name;
-use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+/// TCP keepalive of a lane.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Bytes that the other side does not take for this long end the connection. The kernel counts both: that no host acknowledges them, and that one acknowledges and
+/// has no room, as a gateway whose journal is full (R8, M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
+/// dead by itself, by a forgetful firewall for one, and so may be long.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reading and the writing half of a connection.
 pub type Halves = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 /// Makes a lane's connection to HOST:PORT.
@@ -31,7 +40,7 @@ pub struct Seams {
 
 impl Default for Seams {
     fn default() -> Self {
-        Self { connect: lane::over_tcp(), clients: None, boot_ns }
+        Self { connect: over_tcp(), clients: None, boot_ns }
     }
 }
 
@@ -41,8 +50,47 @@ impl fmt::Debug for Seams {
     }
 }
 
-pub(crate) fn boot_ns() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+/// Connects lanes over TCP.
+pub(crate) fn over_tcp() -> Connect {
+    Arc::new(|_, nbd| {
+        Box::pin(async move {
+            let socket = TcpStream::connect(nbd).await?;
+            set_up(&socket)?;
+            let (read, write) = socket.into_split();
+            Ok((Box::new(read) as _, Box::new(write) as _))
+        })
+    })
+}
+
+fn set_up(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+    use tokio::net::TcpListener;
+
+    /// A gateway's machine that vanished without a word is noticed by the kernel alone, also while nothing is asked of it.
+    #[tokio::test]
+    async fn a_connection_is_set_up_to_notice_a_silent_peer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by itself: nothing is tested");
+        set_up(&socket).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE_PROBES);
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(&socket).unwrap()), USER_TIMEOUT.as_millis());
+    }
 }

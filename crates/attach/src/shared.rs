@@ -1,9 +1,9 @@
-//! The machine and what its actions reach: lanes, clients, and the keeper, which does what takes time.
+//! The machine and what its actions reach: lanes, clients, and the keeper, which does all slow work.
 //!
 //! H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
 //! H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.
 
-use crate::client::Desk;
+use crate::client_replies::ClientReplies;
 use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
@@ -26,7 +26,7 @@ struct Era {
 struct Inner {
     machine: Machine,
     lanes: BTreeMap<(usize, u8), Arc<Outbox<Line>>>,
-    clients: BTreeMap<u64, Arc<Outbox<Desk>>>,
+    clients: BTreeMap<u64, Arc<Outbox<ClientReplies>>>,
     next_client: u64,
     era: Era,
     scratch: Vec<Action>,
@@ -164,8 +164,8 @@ impl Shared {
             }
             Action::Answer { ticket, outcome } => {
                 // F2.
-                let Some(desk) = inner.clients.get(&ticket.client) else { return };
-                desk.with(|desk| desk.answer(&ticket, outcome));
+                let Some(replies) = inner.clients.get(&ticket.client) else { return };
+                replies.with(|replies| replies.answer(&ticket, outcome));
             }
             Action::Room { volume } => self.room(volume).notify_waiters(),
             Action::Shut { generation } => {
@@ -207,11 +207,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn join(&self, desk: Arc<Outbox<Desk>>) -> u64 {
+    pub(crate) fn join(&self, replies: Arc<Outbox<ClientReplies>>) -> u64 {
         let mut inner = self.lock();
         inner.next_client += 1;
         let id = inner.next_client;
-        inner.clients.insert(id, desk);
+        inner.clients.insert(id, replies);
         id
     }
 
@@ -226,7 +226,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::machine::Bounds;
-    use crate::seams::boot_ns;
+    use holdfast_host::boot_ns;
     use holdfast_types::RequestId;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `status.json` in the run directory says.
+//! `status.json` of the run directory.
 
 use crate::machine::Phase;
 use serde::{Deserialize, Serialize};

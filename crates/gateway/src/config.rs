@@ -12,11 +12,11 @@ mod tests;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
-use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_set::keyring::KeySource;
+use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};

@@ -3,7 +3,7 @@
 use super::{Edit, Layer, Mutation, Test, lib};
 
 const MACHINE: &str = "crates/agent/src/machine.rs";
-const WAY: &str = "crates/agent/src/machine/way.rs";
+const TAKEOVER: &str = "crates/agent/src/machine/takeover.rs";
 const DRIVERS: &str = "crates/agent/src/drivers.rs";
 
 const STORIES: Test = lib(Layer::Story, "holdfast-agent", &["machine::story_tests::"]);
@@ -27,7 +27,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "failed-takeovers-use-the-hour-up",
         bug: "a takeover that never came to a start of PostgreSQL counts for the hour: then nobody takes over",
         rule: "A8",
-        edits: &[Edit { file: WAY, old: "        self.counts = true;", new: "        self.takeovers.push_back(now);" }],
+        edits: &[Edit {
+            file: TAKEOVER,
+            old: "        self.takeover.counts = true;",
+            new: "        self.takeover.within_hour.push_back(now);",
+        }],
         tests: &[STORIES],
         smoke: false,
     },
@@ -36,9 +40,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a set whose PostgreSQL starts nowhere goes to and fro between its hosts for ever",
         rule: "A8",
         edits: &[Edit {
-            file: WAY,
-            old: "            self.takeovers.push_back(now);",
-            new: "            self.takeovers.clear();",
+            file: TAKEOVER,
+            old: "            self.takeover.within_hour.push_back(now);",
+            new: "            self.takeover.within_hour.clear();",
         }],
         tests: &[STORIES],
         smoke: false,
@@ -78,7 +82,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: MACHINE,
             old: "            _ => self.fence(now, reason, out),",
-            new: "            _ => {\n                self.attached = false;\n                self.fence(now, reason, out);\n            }",
+            new: "            _ => {\n                self.present.attached = false;\n                self.fence(now, reason, out);\n            }",
         }],
         tests: &[STORIES],
         smoke: false,
@@ -112,11 +116,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "what is mounted at a path with a blank counts as not mounted: the device is taken away under it",
         rule: "A2",
         edits: &[Edit {
-            file: "crates/agent/src/mounts.rs",
+            file: "crates/host/src/mounts.rs",
             old: "        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),",
             new: "        at: PathBuf::from(OsString::from_vec(fields.get(4)?.to_vec())),",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-agent", &["mounts::"])],
+        tests: &[lib(Layer::Unit, "holdfast-host", &["mounts::"])],
         smoke: false,
     },
 ];

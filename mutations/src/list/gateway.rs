@@ -206,7 +206,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "an answer that comes late over a connection that was given up counts",
         rule: "R3",
         edits: &[Edit {
-            file: "crates/attach/src/machine/life.rs",
+            file: "crates/attach/src/machine/state.rs",
             old: "        if generation != self.generation || !self.carries() {
             return;
         }
@@ -303,7 +303,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "if self.id == 0 { other.name == self.name } else { other.id == self.id }",
             new: "other.name == self.name",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::life::tests::a_device_goes_on"])],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::state::tests::a_device_goes_on"])],
         smoke: false,
     },
     Mutation {
@@ -371,7 +371,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "the lease is given back before the pool is exported",
         rule: "A2",
         edits: &[Edit {
-            file: "crates/agent/src/machine/leave.rs",
+            file: "crates/agent/src/machine/step_down.rs",
             old: "            Step::Stop => Step::Export,\n            Step::Export => Step::Detach,",
             new: "            Step::Stop | Step::Export => Step::Detach,",
         }],

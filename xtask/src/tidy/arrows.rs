@@ -9,6 +9,8 @@ use serde::Deserialize;
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("folder", &[]),
+    ("settings", &[]),
+    ("host", &[]),
     ("seal", &["types"]),
     ("journal", &["types", "seal"]),
     ("control", &["types"]),
@@ -32,14 +34,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "gateway",
         &[
-            "types", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd", "front",
-            "cache", "set",
+            "types", "settings", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd",
+            "front", "cache", "set",
         ],
     ),
     ("pair", &["types", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
-    ("attach", &["types", "nbd", "api", "tls"]),
-    ("agent", &["types", "api", "tls"]),
-    ("holdfast", &["types", "folder", "api", "tls", "agent", "attach", "set", "gateway", "pair"]),
+    ("attach", &["types", "host", "nbd", "api", "tls"]),
+    ("agent", &["types", "settings", "host", "api", "tls"]),
+    ("standby", &["types", "settings", "host", "tls", "agent"]),
+    (
+        "holdfast",
+        &["types", "host", "folder", "api", "tls", "agent", "attach", "standby", "set", "gateway", "pair"],
+    ),
     ("testkit", &["types", "journal"]),
     (
         "sim",

@@ -1,6 +1,6 @@
 //! Ranges and relations of settings.
 
-use super::{AgentConfig, DatabaseKind, PoolKind, WatchdogKind, WatchdogMode};
+use super::{AgentConfig, DatabaseKind, PoolConfig, PoolKind, WatchdogKind, WatchdogMode};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -55,6 +55,16 @@ impl fmt::Display for Problem {
 pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut say = |field: &str, what: String| problems.push(Problem { field: field.into(), what });
+    check_addresses(config, &mut say);
+    check_ranges(config, &mut say);
+    check_pool(&config.pool, &mut say);
+    check_programs(config, &mut say);
+    check_paths(config, &mut say);
+    problems
+}
+
+/// Names, and the addresses of gateways and peers.
+fn check_addresses(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     if let Err(error) = holdfast_types::Owner::new(config.name.as_str()) {
         say("name", error.to_string());
     }
@@ -72,6 +82,9 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     if config.peers.0.contains_key(&config.name) {
         say("peers", format!("found this host itself ({}), expected the others only", config.name));
     }
+}
+
+fn check_ranges(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     let (takeover, lease, attach, pool, database) =
         (&config.takeover, &config.lease, &config.attach, &config.pool, &config.database);
     for (field, found, low, high) in [
@@ -105,6 +118,9 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
             say(field, format!("found {found}, expected {low} to {high}"));
         }
     }
+}
+
+fn check_pool(pool: &PoolConfig, say: &mut impl FnMut(&str, String)) {
     if pool.kind == PoolKind::Zfs && pool.name.is_none() {
         say("pool.name", "found none, expected the pool's name (pool.kind is zfs)".into());
     }
@@ -120,6 +136,11 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
             ),
         );
     }
+}
+
+/// PostgreSQL, watchdog and TLS.
+fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
+    let database = &config.database;
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
     }
@@ -139,6 +160,10 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     if database.user == "root" {
         say("database.user", "found root, expected a user of PostgreSQL's own: it refuses to run as root".into());
     }
+}
+
+fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
+    let (pool, database) = (&config.pool, &config.database);
     let in_pool = matches!(pool.kind, PoolKind::Ext4 | PoolKind::Xfs);
     if in_pool && !database.data.starts_with(&pool.mount) {
         let (data, mount) = (database.data.display(), pool.mount.display());
@@ -152,5 +177,4 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
         say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());
     }
-    problems
 }

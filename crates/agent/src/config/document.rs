@@ -1,74 +1,10 @@
-//! One source for a field's type, default and words: the struct and the sample file both come from it.
+//! The sections of the settings, and the sample file.
 
 use super::{
     AgentConfig, AttachConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig, TakeoverConfig,
     TlsConfig, WatchdogConfig,
 };
-use std::fmt::Write as _;
-
-/// A field as the sample file shows it.
-pub(super) struct FieldDoc {
-    /// As in TOML.
-    pub name: &'static str,
-    /// Its comment, line by line.
-    pub lines: &'static [&'static str],
-    /// What to show (commented out) where the default is "none".
-    pub sample: &'static [&'static str],
-}
-
-/// A settings struct with its words.
-pub(super) trait Documented {
-    /// The struct's comment.
-    const ABOUT: &'static [&'static str];
-    /// Its fields in order.
-    const FIELDS: &'static [FieldDoc];
-}
-
-/// Defines a settings struct: comment, field, type, default, and for an optional field a sample value.
-macro_rules! settings {
-    ($(#[doc = $about:literal])* pub struct $name:ident {
-        $($(#[doc = $line:literal])* $field:ident: $kind:ty = $default:expr $(, sample $sample:literal)?;)*
-    }) => {
-        $(#[doc = $about])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct $name { $($(#[doc = $line])* pub $field: $kind,)* }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-
-        impl document::Documented for $name {
-            const ABOUT: &'static [&'static str] = &[$($about),*];
-            const FIELDS: &'static [document::FieldDoc] = &[$(document::FieldDoc {
-                name: stringify!($field),
-                lines: &[$($line),*],
-                sample: &[$($sample)?],
-            }),*];
-        }
-    };
-}
-pub(super) use settings;
-
-fn comment(out: &mut String, lines: &[&str]) {
-    for line in lines {
-        let _ = writeln!(out, "# {}", line.trim());
-    }
-}
-
-/// Fields of one table that are not tables themselves, with their values or samples.
-fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
-    for doc in docs.iter().filter(|doc| !values.get(doc.name).is_some_and(toml::Value::is_table)) {
-        out.push('\n');
-        comment(out, doc.lines);
-        let _ = match (values.get(doc.name), doc.sample) {
-            (Some(value), _) => writeln!(out, "{} = {value}", doc.name),
-            (None, sample) => writeln!(out, "# {} = {:?}", doc.name, sample.first().unwrap_or(&"")),
-        };
-    }
-}
+use holdfast_settings::{Documented, FieldDoc, sample_of};
 
 fn section(name: &str) -> &'static [FieldDoc] {
     match name {
@@ -91,31 +27,5 @@ fn section(name: &str) -> &'static [FieldDoc] {
 /// Never for the example as it is; a value that TOML cannot hold would be one.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(AgentConfig::example())?;
-    Ok(sample_of::<AgentConfig>("holdfast agent config", &values, section))
-}
-
-/// The file that `command` prints: all fields of `T` with their comments; `section` knows the fields of each table.
-pub(super) fn sample_of<T: Documented>(
-    command: &str,
-    values: &toml::Table,
-    section: fn(&str) -> &'static [FieldDoc],
-) -> String {
-    let mut out = String::new();
-    comment(&mut out, T::ABOUT);
-    comment(&mut out, &[&format!("Print this file: {command}")]);
-    fields(&mut out, T::FIELDS, values);
-    for doc in T::FIELDS {
-        if let Some(table) = values.get(doc.name).and_then(toml::Value::as_table) {
-            out.push('\n');
-            comment(&mut out, doc.lines);
-            let _ = writeln!(out, "[{}]", doc.name);
-            if doc.name == "peers" {
-                for (name, address) in table {
-                    let _ = writeln!(out, "{name} = {address}");
-                }
-            }
-            fields(&mut out, section(doc.name), table);
-        }
-    }
-    out
+    Ok(sample_of::<AgentConfig>("Print this file: holdfast agent config", &values, section))
 }

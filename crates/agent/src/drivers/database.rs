@@ -179,7 +179,7 @@ impl Database {
         }
     }
 
-    /// Asks whoever was named whether it may run here at all.
+    /// Runs `hooks.before_start`, which may forbid the start.
     async fn ask_first(&self) -> Result<(), String> {
         let hooks = &self.config.hooks;
         let Some(script) = &hooks.before_start else { return Ok(()) };
@@ -485,7 +485,7 @@ fn connect_timeout_s(limit: Duration) -> u64 {
     limit.as_secs().saturating_add(CONNECT_LATER_S)
 }
 
-/// Those of [`OOM`] that nobody has set already.
+/// Those variables of [`OOM`] that are not set yet.
 fn oom(is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     OOM.into_iter().filter(move |(name, _)| !is_set(name))
 }

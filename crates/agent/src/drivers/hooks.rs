@@ -1,4 +1,4 @@
-//! Programs that are told what happens. Nothing waits for them, and nothing depends on them.
+//! Hooks: programs that are called on events. Nothing waits for them or depends on them.
 //!
 //! Of roles the newest is the last word: one hook at a time, and those that were overtaken before they began are left out. Events are told side by
 //! side, within [`AT_ONCE_MAX`].

@@ -3,12 +3,12 @@
 //! Mounted so that an error of the device ends writing at once (`errors=remount-ro`; XFS told not to retry for ever): a fenced host must not keep
 //! data that it believes it could still write. ZFS is imported without its cache file: a host that boots imports nothing by itself.
 
-use super::attach::Volume;
 use super::zfs::Zfs;
+use crate::attach_process::Volume;
 use crate::config::{AgentConfig, PoolKind};
 use crate::hostid;
-use crate::mounts::{Mounted, mount_at};
 use crate::process::{ran, run, system};
+use holdfast_host::mounts::{Mounted, mount_at};
 use std::path::Path;
 use std::time::Duration;
 

@@ -44,7 +44,7 @@ const INTERVAL: &str = "zfs_multihost_interval";
 const INTERVAL_DEFAULT_MS: u64 = 1000;
 const INTERVAL_MIN_MS: u64 = 100;
 
-/// Lock in a slot's run directory, of the programs that import its copy: they may outlive whoever started them.
+/// Lock in a slot's run directory, held by the programs that import its copy: they may outlive the process that started them.
 pub const IMPORT_LOCK: &str = "import.lock";
 
 /// The programs of ZFS, and the files that it reads.
@@ -55,7 +55,7 @@ pub struct Zfs {
     zdb: PathBuf,
     /// What /sys and /etc lie below.
     root: PathBuf,
-    /// Of whoever imports a copy.
+    /// Held while a copy is imported.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -85,6 +85,18 @@ impl Zfs {
             zfs: program("zfs"),
             zdb: program("zdb"),
             root: "/".into(),
+            turn: Arc::default(),
+        }
+    }
+
+    /// The programs in `dir`, with the system's files below `dir/root`: for tests with stand-ins.
+    pub fn below(dir: &Path) -> Self {
+        let program = |name: &str| dir.join(name);
+        Self {
+            zpool: program("zpool"),
+            zfs: program("zfs"),
+            zdb: program("zdb"),
+            root: program("root"),
             turn: Arc::default(),
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Mode;
 
 fn view(state: StateName, role: Role, database: &str) -> View {
     View {

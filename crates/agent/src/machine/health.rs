@@ -1,4 +1,4 @@
-//! PostgreSQL as it shows itself, and what follows from that while it runs.
+//! Health of PostgreSQL, and what follows from it while it runs.
 
 use super::{Action, AttachPhase, DatabaseView, Event, Machine, State};
 use holdfast_types::MonoTime;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 impl Machine {
     pub(super) fn database_seen(&mut self, now: MonoTime, view: DatabaseView) {
-        self.database = view;
+        self.probes.database = view;
         let device_is_well = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
         match view {
             DatabaseView::Silent if device_is_well => {
-                self.silent_since.get_or_insert(now);
+                self.probes.silent_since.get_or_insert(now);
             }
-            _ => self.silent_since = None,
+            _ => self.probes.silent_since = None,
         }
         if matches!(view, DatabaseView::Busy | DatabaseView::Ending) {
-            let told = self.busy_since.is_some_and(|(_, _, told)| told);
-            match self.busy_since {
+            let told = self.probes.busy_since.is_some_and(|(_, _, told)| told);
+            match self.probes.busy_since {
                 Some((same, _, _)) if same == view && device_is_well => {}
-                _ => self.busy_since = Some((view, now, told)),
+                _ => self.probes.busy_since = Some((view, now, told)),
             }
-        } else if self.busy_since.take().is_some_and(|(_, _, told)| told) && self.state == State::Primary {
+        } else if self.probes.busy_since.take().is_some_and(|(_, _, told)| told) && self.state == State::Primary {
             self.why = self.lost_volumes().unwrap_or_default();
         }
     }
@@ -30,10 +30,10 @@ impl Machine {
         if self.paused {
             return;
         }
-        match self.database {
+        match self.probes.database {
             DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
             DatabaseView::Silent => {
-                let silent = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
+                let silent = self.probes.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
                 if silent >= self.policy.health_timeout {
                     self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
                 }
@@ -46,7 +46,7 @@ impl Machine {
     /// PostgreSQL lives, and takes no queries. What recovers is waited for, for it would begin anew after a restart; people are told. What shuts down for so
     /// long counts as ended.
     fn no_queries(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        let Some((view, since, told)) = self.busy_since else { return };
+        let Some((view, since, told)) = self.probes.busy_since else { return };
         let time = now.saturating_since(since);
         if time < self.policy.health_timeout {
             return;
@@ -55,7 +55,7 @@ impl Machine {
             return self.fell(now, &format!("PostgreSQL has been shutting down for {} ms", time.as_millis()), out);
         }
         if !told {
-            self.busy_since = Some((view, since, true));
+            self.probes.busy_since = Some((view, since, true));
             let why = format!(
                 "PostgreSQL lives and has taken no queries for {} ms: its log says why (crash recovery, or nothing that listens at database.host)",
                 time.as_millis()

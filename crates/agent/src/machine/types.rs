@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out of it.
+//! Inputs, actions and views of the machine.
 
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
@@ -229,7 +229,7 @@ pub enum Stop {
 pub enum Action {
     /// Start the attach process.
     Attach {
-        /// Take the lease from whoever holds it.
+        /// Take the lease even if another owner holds it.
         force: bool,
     },
     /// End the attach process: politely with the lease given back, or by all means.

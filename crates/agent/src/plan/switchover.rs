@@ -1,9 +1,9 @@
 //! The plan of a switchover: made by the agent of the primary, from what it and its peers show.
 
 use super::{Finding, Move, Peer, Plan, able, host_ids, in_state, no_gateway, other};
-use crate::http::View;
 use crate::machine::{Role, StateName};
 use crate::schedule;
+use crate::view::View;
 
 /// A switchover that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

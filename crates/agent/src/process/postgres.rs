@@ -1,7 +1,7 @@
 //! The processes of one PostgreSQL, known by its data directory: found, signalled, waited for.
 
 use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, words_of};
-use crate::mounts::device_under;
+use holdfast_host::mounts::device_under;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io;
@@ -106,7 +106,7 @@ fn look_in(proc: &Path, data: &Path) -> Looked {
     looked
 }
 
-/// All of them ([`look_for_postgres`]), for who must know that there are no others.
+/// All of them ([`look_for_postgres`]); an error where others may have been missed.
 ///
 /// # Errors
 /// Not all processes of the host could be looked at (no more file descriptors): that says nothing of what there is.

@@ -1,4 +1,4 @@
-//! The machine's watchdog device in the helper's hands: when it is opened, fed and let go of. What the device itself does is [`super::device`]'s.
+//! When the helper opens, feeds and closes the machine's watchdog device. [`super::device`] talks to the device itself.
 //!
 //! - G1  While PostgreSQL may be there it is fed only if, fed now, it fires before the lease could end for others.
 //! - G2  Open it has a timeout of two thirds of a lease at most; where that cannot be had it is let go of at once, and nothing is started under `required`.

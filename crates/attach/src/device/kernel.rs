@@ -101,7 +101,7 @@ pub(crate) fn left(lease: Option<Lease>, dir: &Path, whose: (&Name, &Owner), wan
     judge(lease, &driver::found(), dir, whose, wanted)
 }
 
-/// Disconnects devices that nobody goes on with: every request on them fails. How many there were.
+/// Disconnects devices that no process resumes: every request on them fails. Returns how many there were.
 pub(crate) fn disconnect(orphans: &[u32]) -> Result<usize, DriverError> {
     if orphans.is_empty() {
         return Ok(0);

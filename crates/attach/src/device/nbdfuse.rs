@@ -6,8 +6,6 @@
 
 use super::DeviceError;
 use holdfast_types::Name;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -62,37 +60,9 @@ fn losetup() -> &'static str {
     if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" }
 }
 
-/// A path as it was before the kernel's table of mounts wrote blanks and the like in it as `\` and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
-    loop {
-        match rest {
-            [b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', more @ ..] => {
-                plain.push(((high - b'0') << 6) | ((middle - b'0') << 3) | (low - b'0'));
-                rest = more;
-            }
-            [byte, more @ ..] => {
-                plain.push(*byte);
-                rest = more;
-            }
-            [] => return plain,
-        }
-    }
-}
-
-/// Pure: whether something is mounted at `point`, by the kernel's table of mounts, in which any user's path may be no text. A dead mount must not be touched to find that out.
-fn is_mounted(table: &[u8], point: &Path) -> bool {
-    let lines = table.split(|byte| *byte == b'\n');
-    let mut points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescaped);
-    points.any(|at| Path::new(OsStr::from_bytes(&at)) == point)
-}
-
 fn mounted(point: &Path) -> Result<bool, DeviceError> {
-    let failed = |error: std::io::Error| DeviceError::Program {
-        program: "nbdfuse",
-        why: format!("/proc/self/mountinfo: {error}"),
-    };
-    Ok(is_mounted(&std::fs::read("/proc/self/mountinfo").map_err(failed)?, point))
+    let found = holdfast_host::mounts::mount_at(point);
+    found.map(|found| found.is_some()).map_err(|why| DeviceError::Program { program: "nbdfuse", why })
 }
 
 /// Names of loop devices over a file below `dir`, as `sys` (/sys/block) shows them.
@@ -285,11 +255,6 @@ mod tests {
 
     #[test]
     fn what_an_earlier_process_left_is_found() {
-        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:50 / /mnt/\xff\xc3 rw - tmpfs tmpfs rw\n\
-            40 22 0:44 / /run/a\\040b/vol1 rw - fuse.nbdfuse nbdfuse rw\n";
-        assert!(is_mounted(table, Path::new("/run/a b/vol1")), "beside a path that is no text");
-        assert!(!is_mounted(table, Path::new("/run/a b")));
-        assert_eq!(unescaped(b"a\\011\\012\\043\\134040\\04"), b"a\t\n#\\040\\04");
         let sys = tempfile::tempdir().unwrap();
         for (name, file) in [("loop0", "/run/h/vol1/device\n"), ("loop1", "/run/h/vol10/device\n"), ("loop2", "/x\n")] {
             std::fs::create_dir_all(sys.path().join(name).join("loop")).unwrap();

@@ -90,9 +90,9 @@ fn keeper(dir: &std::path::Path, address: &str, volumes: &[VolumeFacts]) -> (Kee
         patience: Duration::from_secs(60),
     };
     let machine = Machine::new(RequestId(100), 1, options.bounds);
-    let (shared, actions) = Shared::new(options.set.clone(), machine, crate::seams::boot_ns);
+    let (shared, actions) = Shared::new(options.set.clone(), machine, holdfast_host::boot_ns);
     shared.set_volumes(volumes);
-    let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
+    let doors = Arc::new(AdminClients::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let keeper = Keeper {
         sockets: Vec::new(),

@@ -1,7 +1,8 @@
 //! Finds mistakes in the text of a settings file: their lines, and for an unknown setting the similar ones that exist.
 
 use super::GatewayConfig;
-use super::document::{self, Documented, FieldDoc};
+use super::document;
+use holdfast_settings::{Documented, FieldDoc};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;

@@ -8,15 +8,15 @@ use crate::cli::{self, Common};
 use crate::exit::CliError;
 use crate::{output, serve};
 use clap::{Args, Subcommand};
-use holdfast_agent::config::{StandbyConfig, standby_sample};
-use holdfast_agent::standby::{self, Standby, StandbyView, Which};
-use holdfast_attach::{DeviceKind, ScratchError, ScratchOptions, ScratchStatus, run_scratch};
+use holdfast_attach::{DeviceKind, SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, run_snapshot_copy};
+use holdfast_standby::config::{self, StandbyConfig};
+use holdfast_standby::{Standby, StandbyView, Which};
 use holdfast_types::ByteSize;
 use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 
 /// What a standby logs by default.
-pub const LOG: &str = "warn,holdfast_agent=info,holdfast_attach=info,holdfast=info";
+pub const LOG: &str = "warn,holdfast_agent=info,holdfast_attach=info,holdfast_standby=info,holdfast=info";
 
 /// Connections of nbdfuse to a copy's socket.
 const CONNECTIONS: u8 = 4;
@@ -167,7 +167,7 @@ pub async fn run(common: &Common, command: StandbyCommand) -> Result<(), CliErro
         StandbyCommand::Status { config } => status(common, &config.config).await,
         StandbyCommand::Stop { config } => stop(common, &config.config).await,
         StandbyCommand::Config => {
-            output::say(&standby_sample().map_err(|error| CliError::failed("sample").because(&error))?);
+            output::say(&config::sample().map_err(|error| CliError::failed("sample").because(&error))?);
             Ok(())
         }
         StandbyCommand::Copy(args) => copy(common, args).await,
@@ -198,7 +198,7 @@ async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError>
             Err(error) => tracing::error!(error = error.message, "stopping"),
         }
     };
-    standby::run(config, stop).await.map_err(CliError::failed)
+    holdfast_standby::run(config, stop).await.map_err(CliError::failed)
 }
 
 async fn refresh(common: &Common, path: &Path, which: &Which) -> Result<(), CliError> {
@@ -264,7 +264,7 @@ fn describe(view: &StandbyView) -> String {
 
 async fn copy(common: &Common, args: CopyArgs) -> Result<(), CliError> {
     let SnapshotArg { set, name } = args.snapshot;
-    let options = ScratchOptions {
+    let options = SnapshotCopyOptions {
         set,
         snapshot: name,
         api: common.api.clone(),
@@ -285,23 +285,23 @@ async fn copy(common: &Common, args: CopyArgs) -> Result<(), CliError> {
         }
         signalled.cancel();
     });
-    let ready = |status: &ScratchStatus| {
+    let ready = |status: &SnapshotCopyStatus| {
         let _ = output::show(common.output, status, || describe_copy(status));
     };
-    run_scratch(options, stop, ready).await.map_err(|error| match &error {
-        ScratchError::Refused(refusal) => CliError::from_refusal(refusal),
-        ScratchError::Unreachable { .. } => CliError::unreachable("")
+    run_snapshot_copy(options, stop, ready).await.map_err(|error| match &error {
+        SnapshotCopyError::Refused(refusal) => CliError::from_refusal(refusal),
+        SnapshotCopyError::Unreachable { .. } => CliError::unreachable("")
             .because(&error)
             .next("check --api (or HOLDFAST_API) and that the gateways run; --timeout gives it longer"),
-        ScratchError::NoSnapshot { .. } | ScratchError::Pending { .. } => {
+        SnapshotCopyError::NoSnapshot { .. } | SnapshotCopyError::Pending { .. } => {
             CliError::refused("").because(&error).next("`holdfast snapshot list SET` shows them")
         }
-        ScratchError::Kernel => CliError::usage("--device").because(&error),
+        SnapshotCopyError::Kernel => CliError::usage("--device").because(&error),
         _ => CliError::failed("").because(&error),
     })
 }
 
-fn describe_copy(status: &ScratchStatus) -> String {
+fn describe_copy(status: &SnapshotCopyStatus) -> String {
     let rows = status.volumes.iter().map(|volume| {
         let device = volume.device.clone().unwrap_or_default();
         [volume.name.clone(), output::bytes(volume.size_bytes), device, volume.socket.clone()]

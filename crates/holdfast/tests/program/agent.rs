@@ -2,7 +2,8 @@
 
 use holdfast_agent::View;
 use holdfast_agent::plan::{self, Peer, Plan};
-use holdfast_agent::watchdog::{self, AGENT_LOCK, HELPER_LOCK};
+use holdfast_agent::watchdog::{AGENT_LOCK, HELPER_LOCK};
+use holdfast_host::lock::{is_locked, lock};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -287,7 +288,7 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
     std::fs::create_dir(&run_dir).unwrap();
     std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
     // The next agent is there already, and stands by.
-    let _next = watchdog::lock(&run_dir, AGENT_LOCK).unwrap();
+    let _next = lock(&run_dir, AGENT_LOCK).unwrap();
     std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
     let until = |what: &dyn Fn() -> bool| {
         let begun = Instant::now();
@@ -296,7 +297,7 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
         }
         what()
     };
-    let runs = || watchdog::is_locked(&run_dir, HELPER_LOCK).unwrap();
+    let runs = || is_locked(&run_dir, HELPER_LOCK).unwrap();
     // In the place of the agent that started it.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$0\" agent watchdog --config \"$1\" & read _", env!("CARGO_BIN_EXE_holdfast")]);

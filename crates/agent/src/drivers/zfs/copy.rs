@@ -174,7 +174,7 @@ impl Zfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watchdog::is_locked;
+    use holdfast_host::lock::is_locked;
     use rustix::process::{Pid, Signal, kill_process_group};
     use std::fs::{File, create_dir_all, read_to_string, write};
     use std::io::Write;
@@ -195,14 +195,13 @@ mod tests {
             create_dir_all(&state).unwrap();
             let text = dir.join("text");
             write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
-            let [zpool, zfs, zdb] = ["zpool", "zfs", "zdb"].map(|name| {
+            for name in ["zpool", "zfs", "zdb"] {
                 let program = dir.join(name);
                 // By another process: a child that this one starts for another test meanwhile would have it open for writing, and it could not be run.
                 let mut install = std::process::Command::new("install");
                 assert!(install.args(["-m", "0755"]).args([&text, &program]).status().unwrap().success());
-                program
-            });
-            Self { zpool, zfs, zdb, root: dir.join("root"), ..Self::of_system() }
+            }
+            Self::below(dir)
         }
     }
 

@@ -12,9 +12,11 @@
 //! U10  Nothing of the copy is mounted but below the slot's own directory, and there what `zpool import` would mount on the primary. A link of the copy that names a
 //!      place of the pool leads to that place of the copy.
 
-use crate::config::COPY_POOL;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
+
+/// Names of copies of ZFS pools, on a standby's host, begin with this.
+pub const COPY_POOL: &str = "holdfast-standby-";
 
 /// Health of a pool that cannot write, in what `zpool list` prints; of one with `failmode=continue` some versions print what its devices are.
 const SUSPENDED: &str = "SUSPENDED";

@@ -1,0 +1,513 @@
+//! `holdfast attach` as a child process that outlives the agent: started in a group of its own, watched by its lock and its status file.
+
+use crate::clock;
+use crate::config::AgentConfig;
+use crate::host::AttachLook;
+use crate::machine::{AttachEnd, AttachPhase, AttachView};
+use crate::process::{self, system};
+use holdfast_host::mounts;
+use holdfast_types::MonoTime;
+use rustix::process::Signal;
+use serde::Deserialize;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Exit code of attach where a gateway refused the lease.
+const EXIT_REFUSED: i32 = 3;
+
+/// Exit code of attach where another owner took the set.
+const EXIT_FENCED: i32 = 7;
+
+/// Where it is to be killed anyway: how long it may take to go by itself, its devices with it.
+const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
+
+/// From SIGKILL until its lock is free.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// For umount and losetup, in clearing away what a killed process left.
+const CLEAR_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the agent reads in attach's `status.json`. Further fields are attach's own business.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// acquiring, connecting, serving, reconnecting, fenced, detaching or detached.
+    pub phase: String,
+    /// Its process.
+    pub pid: u32,
+    /// Epoch of its lease, 0 before the first grant.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The devices can be used, all of them.
+    #[serde(default)]
+    pub ready: bool,
+    /// The devices can be used, but for those of lost volumes.
+    #[serde(default)]
+    pub others_ready: bool,
+    /// Its volumes.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
+    /// When the last renewal that was acknowledged was sent, Unix milliseconds: of an attach from before `lease_renewed_boot_ns`.
+    #[serde(default)]
+    pub lease_renewed_at: Option<u64>,
+    /// The same in nanoseconds of CLOCK_BOOTTIME.
+    #[serde(default)]
+    pub lease_renewed_boot_ns: Option<u64>,
+    /// How long the lease lasts from there: of an attach of today.
+    #[serde(default)]
+    pub lease_ttl_ms: Option<u64>,
+    /// Who fenced it.
+    #[serde(default)]
+    pub fenced_by: Option<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its block device.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Why its device fails for good: deleted, shrunk or renamed under it.
+    #[serde(default)]
+    pub lost: Option<String>,
+}
+
+impl Status {
+    /// What a run directory shows.
+    pub fn read(dir: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
+    }
+
+    /// When the last renewal was sent, by the clock of leases; `None` where an attach of an earlier build says it by the time of day only.
+    pub fn renewed(&self) -> Option<MonoTime> {
+        // Later than now: of an earlier boot of this machine.
+        self.lease_renewed_boot_ns.map(MonoTime).filter(|at| *at <= clock::now())
+    }
+
+    /// As the machine is told of it.
+    pub fn view(&self, renewed: Option<MonoTime>) -> AttachView {
+        let fenced_by = self.fenced_by.clone().unwrap_or_default();
+        let lost = self.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
+        let ttl = self.lease_ttl_ms.filter(|ttl| *ttl > 0).map(Duration::from_millis);
+        AttachView { phase: self.phase(), epoch: self.epoch, renewed, ttl, fenced_by, lost }
+    }
+
+    fn phase(&self) -> AttachPhase {
+        match self.phase.as_str() {
+            "acquiring" => AttachPhase::Acquiring,
+            // With a lost volume too: whether the pool can do without it PostgreSQL shows, which is watched as ever. Elsewhere the volume is lost as well.
+            "serving" if self.ready || self.others_ready => AttachPhase::Serving,
+            "serving" | "connecting" => AttachPhase::Connecting,
+            "fenced" => AttachPhase::Fenced,
+            "detached" => AttachPhase::Detached,
+            // Detaching by another's word: for us its requests wait, until it has ended.
+            _ => AttachPhase::Reconnecting,
+        }
+    }
+}
+
+/// Whether a process holds the lock of a run directory.
+///
+/// # Errors
+/// It could not be looked (no more file descriptors).
+pub fn running(dir: &Path) -> io::Result<bool> {
+    holdfast_host::lock::is_locked(dir, "attach.lock")
+}
+
+/// The same for who has to go on: what could not be looked at may be there.
+pub fn may_run(dir: &Path) -> bool {
+    running(dir).unwrap_or(true)
+}
+
+fn unlooked(dir: &Path, error: &io::Error) -> String {
+    format!("{}: could not look whether attach runs: {error}", dir.display())
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Attach {
+    program: PathBuf,
+    args: Vec<String>,
+    /// Takes away what a killed one left in the kernel.
+    abandon: Vec<String>,
+    dir: PathBuf,
+    log: PathBuf,
+    detach_limit: Duration,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    child: Option<Child>,
+    /// It was started or found, and was not detached by us since.
+    expected: bool,
+    /// The last renewal as the status file said it and what that was by our clock when it was first read: a step of the time of day after that
+    /// does not move it.
+    renewed: Option<(u64, MonoTime)>,
+    /// Of the last look while it ran.
+    last: Option<AttachView>,
+}
+
+impl Attach {
+    /// For these settings; nothing is started.
+    pub fn new(config: &AgentConfig) -> Self {
+        let dir = config.run_dir.join("attach");
+        let abandon = abandon_args(config);
+        let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
+        args.extend(["--api".into(), config.gateways.join(","), "--dir".into(), dir.display().to_string()]);
+        args.extend(["--device".into(), config.attach.device.as_str().into()]);
+        for (flag, path) in config.tls.flags() {
+            args.extend([flag.to_string(), path.display().to_string()]);
+        }
+        args.extend(config.attach.args.iter().cloned());
+        Self {
+            program: config.attach.program.clone().unwrap_or_else(own),
+            args,
+            abandon,
+            log: config.run_dir.join("attach.log"),
+            dir,
+            detach_limit: Duration::from_millis(config.attach.detach_timeout_ms),
+            inner: Mutex::default(),
+        }
+    }
+
+    /// A process that shows itself as attach does and holds no lease: started with `args` instead of attach's.
+    pub fn without_lease(config: &AgentConfig, args: Vec<String>) -> Self {
+        Self { args, ..Self::new(config) }
+    }
+
+    /// Its run directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether one runs; from then on it counts as ours.
+    ///
+    /// # Errors
+    /// It could not be looked.
+    pub fn adopt(&self) -> Result<bool, String> {
+        let runs = running(&self.dir).map_err(|error| unlooked(&self.dir, &error))?;
+        self.inner().expected = runs;
+        Ok(runs)
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It could not be started, or one runs already.
+    pub async fn start(&self, force: bool) -> Result<(), String> {
+        if running(&self.dir).map_err(|error| unlooked(&self.dir, &error))? {
+            return Err(format!("{}: an attach process runs there already", self.dir.display()));
+        }
+        // One that was killed had no chance to.
+        self.clear().await;
+        let _ = std::fs::remove_file(self.dir.join("status.json"));
+        let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
+        let log = File::create(&self.log).map_err(at)?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).args(force.then_some("--force"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(at)?).stderr(log);
+        // A group of its own: what is sent to the agent's does not end the device under a running PostgreSQL.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        *self.inner() = Inner { child: Some(child), expected: true, renewed: None, last: None };
+        Ok(())
+    }
+
+    /// How it is.
+    pub fn look(&self) -> AttachLook {
+        let mut inner = self.inner();
+        if !inner.expected {
+            return AttachLook::None;
+        }
+        let exit = match &mut inner.child {
+            Some(child) => match child.try_wait() {
+                Ok(None) => None,
+                Ok(Some(status)) => Some(status.code()),
+                Err(_) => Some(None),
+            },
+            None if may_run(&self.dir) => None,
+            None => Some(None),
+        };
+        let pid = inner.child.as_ref().map(Child::id);
+        let status = Status::read(&self.dir).filter(|status| pid.is_none_or(|pid| pid == status.pid));
+        if let Some(status) = &status {
+            let by_day = || {
+                status.lease_renewed_at.map(|unix_ms| match inner.renewed {
+                    Some((same, at)) if same == unix_ms => at,
+                    _ => {
+                        let age = Duration::from_millis(clock::unix_ms().saturating_sub(unix_ms));
+                        let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+                        let at = MonoTime(clock::now().0.saturating_sub(nanos));
+                        inner.renewed = Some((unix_ms, at));
+                        at
+                    }
+                })
+            };
+            let renewed = status.renewed().or_else(by_day);
+            inner.last = Some(status.view(renewed));
+        }
+        let view = inner.last.clone();
+        match exit {
+            None => AttachLook::Runs(view.unwrap_or(AttachView {
+                phase: AttachPhase::Acquiring,
+                epoch: 0,
+                renewed: None,
+                ttl: None,
+                fenced_by: String::new(),
+                lost: Vec::new(),
+            })),
+            Some(code) => AttachLook::Ended(self.end(code, view.as_ref())),
+        }
+    }
+
+    /// What it said last: its error, without what it logged on the way.
+    fn words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let error = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
+        error.map_or_else(|| process::tail(&self.log, 1), str::to_string)
+    }
+
+    fn end(&self, code: Option<i32>, last: Option<&AttachView>) -> AttachEnd {
+        let words = self.words();
+        match last {
+            Some(view) if view.phase == AttachPhase::Fenced => {
+                AttachEnd::Fenced(if view.fenced_by.is_empty() { words } else { view.fenced_by.clone() })
+            }
+            _ if code == Some(EXIT_FENCED) => AttachEnd::Fenced(words),
+            _ if code == Some(EXIT_REFUSED) => AttachEnd::Refused(words),
+            _ => AttachEnd::Failed(match code {
+                Some(code) => format!("exit code {code}: {words}"),
+                None => "it was killed or vanished".to_string(),
+            }),
+        }
+    }
+
+    /// The device of each volume.
+    pub fn devices(&self) -> Vec<Volume> {
+        Status::read(&self.dir).map(|status| status.volumes).unwrap_or_default()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`crate::host::Host::detach`] says.
+    pub async fn detach(&self, hard: bool) -> Result<(), String> {
+        // From here on its end is no news.
+        self.inner().expected = false;
+        let done = end(&self.dir, if hard { HARD_DETACH_LIMIT } else { self.detach_limit }).await;
+        let child = self.inner().child.take();
+        let code = match child {
+            None => None,
+            Some(mut child) => match reap(&mut child).await {
+                Some(status) => status.code(),
+                None => {
+                    // It stands in the kernel and has not even heard SIGKILL: to be reaped by the next to look.
+                    self.inner().child = Some(child);
+                    None
+                }
+            },
+        };
+        if hard || done.is_err() {
+            self.clear().await;
+        }
+        match (done, code) {
+            (Err(why), _) if !hard => Err(why),
+            (Ok(()), Some(code)) if !hard && code != 0 => {
+                Err(format!("attach ended with exit code {code}: {}", self.words()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the kernel appends to the path of a program that runs and whose file is there no more.
+const DELETED: &str = " (deleted)";
+
+/// This program, by its path: where an upgrade replaced it meanwhile, what is there now.
+fn own() -> PathBuf {
+    std::env::current_exe().map_or_else(|_| PathBuf::from("holdfast"), by_path)
+}
+
+fn by_path(shown: PathBuf) -> PathBuf {
+    let replaced = shown.to_str().filter(|_| !shown.exists()).and_then(|text| text.strip_suffix(DELETED));
+    replaced.map(PathBuf::from).unwrap_or(shown)
+}
+
+/// Arguments of the program that disconnects the kernel's devices of a process that is gone.
+fn abandon_args(config: &AgentConfig) -> Vec<String> {
+    let dir = config.run_dir.join("attach").display().to_string();
+    ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
+}
+
+/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then.
+fn left_devices(dir: &Path) -> bool {
+    !may_run(dir) && dir.join("lease.json").exists()
+}
+
+fn signal(dir: &Path, what: Signal) {
+    let text = std::fs::read_to_string(dir.join("attach.lock")).unwrap_or_default();
+    if let Ok(pid) = text.trim().parse::<i32>() {
+        process::signal(pid, what);
+    }
+}
+
+/// The end of a child whose lock is free or that was killed: it is at its last instructions, or stands in the kernel for as long as a
+/// device does not answer. None if it is still there after [`KILL_LIMIT`].
+async fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().ok()? {
+            return Some(status);
+        }
+        if begun.elapsed() >= KILL_LIMIT {
+            return None;
+        }
+        let _ = child.kill();
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+}
+
+async fn gone(dir: &Path, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while may_run(dir) {
+        if begun.elapsed() >= limit {
+            return false;
+        }
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+    true
+}
+
+async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
+    if !may_run(dir) {
+        return Ok(());
+    }
+    signal(dir, Signal::TERM);
+    if gone(dir, limit).await {
+        return Ok(());
+    }
+    signal(dir, Signal::KILL);
+    if gone(dir, KILL_LIMIT).await {
+        return Err(format!("attach did not end within {} ms and was killed", limit.as_millis()));
+    }
+    Err(format!("{}: attach is still there after SIGKILL", dir.display()))
+}
+
+/// Of an earlier round of [`kill`], if it is still there.
+static ABANDONING: Mutex<Option<Child>> = Mutex::new(None);
+
+/// Ends attach and takes its devices away, from a process that has no runtime. Blocks, for seconds where they do not go; `meanwhile` is called again and again while it waits.
+pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
+    let dir = &config.run_dir.join("attach");
+    if may_run(dir) {
+        signal(dir, Signal::KILL);
+    }
+    let begun = Instant::now();
+    while may_run(dir) && begun.elapsed() < KILL_LIMIT {
+        meanwhile();
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    if left_devices(dir) {
+        // Whoever waits on them, PostgreSQL's processes after their SIGKILL too, gets errors and goes.
+        let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
+        command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
+        let left = || tracing::error!("devices that attach left in the kernel stay");
+        let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that hangs is not joined by another each round.
+        let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
+        match begin.then(|| command.spawn()) {
+            None | Some(Err(_)) => left(),
+            Some(Ok(mut child)) => {
+                let begun = Instant::now();
+                // Whoever is called here has a host to fence, and no time for one that hangs.
+                while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < CLEAR_LIMIT {
+                    meanwhile();
+                    std::thread::sleep(LOOK_PAUSE);
+                }
+                let ended = child.try_wait();
+                if !matches!(ended, Ok(Some(status)) if status.success()) {
+                    left();
+                }
+                *hung = matches!(ended, Ok(None)).then(|| {
+                    let _ = child.kill();
+                    child
+                });
+            }
+        }
+    }
+    for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
+        process::signal(pid, Signal::KILL);
+    }
+}
+
+/// The file of a loop device (`loop0`), as the kernel says it; none for what is no loop device. Where its mount was let go of lazily, this is its path
+/// below that mount only.
+pub fn backing_file(name: &str) -> Option<PathBuf> {
+    let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(backing.trim_end()))
+}
+
+/// Loop devices over files below `dir`.
+fn loop_devices(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ours = |name: &String| backing_file(name).is_some_and(|backing| backing.starts_with(dir));
+    names.filter(|name| name.starts_with("loop")).filter(ours).map(|name| format!("/dev/{name}")).collect()
+}
+
+impl Attach {
+    /// Takes away what a killed attach left in the kernel or beside it. Whatever still uses the device has errors from then on.
+    async fn clear(&self) {
+        if left_devices(&self.dir) {
+            let mut command = tokio::process::Command::new(&self.program);
+            command.args(&self.abandon);
+            if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+                tracing::warn!(why, "the kernel devices of an earlier attach stay");
+            }
+        }
+        clear(&self.dir).await;
+    }
+}
+
+/// nbdfuse, its loop device, its mount.
+async fn clear(dir: &Path) {
+    for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
+        process::signal(pid, Signal::KILL);
+    }
+    // The devices first: without its mount a backing file has lost its path.
+    for device in loop_devices(dir) {
+        let mut command = system("losetup");
+        command.arg("--detach").arg(&device);
+        if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+            tracing::warn!(why, "the loop device of an earlier attach stays");
+        }
+    }
+    let points = mounts::below(dir).unwrap_or_else(|why| {
+        tracing::warn!(why, "whether mounts of an earlier attach are left is not known");
+        Vec::new()
+    });
+    for point in points {
+        let mut command = system("umount");
+        command.arg("-l").arg(&point);
+        if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+            tracing::warn!(why, "the mount of an earlier attach stays");
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "attach_process/tests.rs"]
+mod tests;

@@ -1,0 +1,306 @@
+//! Which existing pool an agent may touch: only its own.
+//!
+//! P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
+//!     that this agent noted when it made it (its device may have lost its name by now).
+
+use super::zfs::rules::COPY_POOL;
+use crate::attach_process::backing_file;
+use crate::config::{AgentConfig, PoolKind};
+use crate::process::{NotRan, ran, system};
+use holdfast_host::mounts::{Mounted, mount_at};
+use std::fmt;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::process::Command;
+
+/// Below the run directory: what was mounted or imported.
+const NOTE: &str = "pool.noted";
+
+/// For a question about a pool.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the kernel's nbd devices of an attach are connected with, before its run directory.
+const BACKEND: &str = "holdfast ";
+
+/// Why it is unknown whether a pool is this agent's, or whether there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotOurs {
+    /// What is there is somebody else's.
+    Foreign(String),
+    /// It could not be looked: this agent's may be there.
+    Unlooked(String),
+}
+
+impl fmt::Display for NotOurs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NotOurs::Foreign(why) | NotOurs::Unlooked(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<NotOurs> for String {
+    fn from(not: NotOurs) -> Self {
+        not.to_string()
+    }
+}
+
+/// What stands behind a block device, as the kernel says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Behind {
+    /// What an nbd device was connected with.
+    Nbd(String),
+    /// The file of a loop device.
+    Loop(PathBuf),
+}
+
+fn behind(device: &Path) -> Option<Behind> {
+    // A pool's devices may be partitions: /dev/nbd0p1.
+    let name = device.file_name()?.to_str()?;
+    let whole = match name.strip_prefix("nbd") {
+        Some(rest) => format!("nbd{}", rest.split('p').next()?),
+        None => name.to_string(),
+    };
+    let nbd =
+        || read_to_string(format!("/sys/block/{whole}/backend")).ok().map(|text| Behind::Nbd(text.trim_end().into()));
+    backing_file(&whole).map(Behind::Loop).or_else(nbd)
+}
+
+/// Pure (P1). `attach_dirs`: the run directory of this agent's attach, by its names.
+fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> bool {
+    let of_attach = |place: &Path| attach_dirs.iter().any(|dir| place.starts_with(dir));
+    noted
+        || match behind {
+            Some(Behind::Nbd(backend)) => {
+                backend.strip_prefix(BACKEND).is_some_and(|place| of_attach(Path::new(place)))
+            }
+            Some(Behind::Loop(file)) => of_attach(file),
+            None => false,
+        }
+}
+
+fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
+    let dir = config.run_dir.join("attach");
+    // The kernel names a file without links.
+    let real = config.run_dir.canonicalize().map(|run_dir| run_dir.join("attach"));
+    std::iter::once(dir).chain(real).collect()
+}
+
+/// What is noted; numbers of mounts come again after a boot. `guid`: of a pool whose name alone does not say which it is.
+fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> String {
+    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match mounted {
+        Some(mounted) => format!("{} {} {}", boot.trim(), mounted.id, mounted.source),
+        None => {
+            let name = config.pool.name.as_deref().unwrap_or_default();
+            let guid = guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+            format!("{} pool {name}{guid}", boot.trim())
+        }
+    }
+}
+
+/// Notes what was just mounted or imported as ours. What cannot be written is said, and found out by its devices.
+pub fn note(config: &AgentConfig) {
+    let mounted = match config.pool.kind {
+        PoolKind::None => return,
+        PoolKind::Ext4 | PoolKind::Xfs => match mount_at(&config.pool.mount) {
+            Ok(mounted) => mounted,
+            Err(why) => {
+                tracing::warn!(why, "what was mounted is not noted");
+                return;
+            }
+        },
+        PoolKind::Zfs => None,
+    };
+    keep(config, &words(config, mounted.as_ref(), None));
+}
+
+/// The same for a copy of a pool, which has a guid of its own.
+pub fn note_copy(config: &AgentConfig, guid: &str) {
+    keep(config, &words(config, None, Some(guid)));
+}
+
+fn keep(config: &AgentConfig, words: &str) {
+    let path = config.run_dir.join(NOTE);
+    if let Err(error) = std::fs::write(&path, words) {
+        tracing::warn!(path = %path.display(), %error, "what was mounted is not noted");
+    }
+}
+
+/// It is gone: a later one of its name may be somebody else's.
+pub fn forget(config: &AgentConfig) {
+    let path = config.run_dir.join(NOTE);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "what was imported stays noted");
+        }
+        _ => {}
+    }
+}
+
+fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> bool {
+    read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted, guid))
+}
+
+/// Whether the pool, or its file system, is there and is ours (P1).
+///
+/// # Errors
+/// What is there is not ours; or it could not be looked.
+pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
+    let dirs = attach_dirs(config);
+    match config.pool.kind {
+        PoolKind::None => Ok(false),
+        PoolKind::Ext4 | PoolKind::Xfs => {
+            let at = &config.pool.mount;
+            let Some(mounted) = mount_at(at).map_err(NotOurs::Unlooked)? else { return Ok(false) };
+            let behind = behind(Path::new(&mounted.source));
+            if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted), None)) {
+                return Ok(true);
+            }
+            Err(NotOurs::Foreign(format!(
+                "{}: found {} mounted there ({behind:?}), expected nothing, or a device of the attach in {}: unmount it, or see pool.mount and run_dir",
+                at.display(),
+                mounted.source,
+                dirs[0].display()
+            )))
+        }
+        PoolKind::Zfs => pool_there(config, system("zpool"), None).await,
+    }
+}
+
+/// The same for a ZFS pool, asked of this `zpool`. `guid`: of the pool that has the name now, where it is a copy ([`note_copy`]).
+///
+/// # Errors
+/// As [`there`].
+pub async fn pool_there(config: &AgentConfig, zpool: Command, guid: Option<&str>) -> Result<bool, NotOurs> {
+    pool_there_within(config, zpool, guid, ASK_LIMIT).await
+}
+
+async fn pool_there_within(
+    config: &AgentConfig,
+    mut zpool: Command,
+    guid: Option<&str>,
+    limit: Duration,
+) -> Result<bool, NotOurs> {
+    let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
+    let (dirs, noted) = (attach_dirs(config), is_noted(config, None, guid));
+    zpool.args(["list", "-v", "-H", "-P", name]);
+    let devices = match ran(zpool, limit).await {
+        Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
+        Ok(_) => return Ok(false),
+        // No answer: a suspended pool is there.
+        Err(NotRan::Late(_)) if noted => return Ok(true),
+        Err(NotRan::Late(why)) => {
+            // Not that there is one: every question of ZFS's waits while any pool of the host is being imported.
+            return Err(NotOurs::Foreign(format!(
+                "pool {name}: found no answer to whether it is here, and none of that name was imported by this agent: {why} (another import of this host that goes on, a standby's copy too, or the export of \
+                 a suspended pool keeps ZFS from answering: the processes named zpool show which)"
+            )));
+        }
+        Err(NotRan::Unable(why)) => {
+            let why = format!("pool {name}: could not look for it: {why}");
+            // Without a note this agent has imported none.
+            return Err(if noted { NotOurs::Unlooked(why) } else { NotOurs::Foreign(why) });
+        }
+    };
+    let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
+    // The export of a copy's pool hangs, with all imports behind it, once the copy has ended.
+    let advice = if name.starts_with(COPY_POOL) {
+        "see name and run_dir; do not export it where its copy has ended: it goes with a reboot of this host"
+    } else {
+        "export it, or see pool.name and run_dir"
+    };
+    match foreign {
+        None => Ok(true),
+        Some(device) => Err(NotOurs::Foreign(format!(
+            "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: {advice}",
+            device.display(),
+            behind(device),
+            dirs[0].display()
+        ))),
+    }
+}
+
+/// The devices in what `zpool list -v -H -P` prints.
+fn devices_of(listed: &str) -> Vec<PathBuf> {
+    let first = listed.lines().filter_map(|line| line.split_whitespace().next());
+    first.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_is_what_stands_on_our_attach_or_was_noted() {
+        let dirs = [PathBuf::from("/run/holdfast-agent/attach")];
+        let nbd = |text: &str| Some(Behind::Nbd(text.into()));
+        let looped = |text: &str| Some(Behind::Loop(text.into()));
+        for (behind, noted, ours) in [
+            (nbd("holdfast /run/holdfast-agent/attach/vol1"), false, true),
+            (nbd("holdfast /run/holdfast/other/vol1"), false, false),
+            (nbd("holdfast /run/holdfast-agent/attach2/vol1"), false, false),
+            (nbd("something /run/holdfast-agent/attach/vol1"), false, false),
+            (looped("/run/holdfast-agent/attach/vol1/device"), false, true),
+            (looped("/var/lib/images/a.img"), false, false),
+            // Let go of lazily: the file has lost its path.
+            (looped("/device"), false, false),
+            (looped("/device"), true, true),
+            (None, false, false),
+            (None, true, true),
+        ] {
+            assert_eq!(is_ours(behind.as_ref(), &dirs, noted), ours, "{behind:?} {noted}");
+        }
+    }
+
+    #[test]
+    fn a_pools_devices_are_those_with_a_path() {
+        let listed =
+            "tank\t9.5G\t1M\t-\n\tmirror-0\t9.5G\n\t  /dev/nbd0\t-\n\t  /dev/nbd1p1\t-\nlogs\t-\n\t/dev/loop4\t-";
+        assert_eq!(devices_of(listed), ["/dev/nbd0", "/dev/nbd1p1", "/dev/loop4"].map(PathBuf::from));
+    }
+
+    /// ZFS answers nobody while it imports any pool: that says nothing of this one, unless this agent has it.
+    #[tokio::test]
+    async fn a_pool_that_is_not_answered_for_is_ours_where_it_was_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let silent = || {
+            let mut zpool = Command::new("sh");
+            zpool.args(["-c", "exec sleep 600"]);
+            pool_there_within(&config, zpool, None, Duration::from_millis(50))
+        };
+        let why = silent().await.unwrap_err().to_string();
+        assert!(why.contains("no answer to whether it is here") && why.contains("a standby's copy too"), "{why}");
+        note(&config);
+        assert_eq!(silent().await, Ok(true));
+    }
+
+    /// The device must not be taken away from under a pool for want of a look at it.
+    #[tokio::test]
+    async fn a_pool_that_was_noted_and_cannot_be_looked_for_is_not_somebody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let asked = || pool_there(&config, Command::new(dir.path().join("no-zpool")), None);
+        assert!(matches!(asked().await, Err(NotOurs::Foreign(why)) if why.contains("could not look")));
+        note(&config);
+        assert!(matches!(asked().await, Err(NotOurs::Unlooked(why)) if why.contains("could not look")));
+    }
+
+    #[tokio::test]
+    async fn a_mount_that_is_not_ours_is_named() {
+        // Whatever this machine has at its root is none of an agent's.
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        config.pool.mount = "/".into();
+        let why = there(&config).await.unwrap_err().to_string();
+        assert!(why.contains("/: found ") && why.contains("expected nothing, or a device of the attach in"), "{why}");
+        // The very mount that was noted.
+        note(&config);
+        assert_eq!(there(&config).await, Ok(true));
+        config.pool.mount = dir.path().join("nothing");
+        assert_eq!(there(&config).await, Ok(false));
+    }
+}

@@ -1,0 +1,279 @@
+//! From any state back to standby.
+//!
+//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (A2). By all means (`fencing`): kill PostgreSQL,
+//! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
+//! stand for the lease.
+
+use super::{Action, Event, Job, Machine, State, Stop};
+use holdfast_types::MonoTime;
+use std::time::Duration;
+
+/// Rounds of a forced end before the history says "stuck", and the machine is rebooted where that is wanted.
+pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
+
+/// Pause between two rounds; once it is stuck twice as long after each, up to the longest.
+const ROUND_PAUSE: Duration = Duration::from_secs(1);
+const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// After this round.
+fn pause_after(round: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(round.saturating_sub(ROUNDS_BEFORE_STUCK)).unwrap_or(u32::MAX);
+    ROUND_PAUSE.saturating_mul(doubled).min(ROUND_PAUSE_MAX)
+}
+
+/// What comes when all is let go of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Standby, and no campaign for a while.
+    Standby {
+        /// How long.
+        wait: Duration,
+        /// Why.
+        why: String,
+    },
+    /// The agent ends.
+    End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Checkpoint,
+    Stop,
+    Export,
+    Detach,
+    /// Until the next round.
+    Rest(MonoTime),
+}
+
+/// Where the way down is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    step: Step,
+    /// The job that this step waits for.
+    pub job: Option<Job>,
+    hard: bool,
+    reason: String,
+    /// What comes after.
+    pub then: Then,
+    round: u32,
+    failed: String,
+}
+
+impl Leaving {
+    /// Clients may still write: the checkpoint ahead of the stop is under way.
+    pub fn before_stop(&self) -> bool {
+        self.step == Step::Checkpoint
+    }
+}
+
+impl Leaving {
+    /// All that is left is attach, and it has been asked to end.
+    pub fn gives_back(&self) -> bool {
+        self.step == Step::Detach && self.job.is_some()
+    }
+}
+
+impl Machine {
+    /// The agent ends: lets go in good order first, unless it is paused.
+    pub(super) fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {
+        self.ended_by_shutdown = true;
+        match &mut self.state {
+            State::Standby => self.enter(now, State::Ended, "told to stop"),
+            State::Starting(_) if self.paused => {
+                self.enter(now, State::Ended, "told to stop while paused: all stays as it is");
+                return "ends; device and pool stay, and PostgreSQL if it runs".into();
+            }
+            State::Primary | State::Following if self.paused => {
+                self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
+                return "ends; PostgreSQL and its device go on without an agent".into();
+            }
+            // What stops PostgreSQL is waited for.
+            State::CutOff(_) if self.paused => return "ends; device and pool stay as they are".into(),
+            State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
+            State::Ended => {}
+            State::Acquiring
+            | State::Attaching
+            | State::Importing(_)
+            | State::Starting(_)
+            | State::Primary
+            | State::Following => {
+                self.leave(now, false, false, "the agent was told to stop".into(), Then::End, out);
+            }
+            State::CutOff(_) => self.leave(now, true, false, "the agent was told to stop".into(), Then::End, out),
+        }
+        "lets go, then ends".into()
+    }
+
+    /// A3.
+    pub(super) fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
+        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
+        self.record(Event::CutOff, &reason, out);
+        let job = self.job();
+        out.push(Action::StopDatabase { job, how: Stop::Immediate });
+        self.way = None;
+        self.enter(now, State::CutOff(Some(job)), &reason);
+    }
+
+    /// Becoming primary failed: let go, and wait longer each time.
+    pub(super) fn give_up(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        self.record(Event::TakeoverFailed, &reason, out);
+        let wait = self.next_backoff();
+        self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
+    }
+
+    /// A fault of this host: others first.
+    pub(super) fn give_away(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        if self.way.is_some() {
+            self.record(Event::TakeoverFailed, &reason, out);
+        }
+        let wait = self.next_backoff().max(self.policy.flap_delay);
+        self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
+    }
+
+    fn next_backoff(&mut self) -> Duration {
+        self.takeover.backoff = (self.takeover.backoff * 2).clamp(self.policy.backoff_min, self.policy.backoff_max);
+        self.takeover.backoff
+    }
+
+    /// The lease is another's, or the device is dead.
+    pub(super) fn fence(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        self.record(Event::Fenced, &reason, out);
+        let wait = self.policy.backoff_min;
+        let then = match &self.state {
+            State::Demoting(leaving) | State::Fencing(leaving) => leaving.then.clone(),
+            _ => Then::Standby { wait, why: reason.clone() },
+        };
+        self.leave(now, true, false, reason, then, out);
+    }
+
+    /// Begins the way down.
+    pub(super) fn leave(
+        &mut self,
+        now: MonoTime,
+        hard: bool,
+        checkpoint: bool,
+        reason: String,
+        then: Then,
+        out: &mut Vec<Action>,
+    ) {
+        let then = if self.ended_by_shutdown { Then::End } else { then };
+        let first = if checkpoint { Step::Checkpoint } else { Step::Stop };
+        let why = reason.clone();
+        let leaving = Leaving { step: first, job: None, hard, reason, then, round: 0, failed: String::new() };
+        self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
+        self.go_on(now, leaving, out);
+    }
+
+    /// Takes the next step that has something to do.
+    fn go_on(&mut self, now: MonoTime, mut leaving: Leaving, out: &mut Vec<Action>) {
+        loop {
+            let hard = leaving.hard;
+            leaving.job = None;
+            match leaving.step {
+                Step::Checkpoint if self.present.running => {
+                    let job = self.job();
+                    out.push(Action::Checkpoint { job });
+                    leaving.job = Some(job);
+                }
+                Step::Checkpoint => leaving.step = Step::Stop,
+                Step::Stop if self.present.running => {
+                    let job = self.job();
+                    out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { Stop::Fast } });
+                    leaving.job = Some(job);
+                }
+                Step::Stop => leaving.step = Step::Export,
+                Step::Export if self.present.mounted => {
+                    let job = self.job();
+                    out.push(Action::Export { job, hard });
+                    leaving.job = Some(job);
+                }
+                Step::Export => leaving.step = Step::Detach,
+                Step::Detach if self.present.attached => {
+                    let job = self.job();
+                    out.push(Action::Detach { job, hard });
+                    leaving.job = Some(job);
+                }
+                Step::Detach if self.present.running || self.present.mounted => {
+                    leaving.round += 1;
+                    if leaving.round == ROUNDS_BEFORE_STUCK {
+                        self.record(Event::Stuck, &leaving.failed, out);
+                        if self.policy.fence_reboot {
+                            out.push(Action::Reboot(leaving.failed.clone()));
+                        }
+                    }
+                    self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
+                    leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
+                }
+                Step::Detach => return self.gone(now, leaving, out),
+                Step::Rest(_) => {}
+            }
+            if leaving.job.is_some() || matches!(leaving.step, Step::Rest(_)) {
+                self.state = if hard { State::Fencing(leaving) } else { State::Demoting(leaving) };
+                return;
+            }
+        }
+    }
+
+    /// A step's job ended.
+    pub(super) fn left(&mut self, now: MonoTime, result: Result<(), String>, out: &mut Vec<Action>) {
+        let (State::Demoting(leaving) | State::Fencing(leaving)) = &self.state else { return };
+        let mut leaving = leaving.clone();
+        let step = leaving.step;
+        match (step, &result) {
+            (Step::Stop, Ok(())) => self.present.running = false,
+            (Step::Export, Ok(())) => self.present.mounted = false,
+            (Step::Detach, Ok(())) => (self.present.attached, self.attach) = (false, None),
+            (Step::Checkpoint | Step::Rest(_), _) | (_, Err(_)) => {}
+        }
+        if let Err(why) = result
+            && step != Step::Checkpoint
+        {
+            if !leaving.hard {
+                let reason = format!("{}; in good order it did not work: {why}", leaving.reason);
+                return self.fence(now, reason, out);
+            }
+            leaving.failed = why;
+            if step == Step::Detach {
+                // It was killed: what it left is the drivers' to clear when it is started the next time.
+                (self.present.attached, self.attach) = (false, None);
+            }
+        }
+        leaving.step = match step {
+            Step::Checkpoint => Step::Stop,
+            Step::Stop => Step::Export,
+            Step::Export => Step::Detach,
+            Step::Detach | Step::Rest(_) => Step::Detach,
+        };
+        self.go_on(now, leaving, out);
+    }
+
+    /// A pause between two rounds may be over.
+    pub(super) fn rested(&mut self, now: MonoTime, leaving: &Leaving, out: &mut Vec<Action>) {
+        if let Step::Rest(until) = leaving.step
+            && now >= until
+        {
+            let mut leaving = leaving.clone();
+            leaving.step = Step::Stop;
+            self.go_on(now, leaving, out);
+        }
+    }
+
+    /// Nothing is left of it.
+    fn gone(&mut self, now: MonoTime, leaving: Leaving, out: &mut Vec<Action>) {
+        let never_had_it = self.way.is_some();
+        if !leaving.hard && !never_had_it {
+            self.record(Event::Demoted, &leaving.reason, out);
+        }
+        self.way = None;
+        self.cluster.free_since = None;
+        self.claim = None;
+        match leaving.then {
+            Then::End => self.enter(now, State::Ended, &leaving.reason),
+            Then::Standby { wait, why } => {
+                self.takeover.not_before = self.takeover.not_before.max(now.saturating_add(wait));
+                self.takeover.not_before_why = why;
+                self.enter(now, State::Standby, &leaving.reason);
+            }
+        }
+    }
+}

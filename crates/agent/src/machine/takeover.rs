@@ -1,0 +1,443 @@
+//! From standby to primary.
+
+use super::{
+    Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Refused, Rising, State,
+    StateName, Stop,
+};
+use holdfast_types::MonoTime;
+use std::time::Duration;
+
+/// The window of `takeovers_per_hour_max`.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How this host is becoming primary.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// What it will be called once it has arrived.
+    pub event: Event,
+    /// Why.
+    pub reason: String,
+    /// Who had the lease before.
+    pub other: Option<String>,
+    /// The pool was not let go of in good order.
+    pub force_import: bool,
+    /// Its phases so far.
+    pub phases: Phases,
+    /// When the last one ended.
+    mark: MonoTime,
+}
+
+impl Way {
+    /// A way that begins at `now`; `sign` is when the lease was last seen in use.
+    pub fn new(
+        event: Event,
+        reason: String,
+        other: Option<String>,
+        force_import: bool,
+        sign: MonoTime,
+        now: MonoTime,
+    ) -> Self {
+        let detect = (sign < now).then(|| millis(now.saturating_since(sign)));
+        let phases = Phases { detect_ms: detect, ..Phases::default() };
+        Self { event, reason, other, force_import, phases, mark: now }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Forgets what is older than `window`.
+fn forget(times: &mut std::collections::VecDeque<MonoTime>, now: MonoTime, window: Duration) {
+    while times.front().is_some_and(|at| now.saturating_since(*at) >= window) {
+        times.pop_front();
+    }
+}
+
+impl Machine {
+    /// Ends a phase of the way.
+    pub(super) fn mark(&mut self, now: MonoTime, keep: impl FnOnce(&mut Phases, u64)) {
+        if let Some(way) = &mut self.way {
+            keep(&mut way.phases, millis(now.saturating_since(way.mark)));
+            way.mark = now;
+        }
+    }
+
+    /// Why this host could not take the set over whoever asked for it, and what would make it possible; "" for nothing. Such a host takes no lease:
+    /// it would only have to give it back.
+    pub fn set_unable(&mut self, why: &str) {
+        if self.unable != why {
+            why.clone_into(&mut self.unable);
+        }
+    }
+
+    pub(super) fn only_in(&self, wanted: StateName, next: &str) -> Refused {
+        if wanted == StateName::Standby && self.state() == StateName::Standby {
+            return Refused(format!("{} cannot take over: {}", self.policy.name, self.unable));
+        }
+        Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
+    }
+
+    /// What stands against taking a free lease. A host that was asked to (`claimed`) looks only at what it cannot do.
+    pub(super) fn against(&self, now: MonoTime, claimed: bool) -> Option<String> {
+        if !self.unable.is_empty() {
+            return Some(self.unable.clone());
+        }
+        if claimed {
+            return None;
+        }
+        let recent = self.takeover.within_hour.iter().filter(|at| now.saturating_since(**at) < HOUR).count();
+        if self.paused {
+            return Some("paused: `holdfast agent resume` ends that".into());
+        }
+        if !self.policy.automatic {
+            return Some("mode is manual: `holdfast agent failover` on this host takes over".into());
+        }
+        if self.policy.nofailover {
+            return Some("nofailover is set for this host".into());
+        }
+        if now < self.takeover.not_before {
+            let left = millis(self.takeover.not_before.saturating_since(now));
+            return Some(format!("waits {left} ms more: {}", self.takeover.not_before_why));
+        }
+        if recent >= self.policy.takeovers_per_hour_max {
+            return Some(format!(
+                "{recent} takeovers within an hour, at most {}: `holdfast agent failover` takes over all the same",
+                self.policy.takeovers_per_hour_max
+            ));
+        }
+        None
+    }
+
+    pub(super) fn stand_by(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        forget(&mut self.takeover.within_hour, now, HOUR);
+        if self.claim.as_ref().is_some_and(|claim| now >= claim.until) {
+            self.claim = None;
+        }
+        if !self.looked {
+            return;
+        }
+        // A view from before this state may show our own lease, or one that we gave up on.
+        let Some((at, view)) = self.cluster.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
+        let expired = match &view {
+            LeaseView::Unreachable => {
+                self.why = "no gateway answers".into();
+                return;
+            }
+            LeaseView::Held { owner, epoch, remaining, .. } if !remaining.is_zero() => {
+                self.cluster.free_since = None;
+                self.why = format!("{owner} holds the lease under e{epoch}");
+                return;
+            }
+            LeaseView::Held { owner, .. } => Some(owner.clone()),
+            LeaseView::Free => None,
+        };
+        let free_since = *self.cluster.free_since.get_or_insert(at);
+        if let Some(against) = self.against(now, self.claim.is_some()) {
+            self.why = against;
+            return;
+        }
+        if let Some(claim) = self.claim.take() {
+            let reason = format!("{} let go", claim.from);
+            let way = Way::new(Event::Switchover, reason, Some(claim.from), expired.is_some(), claim.at, now);
+            return self.campaign(now, way, false, out);
+        }
+        let turn = free_since.saturating_add(self.policy.campaign_wait);
+        if now < turn {
+            self.why = format!("leaves the lease to better hosts for {} ms more", millis(turn.saturating_since(now)));
+            return;
+        }
+        let way = match expired {
+            Some(owner) => {
+                let sign = self.cluster.other_alive.unwrap_or(free_since).min(free_since);
+                let event = if owner == self.policy.name { Event::Start } else { Event::Failover };
+                Way::new(event, format!("the lease of {owner} ran out"), Some(owner), true, sign, now)
+            }
+            None => {
+                Way::new(Event::Start, "the lease was free".into(), self.cluster.other.clone(), false, free_since, now)
+            }
+        };
+        self.campaign(now, way, false, out);
+        self.takeover.counts = true;
+    }
+
+    pub(super) fn campaign(&mut self, now: MonoTime, way: Way, force: bool, out: &mut Vec<Action>) {
+        let why = way.reason.clone();
+        self.way = Some(way);
+        self.takeover.counts = false;
+        self.cluster.free_since = None;
+        self.present.attached = true;
+        self.attach = None;
+        out.push(Action::Attach { force });
+        self.enter(now, State::Acquiring, &why);
+    }
+
+    pub(super) fn attach_seen(&mut self, view: AttachView, out: &mut Vec<Action>) {
+        if view.epoch != 0 {
+            self.granted = view.epoch;
+        }
+        // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (A3).
+        if let Some(ttl) = view.ttl.filter(|_| self.present.attached) {
+            self.ttl = ttl;
+        }
+        let before = self.attach.take().map(|before| before.lost).unwrap_or_default();
+        self.attach = self.present.attached.then_some(view);
+        if let Some(lost) = self.lost_volumes().filter(|_| self.attach.as_ref().is_some_and(|now| now.lost != before)) {
+            self.record(Event::VolumeLost, &lost, out);
+            if self.state == State::Primary {
+                self.why = lost;
+            }
+        }
+    }
+
+    /// What people are told of volumes that are lost.
+    pub(super) fn lost_volumes(&self) -> Option<String> {
+        let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
+        let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
+        Some(format!("{}: {rest}", lost.join("; ")))
+    }
+
+    pub(super) fn acquire(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        match self.attach.as_ref().map(|attach| attach.phase) {
+            None | Some(AttachPhase::Acquiring | AttachPhase::Detached) => {
+                if now.saturating_since(self.since) >= self.policy.acquire_timeout {
+                    let limit = millis(self.policy.acquire_timeout);
+                    self.give_up(now, format!("no lease within {limit} ms"), out);
+                }
+            }
+            Some(AttachPhase::Fenced) => self.give_up(now, "fenced while taking the lease".into(), out),
+            Some(AttachPhase::Connecting | AttachPhase::Serving | AttachPhase::Reconnecting) => {
+                self.mark(now, |phases, took| phases.lease_ms = Some(took));
+                self.leased_at = now;
+                self.enter(now, State::Attaching, "the devices are being made");
+                self.devices(now, out);
+            }
+        }
+    }
+
+    pub(super) fn devices(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving) {
+            self.mark(now, |phases, took| phases.attach_ms = Some(took));
+            let force = self.way.as_ref().is_some_and(|way| way.force_import);
+            let job = self.job();
+            self.present.mounted = true;
+            out.push(Action::Import { job, force });
+            self.enter(now, State::Importing(job), "the pool is being imported");
+        } else if now.saturating_since(self.since) >= self.policy.attach_timeout {
+            let limit = millis(self.policy.attach_timeout);
+            self.give_up(now, format!("no devices within {limit} ms"), out);
+        }
+    }
+
+    /// Starts PostgreSQL, of which none runs, under the machine's watchdog where that is wanted. `sure`: also if a pause comes before the start.
+    pub(super) fn launch(&mut self, now: MonoTime, sure: bool, out: &mut Vec<Action>) {
+        if self.policy.guard == Guard::Off {
+            return self.start(now, out);
+        }
+        let job = self.job();
+        self.present.running = false;
+        out.push(Action::Arm { job });
+        self.enter(now, State::Starting(Rising::Arming { job, sure }), "the machine's watchdog is armed");
+    }
+
+    /// The machine's watchdog counts, or why not.
+    pub(super) fn armed(&mut self, now: MonoTime, sure: bool, result: Result<(), String>, out: &mut Vec<Action>) {
+        match result {
+            // A7. Another host may have one.
+            Err(why) if self.policy.guard == Guard::Required => {
+                self.give_away(now, format!("the machine's watchdog is required: {why}"), out);
+            }
+            // A4: the pause came after the question.
+            _ if self.paused && !sure => self.hold(now, "nothing was started", false),
+            _ => self.start(now, out),
+        }
+    }
+
+    fn start(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if now >= self.stop_at() {
+            self.way = None;
+            self.present.running = false;
+            let why = "the lease was not renewed in time: PostgreSQL is not started";
+            self.record(super::Event::CutOff, why, out);
+            return self.enter(now, State::CutOff(None), why);
+        }
+        if std::mem::take(&mut self.takeover.counts) {
+            self.takeover.within_hour.push_back(now);
+        }
+        let job = self.job();
+        self.present.running = true;
+        self.held = false;
+        self.probes.database = DatabaseView::Busy;
+        out.push(Action::StartDatabase { job });
+        self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
+    }
+
+    /// Starts PostgreSQL anew in its place.
+    pub(super) fn rise(&mut self, now: MonoTime, reason: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
+        self.way = Some(Way::new(Event::Restart, reason.into(), None, false, now, now));
+        self.clear(now, reason, how, asked, out);
+    }
+
+    fn clear(&mut self, now: MonoTime, why: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
+        let job = self.job();
+        self.probes.database = DatabaseView::Busy;
+        out.push(Action::StopDatabase { job, how });
+        self.enter(now, State::Starting(Rising::Clearing { job, how, asked }), why);
+    }
+
+    /// The last one was stopped, or not.
+    pub(super) fn cleared(
+        &mut self,
+        now: MonoTime,
+        how: Stop,
+        asked: bool,
+        result: Result<(), String>,
+        out: &mut Vec<Action>,
+    ) {
+        match result {
+            // A4: the pause came after the stop. That restart is none.
+            Ok(()) if self.paused && !asked => {
+                if !self.held {
+                    self.restarts.pop_back();
+                }
+                let why = self.why.clone();
+                self.hold(now, &why, false);
+            }
+            Ok(()) => self.launch(now, asked, out),
+            // Its clients were too slow: nothing is wrong with this host.
+            Err(why) if how == Stop::Fast => {
+                self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
+            }
+            Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+        }
+    }
+
+    /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (A4).
+    pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
+        self.present.running = true;
+        self.held |= self.paused;
+        // Whether it runs the next probe says; where it does not for certain, nobody has to wait for that.
+        self.probes.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
+        let paused = if self.paused { "; paused: nothing is started" } else { "" };
+        self.enter(now, State::Starting(Rising::Recovering), &format!("{why}{paused}"));
+    }
+
+    /// The lease may be ours still.
+    pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.ended_by_shutdown {
+            // Somebody may start it by hand: the watchdog's helper guards that (W1).
+            self.present.running = true;
+            return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
+        }
+        let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        // Still ours: renewed with enough time ahead to be worth a start.
+        if serving && now < self.stop_at() {
+            let why = "the lease is ours still, the cluster is back";
+            self.way = Some(Way::new(Event::Restart, why.into(), None, false, now, now));
+            if self.paused {
+                // A4: somebody may work on its files.
+                return self.hold(now, why, false);
+            }
+            return self.launch(now, false, out);
+        }
+        // Ours, and of no use here: renewed too seldom, or too late, for PostgreSQL to run under it. Others may do better.
+        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
+        if serving && spent >= self.policy.start_timeout && !self.paused {
+            let (ttl, margin) = (millis(self.ttl), millis(self.stop_margin()));
+            let reason = format!(
+                "the lease of {ttl} ms is ours and was not renewed {margin} ms before its end for {} ms",
+                millis(spent)
+            );
+            self.give_away(now, reason, out);
+        }
+    }
+
+    /// PostgreSQL is gone or unusable: restarts it here, or gives the lease away.
+    pub(super) fn fell(&mut self, now: MonoTime, reason: &str, out: &mut Vec<Action>) {
+        forget(&mut self.restarts, now, self.policy.restart_window);
+        if self.restarts.len() < self.policy.restarts_max {
+            self.restarts.push_back(now);
+            // Before the first arrival the way stays what it is: a takeover that needed two starts.
+            let way = self.way.take();
+            self.rise(now, reason, Stop::Kill, false, out);
+            if way.is_some() {
+                self.way = way;
+            }
+            return;
+        }
+        let reason = format!("{reason}; restarted {} times already", self.restarts.len());
+        self.give_away(now, reason, out);
+    }
+
+    pub(super) fn recover(&mut self, now: MonoTime, rising: Rising, out: &mut Vec<Action>) {
+        if matches!(rising, Rising::Arming { .. }) {
+            // It has a bound of its own, and is none of PostgreSQL's time.
+            return;
+        }
+        if rising == Rising::Recovering {
+            match self.probes.database {
+                DatabaseView::Ready => {
+                    self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
+                    let job = self.job();
+                    out.push(Action::FirstWrite { job });
+                    self.state = State::Starting(Rising::Writing(job));
+                    return;
+                }
+                DatabaseView::Gone if self.paused => {}
+                // Nothing of PostgreSQL's has failed: the pause is over.
+                DatabaseView::Gone if self.held => {
+                    let way = self.way.take();
+                    self.rise(now, "started after a pause", Stop::Kill, false, out);
+                    self.way = way.or(self.way.take());
+                    return;
+                }
+                DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
+                DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}
+                DatabaseView::Standby if self.policy.follows => {
+                    self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
+                    return self.settled(now, State::Following, "PostgreSQL is a standby: it follows another one", out);
+                }
+                DatabaseView::Standby => {
+                    self.why = "PostgreSQL is a standby (standby.signal?), expected a primary".into()
+                }
+            }
+        }
+        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
+        // A4: a promotion may fall into a pause.
+        if spent >= self.policy.start_timeout && !self.paused {
+            let limit = millis(self.policy.start_timeout);
+            self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
+        }
+    }
+
+    /// The first write is durable (A5).
+    pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        self.mark(now, |phases, took| phases.first_write_ms = Some(took));
+        self.probes.database = DatabaseView::Ready;
+        let why = self.lost_volumes().unwrap_or_default();
+        self.settled(now, State::Primary, &why, out);
+    }
+
+    /// The way has ended where it led to.
+    fn settled(&mut self, now: MonoTime, state: State, why: &str, out: &mut Vec<Action>) {
+        if let Some(way) = &self.way {
+            let (event, reason) = (way.event, way.reason.clone());
+            self.record(event, &reason, out);
+        }
+        self.way = None;
+        self.held = false;
+        self.takeover.backoff = Duration::ZERO;
+        self.enter(now, state, why);
+    }
+
+    /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (A5).
+    pub(super) fn follow(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.probes.database != DatabaseView::Ready {
+            return self.watch(now, out);
+        }
+        let reason = "PostgreSQL was promoted".to_string();
+        self.way = Some(Way::new(Event::Promoted, reason.clone(), None, false, now, now));
+        self.enter(now, State::Starting(Rising::Recovering), &reason);
+        self.recover(now, Rising::Recovering, out);
+    }
+}

@@ -1,0 +1,130 @@
+//! Output of a program on one pipe: read while it runs, and to the end once it has exited.
+
+use super::{AFTERWORDS, SAID_BYTES_MAX};
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
+
+/// How long the reader of a program that has ended is waited for. It has nothing to wait for but a processor: only a machine that has none to give takes long.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// One pipe of a program, and what came out of it so far.
+pub(super) struct Said {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Dropped when the program has ended.
+    ended: oneshot::Sender<()>,
+    /// Comes, or is dropped, when all that the program said is in `bytes`.
+    read: oneshot::Receiver<()>,
+}
+
+impl Said {
+    /// Begins to read. Goes on for as long as anybody has the other end: what a program left in the background must not die of a pipe that nobody reads.
+    pub(super) fn of(pipe: Option<impl AsyncRead + AsFd + Unpin + Send + 'static>) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (ended, end) = oneshot::channel::<()>();
+        let (done, read) = oneshot::channel();
+        if let Some(pipe) = pipe {
+            let over = async move {
+                let _ = end.await;
+                tokio::time::sleep(AFTERWORDS).await;
+            };
+            tokio::spawn(read_some(pipe, bytes.clone(), over, done));
+        }
+        Self { bytes, ended, read }
+    }
+
+    /// All of it, of a program that has ended, or that is not waited for any longer.
+    pub(super) async fn whole(self) -> String {
+        drop(self.ended);
+        let _ = tokio::time::timeout(READ_WITHIN, self.read).await;
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+}
+
+/// Reads to the end of the pipe. Says `done` at that, or at `over` once it has taken what lies in the pipe then.
+async fn read_some(
+    mut pipe: impl AsyncRead + AsFd + Unpin,
+    into: Arc<Mutex<Vec<u8>>>,
+    over: impl Future<Output = ()>,
+    done: oneshot::Sender<()>,
+) {
+    let (mut over, mut done) = (pin!(over), Some(done));
+    let mut buffer = [0_u8; 4096];
+    loop {
+        tokio::select! {
+            // In this order: one in the background that never stops talking does not put off the end.
+            biased;
+            () = &mut over, if done.is_some() => {
+                drain(&pipe, &into);
+                if let Some(done) = done.take() {
+                    let _ = done.send(());
+                }
+            }
+            read = pipe.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(count) => keep(&into, &buffer[..count]),
+            },
+        }
+    }
+}
+
+/// Takes what lies in the pipe now, as far as it is kept. Asks the kernel: what the runtime knows of the pipe may be older. A program's words are in the pipe before
+/// it has ended, so none of them is missed. Does not block: the runtime has made this end of the pipe so.
+fn drain(pipe: &impl AsFd, into: &Mutex<Vec<u8>>) {
+    let mut buffer = [0_u8; 4096];
+    while into.lock().unwrap_or_else(PoisonError::into_inner).len() < SAID_BYTES_MAX {
+        match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut buffer[..])) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => keep(into, &buffer[..count]),
+        }
+    }
+}
+
+fn keep(into: &Mutex<Vec<u8>>, bytes: &[u8]) {
+    let mut said = into.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.len() < SAID_BYTES_MAX {
+        said.extend_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::unix::pipe::pipe;
+
+    /// The reader gets its first turn when all the time for afterwords has passed, as on a machine that is short of processors. Something in the background has the
+    /// pipe, so that its end never comes.
+    #[tokio::test]
+    async fn last_words_are_read_however_late_their_reader_comes() {
+        let (mut background, words) = pipe().unwrap();
+        background.write_all(b"last words").await.unwrap();
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (done, read) = oneshot::channel();
+        let reader = tokio::spawn(read_some(words, bytes.clone(), std::future::ready(()), done));
+        read.await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes.lock().unwrap()), "last words");
+        background.write_all(b" and more").await.unwrap();
+        drop(background);
+        reader.await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes.lock().unwrap()), "last words and more", "read on");
+    }
+
+    #[tokio::test]
+    async fn no_more_is_taken_than_is_kept() {
+        let (mut background, words) = pipe().unwrap();
+        background.write_all(&vec![b'x'; SAID_BYTES_MAX + 4096]).await.unwrap();
+        let bytes = Mutex::new(Vec::new());
+        drain(&words, &bytes);
+        assert_eq!(bytes.lock().unwrap().len(), SAID_BYTES_MAX);
+        // Nothing is left to take, and nobody has ended: it does not wait.
+        let (_background, silent) = pipe().unwrap();
+        let nothing = Mutex::new(Vec::new());
+        drain(&silent, &nothing);
+        assert!(nothing.lock().unwrap().is_empty());
+    }
+}

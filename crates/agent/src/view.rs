@@ -1,0 +1,133 @@
+//! What an agent shows of itself: to load balancers, operators and the agents of other hosts.
+
+use crate::clock;
+use crate::config::{AgentConfig, Mode};
+use crate::host::PoolLook;
+use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName};
+use crate::schedule::Scheduled;
+use holdfast_types::MonoTime;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What an agent shows of itself; also the body of each health check.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct View {
+    /// Host.
+    pub name: String,
+    /// Set.
+    pub set: String,
+    /// Where the machine is.
+    pub state: StateName,
+    /// Since when, Unix milliseconds.
+    pub since_unix_ms: u64,
+    /// As load balancers are told.
+    pub role: Role,
+    /// Why it is in that state, or what it waits for.
+    pub why: String,
+    /// Nothing happens by itself.
+    pub paused: bool,
+    /// As configured.
+    pub mode: Mode,
+    /// As configured.
+    pub nofailover: bool,
+    /// As configured.
+    pub priority: u32,
+    /// Of our grant, 0 without one.
+    pub epoch: u64,
+    /// Who holds the lease as far as known; "" for nobody or unknown.
+    pub lease_owner: String,
+    /// A gateway said something about the lease when it was last asked.
+    pub cluster_answers: bool,
+    /// ready, standby, busy, silent or gone.
+    pub database: String,
+    /// Where attach is, where there is one.
+    pub attach: Option<AttachPhase>,
+    /// Time since the last renewal of our lease, in milliseconds.
+    pub renewed_ms_ago: Option<u64>,
+    /// What stands against a takeover by this host; "" where nothing does.
+    pub obstacle: String,
+    /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host_id: String,
+    /// Its pool is imported only under a host id that no other host has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multihost: bool,
+    /// Why it could not take over whoever asked for it, and what would make it possible; "" for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unable: String,
+    /// What is not as it should be, and keeps nothing from working; "" for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub warning: String,
+    /// The other hosts' agents, as configured.
+    #[serde(default)]
+    pub peers: std::collections::BTreeMap<String, String>,
+    /// Version of the program.
+    pub version: String,
+    /// The switchover that is to come, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<Scheduled>,
+    /// When this was so.
+    #[serde(skip)]
+    pub at: MonoTime,
+}
+
+impl View {
+    /// What is to be seen of a machine.
+    pub(crate) fn of(
+        machine: &Machine,
+        config: &AgentConfig,
+        now: MonoTime,
+        attach: Option<AttachPhase>,
+        pool: PoolLook,
+    ) -> Self {
+        let unix = |at: MonoTime| clock::unix_ms().saturating_sub(millis(now.saturating_since(at)));
+        let database = match machine.database() {
+            _ if !machine.database_may_run() => "gone",
+            DatabaseView::Ready => "ready",
+            DatabaseView::Standby => "standby",
+            DatabaseView::Busy | DatabaseView::Ending => "busy",
+            DatabaseView::Silent => "silent",
+            DatabaseView::Gone => "gone",
+        };
+        Self {
+            name: config.name.clone(),
+            set: config.set.clone(),
+            state: machine.state(),
+            since_unix_ms: unix(machine.since()),
+            role: machine.role(),
+            why: machine.why().into(),
+            paused: machine.paused(),
+            mode: config.mode,
+            nofailover: config.nofailover,
+            priority: config.priority,
+            epoch: machine.epoch(),
+            lease_owner: match machine.lease() {
+                Some(LeaseView::Held { owner, .. }) => owner.clone(),
+                _ => String::new(),
+            },
+            cluster_answers: !matches!(machine.lease(), None | Some(LeaseView::Unreachable)),
+            database: database.into(),
+            attach,
+            renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
+            obstacle: machine.may_take_over(now).err().unwrap_or_default(),
+            host_id: pool.host_id,
+            multihost: pool.multihost,
+            unable: pool.unable,
+            warning: pool.warning,
+            peers: config.peers.0.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            // The HTTP server adds it.
+            scheduled: None,
+            at: now,
+        }
+    }
+
+    /// PostgreSQL answers queries.
+    pub(crate) fn database_runs(&self) -> bool {
+        self.database == "ready" || self.database == "standby"
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,267 @@
+//! Calls the gateways' admin API: all known gateways at once, until one does it.
+//!
+//! During an election nobody knows who will lead, and a stopped gateway accepts connections without a word: asking one after the
+//! other would add their silences up. A request goes to all known gateways side by side instead, under one id (R12): those that do
+//! not lead refuse at once, and at most one of them can have it applied.
+
+use crate::machine::{Cut, Cuts, Grant, VolumeFacts};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use holdfast_api::v1::admin_client::AdminClient;
+use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Disposition, Refusal, RefusalCode, v1};
+use holdfast_tls::Dialer;
+use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+/// A client of one gateway.
+pub(crate) type Client = AdminClient<Channel>;
+
+/// Gateways remembered at most.
+const KNOWN_MAX: usize = 64;
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one gateway may take over a grant. The first question may hang at a leader that has lost its quorum, while the same gateway is
+/// elected anew: it is asked again soon, which changes nothing where it was done already (R12). A gateway gives up itself after five seconds.
+const ATTEMPT_MIN: Duration = Duration::from_millis(1500);
+const ATTEMPT_MAX: Duration = Duration::from_secs(6);
+/// Between two questions to the same gateway. Half a pause is lost at the end of an election, which takes about a second: first short ones.
+const PAUSE_MIN: Duration = Duration::from_millis(40);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Afterwards long ones.
+const EAGER: Duration = Duration::from_secs(3);
+/// A gateway that is cut off is noticed by its silence, also between calls.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What one gateway answered.
+#[derive(Debug)]
+pub(crate) enum Said<T> {
+    Done(T),
+    Refused(Refusal),
+    /// Not reached, or no answer: it may have happened (R12).
+    Nothing(String),
+}
+
+/// The gateways of a cluster, as far as known.
+#[derive(Debug)]
+pub(crate) struct AdminClients {
+    dialer: Dialer,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    known: Vec<String>,
+    channels: BTreeMap<String, Channel>,
+}
+
+impl AdminClients {
+    pub(crate) fn new(dialer: Dialer, addresses: &[String]) -> Self {
+        let doors = Self { dialer, inner: Mutex::default() };
+        addresses.iter().for_each(|address| doors.learn(address));
+        doors
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn known(&self) -> Vec<String> {
+        self.lock().known.clone()
+    }
+
+    /// Remembers a gateway.
+    pub(crate) fn learn(&self, address: &str) {
+        let mut inner = self.lock();
+        if inner.known.len() < KNOWN_MAX && !inner.known.iter().any(|known| known == address) {
+            inner.known.push(address.to_string());
+        }
+    }
+
+    fn channel(&self, address: &str) -> Result<Channel, String> {
+        let mut inner = self.lock();
+        if let Some(channel) = inner.channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let endpoint = self.dialer.endpoint(address)?;
+        let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        let channel = self.dialer.channel(&endpoint);
+        inner.channels.insert(address.to_string(), channel.clone());
+        Ok(channel)
+    }
+
+    /// Asks one gateway once.
+    pub(crate) async fn ask<T, F, C>(&self, address: &str, limit: Duration, call: &F) -> Said<T>
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let channel = match self.channel(address) {
+            Ok(channel) => channel,
+            Err(why) => return Said::Nothing(why),
+        };
+        let client = AdminClient::new(channel).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
+        let status = match timeout(limit, call(client)).await {
+            Ok(Ok(reply)) => return Said::Done(reply.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => {
+                self.lock().channels.remove(address);
+                return Said::Nothing(format!("{address}: nothing within {limit:?}"));
+            }
+        };
+        if let Some(refusal) = Refusal::from_status(&status) {
+            if let Some(leader) = &refusal.leader_api {
+                self.learn(leader);
+            }
+            return Said::Refused(refusal);
+        }
+        self.lock().channels.remove(address);
+        Said::Nothing(format!("{address}: {}", innermost(&status)))
+    }
+
+    /// Asks one gateway over and over until it does it, or refuses in a way that `last` takes for the last word.
+    async fn insist<T, F, C>(
+        &self,
+        address: String,
+        call: &F,
+        last: fn(&Refusal) -> bool,
+    ) -> (String, Result<T, Refusal>)
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let (begun, mut limit) = (Instant::now(), ATTEMPT_MIN);
+        loop {
+            match self.ask(&address, limit, call).await {
+                Said::Done(reply) => return (address, Ok(reply)),
+                Said::Refused(refusal) if last(&refusal) => return (address, Err(refusal)),
+                Said::Refused(refusal) => tracing::debug!(address, %refusal, "asked"),
+                Said::Nothing(why) => {
+                    tracing::debug!(address, why, "asked");
+                    limit = (limit * 2).min(ATTEMPT_MAX);
+                }
+            }
+            let pause = if begun.elapsed() < EAGER { PAUSE_MIN } else { PAUSE_MAX };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Asks all known gateways side by side, those included that one of them names, until one does it or says the last word. Waits for
+    /// ever: whoever calls bounds it.
+    pub(crate) async fn ask_all<T, F, C>(&self, call: F, last: fn(&Refusal) -> bool) -> (String, Result<T, Refusal>)
+    where
+        F: Fn(Client) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut asked = Vec::new();
+        let mut asking = FuturesUnordered::new();
+        loop {
+            for address in self.known() {
+                if !asked.contains(&address) {
+                    asked.push(address.clone());
+                    asking.push(self.insist(address, &call, last));
+                }
+            }
+            // Woken now and then: a refusal may have named a gateway that was not known.
+            if let Ok(Some(end)) = timeout(PAUSE_MAX, asking.next()).await {
+                return end;
+            }
+        }
+    }
+}
+
+/// A call that can be made again and again with the same message.
+macro_rules! call {
+    ($method:ident, $message:expr) => {{
+        let message = $message;
+        move |mut client: $crate::admin_client::Client| {
+            let message = message.clone();
+            async move { client.$method(message).await }
+        }
+    }};
+}
+pub(crate) use call;
+
+fn innermost(status: &Status) -> String {
+    let mut deepest: &dyn std::error::Error = status;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+/// M6: whether a gateway's refusal to continue a lease means that it is not ours any more. All of these come from the replicated state.
+pub(crate) fn is_ended(refusal: &Refusal) -> bool {
+    use RefusalCode::{Held, NotContinuable, Precondition, StaleToken, WrongEpoch};
+    matches!(refusal.code, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)
+}
+
+/// Whether a gateway's refusal to take a lease back means that there is nothing left to give back.
+pub(crate) fn is_gone(refusal: &Refusal) -> bool {
+    is_ended(refusal) || refusal.code == RefusalCode::NotFound
+}
+
+/// Whether asking again for a free lease changes nothing.
+pub(crate) fn is_final(refusal: &Refusal) -> bool {
+    refusal.disposition() == Disposition::Reject && refusal.code != RefusalCode::NotAdopted
+}
+
+/// A grant as it came from `api`.
+pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<VolumeFacts>)> {
+    let lease = reply.lease.as_ref()?;
+    let grant = Grant {
+        epoch: Epoch(lease.epoch),
+        token: Token::from_text(&reply.token)?,
+        ttl: Duration::from_millis(u64::from(lease.ttl_ms.max(1))),
+        gateway: lease.gateway_name.clone(),
+        api: api.to_string(),
+        nbd: lease.gateway_nbd.clone(),
+    };
+    Some((grant, volumes_of(&reply.volumes)?))
+}
+
+/// Volumes as a gateway names them; `None` where a name is none.
+pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
+    let facts =
+        |v: &v1::Volume| Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes });
+    volumes.iter().map(facts).collect()
+}
+
+/// Shrinks of volumes as a gateway tells of them. `as_of`: 0 where it does not.
+pub(crate) fn cuts_of(cuts: &[v1::Cut], as_of: u64) -> Cuts {
+    let cut = |cut: &v1::Cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes };
+    Cuts { as_of: (as_of > 0).then_some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }
+}
+
+/// Requests as messages.
+pub(crate) fn acquire(
+    set: &Name,
+    owner: &Owner,
+    ttl: Option<Duration>,
+    request: RequestId,
+    force: bool,
+) -> v1::AcquireLeaseRequest {
+    v1::AcquireLeaseRequest {
+        set: set.to_string(),
+        owner: owner.to_string(),
+        ttl_ms: ttl.map_or(0, |ttl| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX)),
+        request_id: request.to_string(),
+        force,
+    }
+}
+
+pub(crate) fn continuation(set: &Name, owner: &Owner, token: Token, request: RequestId) -> v1::ContinueLeaseRequest {
+    v1::ContinueLeaseRequest {
+        set: set.to_string(),
+        owner: owner.to_string(),
+        token: token.to_text(),
+        request_id: request.to_string(),
+    }
+}

@@ -1,0 +1,292 @@
+//! Lease calls to the gateways; the answers go to the state machine.
+
+use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
+use crate::admin_client::{self, AdminClients, Said, call};
+use crate::lease_file::LeaseFile;
+use crate::machine::{Cuts, Grant, Machine, VolumeFacts};
+use crate::shared::Shared;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A grant was answered: kept for the next process (P1), and only then told to the machine, which sends under it at once. An answer that came late is
+/// neither: the token in the file has been used since, so the one of this answer is dead.
+fn granted(
+    shared: &Shared,
+    kept: Option<(&LeaseFile, &Owner)>,
+    request: RequestId,
+    grant: Grant,
+    volumes: &[(VolumeFacts, Option<String>)],
+    as_of: Option<Epoch>,
+) {
+    if !shared.look(|machine| machine.awaits(request)) {
+        tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
+        return;
+    }
+    // G5. Devices that are still to be made have nothing of what was cut by then; of the others it was looked at.
+    if let Some(as_of) = as_of {
+        shared.saw_cuts(as_of);
+    }
+    let before = shared.look(|machine| machine.lost_volumes().clone());
+    let mut lost = BTreeMap::new();
+    for (n, why) in volumes.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_ref()?))) {
+        if !before.contains_key(&n) {
+            tracing::error!(set = %shared.set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
+        }
+        lost.insert(n, why.clone());
+    }
+    if let Some((file, owner)) = kept {
+        let over = |n: usize| lost.contains_key(&n) || before.contains_key(&n);
+        let all: Vec<_> = volumes.iter().enumerate().map(|(n, (facts, _))| (facts.clone(), over(n))).collect();
+        if let Err(error) = file.granted(&shared.set, owner, grant.token, &all) {
+            tracing::error!(set = %shared.set, %error, "the lease could not be kept: after the death of this process its devices would be lost");
+        }
+    }
+    shared.act(|machine, now, out| machine.granted_without(now, request, grant, volumes.len(), lost, out));
+}
+
+/// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
+pub(super) async fn acquire(
+    shared: &Shared,
+    doors: &AdminClients,
+    options: &Options,
+    kept: Option<&LeaseFile>,
+    request: RequestId,
+    force: bool,
+) -> Result<(), Refusal> {
+    loop {
+        let message = admin_client::acquire(&options.set, &options.owner, options.ttl, request, force);
+        let call = call!(acquire_lease, message);
+        let (api, asked) = doors.ask_all(call, admin_client::is_final).await;
+        let refusal = match asked {
+            Ok(reply) => {
+                let Some((grant, volumes)) = admin_client::grant_of(&api, &reply) else {
+                    let message = format!("{api}: the grant lacks a lease, a token, or names of volumes");
+                    return Err(Refusal::new(RefusalCode::Failed, message));
+                };
+                shared.set_volumes(&volumes);
+                let all: Vec<_> = volumes.into_iter().map(|facts| (facts, None)).collect();
+                let as_of = admin_client::cuts_of(&reply.cuts, reply.as_of).as_of;
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all, as_of);
+                return Ok(());
+            }
+            Err(refusal) => refusal,
+        };
+        let lease = if refusal.code == RefusalCode::Held { lease(doors, &options.set).await } else { None };
+        match lease {
+            Some(lease) if lease.owner == options.owner.to_string() => {
+                let left = Duration::from_millis(u64::from(lease.remaining_ms)) + EXPIRY_MARGIN;
+                tracing::info!(set = %options.set, ?left, "an earlier lease of this owner has to expire first");
+                tokio::time::sleep(left).await;
+            }
+            _ => return Err(refusal),
+        }
+    }
+}
+
+/// The devices' volumes, and what keeps each from going on under the grant of `epoch`.
+fn gone_on_with(
+    shared: &Shared,
+    epoch: Epoch,
+    volumes: &[VolumeFacts],
+    told: &Cuts,
+) -> Vec<(VolumeFacts, Option<String>)> {
+    let ours = shared.all_facts();
+    // G5: after the sizes. Where it is not known: the grant was asked for when the devices had them.
+    let since = shared.cuts_seen().unwrap_or(epoch);
+    let lost = |facts: &VolumeFacts| facts.lost_in(volumes).or_else(|| facts.cut_in(&told.cuts, since));
+    let with_reason = |facts: VolumeFacts| {
+        let lost = lost(&facts);
+        (facts, lost)
+    };
+    ours.into_iter().map(with_reason).collect()
+}
+
+/// Continues the lease.
+pub(super) async fn carry_on(
+    shared: &Shared,
+    doors: &AdminClients,
+    options: &Options,
+    kept: Option<&LeaseFile>,
+    request: RequestId,
+    token: Token,
+) {
+    let message = admin_client::continuation(&options.set, &options.owner, token, request);
+    let call = call!(continue_lease, message);
+    let (api, asked) = doors.ask_all(call, admin_client::is_ended).await;
+    match asked {
+        Ok(reply) => match admin_client::grant_of(&api, &reply) {
+            Some((grant, volumes)) => {
+                // The devices stay those of the beginning, in that order (M8).
+                let told = admin_client::cuts_of(&reply.cuts, reply.as_of);
+                let ours = gone_on_with(shared, grant.epoch, &volumes, &told);
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours, told.as_of);
+            }
+            None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
+        },
+        Err(refusal) => shared.act(|machine, _, out| machine.refused(request, &refusal.message, out)),
+    }
+}
+
+/// The set's volumes, as the answer to renewal `number` names them. A late one says what was: a volume may have shrunk since.
+fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
+    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
+    let generation = shared.look(counts)?;
+    let (volumes, cuts) = (admin_client::volumes_of(&reply.volumes)?, admin_client::cuts_of(&reply.cuts, reply.as_of));
+    Some(News::Volumes { generation, volumes, cuts })
+}
+
+/// Renews it once. What volumes have by now comes with the answer.
+pub(super) async fn renew(
+    shared: &Shared,
+    doors: &AdminClients,
+    news: &mpsc::UnboundedSender<News>,
+    number: u64,
+    epoch: Epoch,
+    token: Token,
+    api: &str,
+) {
+    let request = v1::RenewLeaseRequest { set: shared.set.to_string(), epoch: epoch.0, token: token.to_text() };
+    let call = call!(renew_lease, request);
+    let said = doors.ask(api, RENEW_LIMIT, &call).await;
+    if let Said::Done(reply) = &said
+        && let Some(named) = named(shared, number, reply)
+    {
+        let _ = news.send(named);
+    }
+    shared.act(|machine, now, out| match said {
+        Said::Done(_) => machine.renewed(now, number, out),
+        // Taken, but not known to have happened: the gateway is there, and the next one will show.
+        Said::Refused(refusal) if refusal.code == RefusalCode::Unknown => machine.renew_failed(now, number, None, out),
+        Said::Refused(refusal) => machine.renew_failed(now, number, Some(refusal.message), out),
+        Said::Nothing(why) => {
+            tracing::debug!(why, "not renewed");
+            machine.renew_failed(now, number, None, out);
+        }
+    });
+}
+
+async fn lease(doors: &AdminClients, set: &Name) -> Option<v1::Lease> {
+    let request = v1::GetLeaseRequest { set: set.to_string() };
+    let call = call!(get_lease, request);
+    let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, admin_client::is_final)).await;
+    asked.ok().and_then(|(_, reply)| reply.ok()).and_then(|reply| reply.lease)
+}
+
+/// Who holds the set, in words.
+pub(super) async fn holder(doors: &AdminClients, set: &Name) -> Option<String> {
+    let lease = lease(doors, set).await?;
+    Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Action, Bounds, Cut, Lost};
+
+    fn grant(epoch: u64, token: u128) -> Grant {
+        Grant {
+            epoch: Epoch(epoch),
+            token: Token(token),
+            ttl: Duration::from_secs(3),
+            gateway: "g1".into(),
+            api: "127.0.0.1:1".into(),
+            nbd: "127.0.0.1:2".into(),
+        }
+    }
+
+    #[test]
+    fn a_late_grant_is_not_kept_for_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, mut actions) = Shared::new(set, machine, holdfast_host::boot_ns);
+        shared.act(|machine, now, out| machine.begin(now, false, out));
+        let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
+        let file = LeaseFile::open(dir.path());
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
+        let lost = Some("volume vol1 was deleted".to_string());
+        let answer = |request, grant, lost| {
+            granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)], None);
+        };
+        let kept = || file.lease().map(|lease| (lease.token(), lease.lost().count()));
+
+        answer(RequestId(request.0 ^ 1), grant(9, 9), lost.clone());
+        assert_eq!(kept(), None, "an answer to another question");
+        answer(request, grant(2, 2), None);
+        assert_eq!(kept(), Some((Some(Token(2)), 0)));
+        // The same question was asked of two gateways, and the second answer comes when the first is in use.
+        answer(request, grant(1, 1), lost);
+        assert_eq!(kept(), Some((Some(Token(2)), 0)));
+        assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
+    }
+
+    /// G5: no device has anything before the answer by which it is made, which may be to a later copy of the question (R12).
+    #[test]
+    fn what_was_cut_before_its_devices_were_made_counts_against_none() {
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
+        let shared = || {
+            let machine = Machine::new(RequestId(1), 1, Bounds::default());
+            let (shared, actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
+            shared.set_volumes(std::slice::from_ref(&vol1));
+            (shared, actions)
+        };
+        let lost = |shared: &Shared, at: u64| {
+            let told = Cuts { as_of: Some(Epoch(at)), cuts: vec![Cut { volume: 1, at: Epoch(at), size: 50 }] };
+            gone_on_with(shared, Epoch(20), std::slice::from_ref(&vol1), &told)[0].1.is_some()
+        };
+        let (made, mut actions) = shared();
+        made.act(|machine, now, out| machine.begin(now, false, out));
+        let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
+        let answer = |request, as_of| granted(&made, None, request, grant(10, 2), &[(vol1.clone(), None)], as_of);
+        answer(RequestId(request.0 ^ 1), Some(Epoch(99)));
+        assert_eq!(made.cuts_seen(), None, "an answer to another question");
+        answer(request, Some(Epoch(13)));
+        assert!(!lost(&made, 11), "after the grant, and before its answer");
+        assert!(!lost(&made, 13));
+        assert!(lost(&made, 14));
+        // Of an earlier process's devices it is known that they were there when the grant was asked for.
+        let (found, _actions) = shared();
+        assert!(!lost(&found, 20));
+        assert!(lost(&found, 21));
+    }
+
+    #[test]
+    fn volumes_that_a_late_answer_to_a_renewal_names_are_not_told_of() {
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, holdfast_host::boot_ns);
+        shared.act(|machine, now, out| {
+            machine.begin(now, false, out);
+            machine.granted(now, RequestId(2), grant(1, 1), 1, out);
+            machine.tick(now, out);
+        });
+        let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
+        let reply = v1::RenewLeaseReply { volumes, ..Default::default() };
+        let told = |number| match named(&shared, number, &reply) {
+            Some(News::Volumes { generation, volumes, .. }) => Some((generation, volumes)),
+            _ => None,
+        };
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
+        assert_eq!(told(1), Some((1, vec![vol1])));
+        let unplaced = Some(Cuts::default());
+        let cuts = |told| match told {
+            Some(News::Volumes { cuts, .. }) => Some(cuts),
+            _ => None,
+        };
+        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "G5: of an older build");
+        assert_eq!(told(2), None, "nobody asked");
+        shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
+        assert_eq!(told(1), None, "what it says is of before the loss");
+        shared.act(|machine, now, out| {
+            machine.tick(now.plus(Duration::from_secs(1)), out);
+            machine.granted(now, RequestId(3), grant(2, 2), 1, out);
+            machine.tick(now, out);
+        });
+        assert_eq!(told(1), None);
+        assert_eq!(told(2).map(|(generation, _)| generation), Some(2));
+        shared.act(|machine, now, out| machine.renewed(now, 2, out));
+        assert_eq!(told(2), None, "it was answered");
+    }
+}

@@ -1,0 +1,561 @@
+//! State transitions of an attached set: lease, generations, losses.
+
+mod accessors;
+mod volumes;
+
+use super::table::{Bounds, Intake, Table};
+use super::{Action, Grant, Lane, Moment, Phase, Reply};
+use holdfast_nbd::Errno;
+use holdfast_types::{Epoch, RequestId, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long the gateway may leave a renewal unanswered before it counts as lost.
+const PATIENCE_MIN: Duration = Duration::from_millis(750);
+/// The same after false alarms: each one doubles it. A machine that is only slow must not be reconnected to for ever (M7).
+const PATIENCE_MAX: Duration = Duration::from_secs(8);
+/// So long without a loss, and the patience is the first again.
+const CALM: Duration = Duration::from_secs(60);
+/// A request of this age makes us ask the gateway whether it is there.
+const SUSPICION: Duration = Duration::from_millis(250);
+/// Between two such questions.
+const ASK_INTERVAL: Duration = Duration::from_millis(500);
+/// Renewals within one time to live: one that is lost, and an election right after it, leave enough of the lease to go on with.
+const RENEWALS_PER_TTL: u32 = 6;
+/// After a renewal that could not be sent, before the next.
+const RENEW_PAUSE: Duration = Duration::from_millis(100);
+/// First and longest pause after a reconnect that came to nothing.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// Connections that lasted for so long, and over which something was answered where something was asked, came to something.
+const STEADY: Duration = Duration::from_secs(1);
+
+const _: () = assert!(SUSPICION.as_millis() + PATIENCE_MIN.as_millis() <= 1000);
+
+/// Why a gateway counts as lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// A connection ended, or could not be made.
+    Connection(String),
+    /// It does not answer renewals.
+    Silent(Duration),
+    /// It refused a renewal: it leads no more, or the token is no more the current one. Continuing the lease tells which.
+    Refused(String),
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Lost::Connection(why) => write!(f, "a connection ended: {why}"),
+            Lost::Silent(time) => write!(f, "no answer to a renewal for {} ms", time.as_millis()),
+            Lost::Refused(why) => write!(f, "a renewal was refused: {why}"),
+        }
+    }
+}
+
+/// What people and scripts get to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Times that the set was reconnected.
+    pub reconnects: u64,
+    /// How long requests waited at the last reconnect, in milliseconds.
+    pub last_outage_ms: Option<u64>,
+    /// The longest of them.
+    pub longest_outage_ms: Option<u64>,
+    /// Why the last one happened.
+    pub last_loss: Option<String>,
+    /// When the last acknowledged renewal or grant was sent: the lease lasts for its time to live from then on, at least.
+    pub renewed: Option<Moment>,
+    /// Who took the set.
+    pub fenced_by: Option<String>,
+    /// It ended, and no gateway took the lease back: it expires by itself.
+    pub lease_left: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    /// The first try: since then the gateway is silent.
+    first: Moment,
+    /// The try with this number. It renews nothing before it is sent.
+    sent: Moment,
+    /// The last try failed at this moment; the next one comes later.
+    failed: Option<Moment>,
+}
+
+/// The state of an attached set. Every method appends to `out` what has to be carried out, in order.
+#[derive(Debug)]
+pub struct Machine {
+    phase: Phase,
+    detach: bool,
+    /// The lease is being given back: what ends now ends rightly.
+    releasing: bool,
+    slots: u8,
+    volumes: usize,
+    /// M8: why, by the volume's index.
+    lost_volumes: BTreeMap<usize, String>,
+    request: RequestId,
+    asked_at: Moment,
+    grant: Option<Grant>,
+    /// The token of an earlier process is being continued: there is a lease to give back before there is a grant.
+    resumed: bool,
+    generation: u64,
+    missing: BTreeSet<(usize, u8)>,
+    table: Table,
+    renewal: u64,
+    outstanding: Option<Asked>,
+    renew_at: Moment,
+    asked_last: Moment,
+    patience: Duration,
+    lost_at: Option<Moment>,
+    /// Admin address of a gateway that was given up for its silence.
+    silent: Option<String>,
+    calm_since: Moment,
+    /// Something was answered in this generation.
+    answered: bool,
+    /// The pause of the next reconnect that follows one that came to nothing; zero where the last one came to something.
+    retry: Duration,
+    retry_at: Option<Moment>,
+    view: View,
+}
+
+impl Machine {
+    /// A set that is to be attached, with `slots` connections per volume. `base` is random: request ids are counted up from it.
+    pub fn new(base: RequestId, slots: u8, bounds: Bounds) -> Self {
+        Self {
+            phase: Phase::Acquiring,
+            detach: false,
+            releasing: false,
+            slots: slots.max(1),
+            volumes: 0,
+            lost_volumes: BTreeMap::new(),
+            request: base,
+            asked_at: Moment(0),
+            grant: None,
+            resumed: false,
+            generation: 0,
+            missing: BTreeSet::new(),
+            table: Table::new(bounds),
+            renewal: 0,
+            outstanding: None,
+            renew_at: Moment(0),
+            asked_last: Moment(0),
+            patience: PATIENCE_MIN,
+            lost_at: None,
+            silent: None,
+            calm_since: Moment(0),
+            answered: false,
+            retry: Duration::ZERO,
+            retry_at: None,
+            view: View::default(),
+        }
+    }
+
+    fn go(&mut self, phase: Phase, out: &mut Vec<Action>) {
+        self.phase = phase;
+        out.push(Action::Show);
+    }
+
+    fn next_request(&mut self, now: Moment) -> RequestId {
+        self.request = RequestId(self.request.0.wrapping_add(1));
+        self.asked_at = now;
+        self.request
+    }
+
+    /// Begins: asks for the lease; with `force` even if another owner holds it.
+    pub fn begin(&mut self, now: Moment, force: bool, out: &mut Vec<Action>) {
+        let request = self.next_request(now);
+        out.push(Action::Acquire { request, force });
+        out.push(Action::Show);
+    }
+
+    /// Goes on where an earlier process of this host ended: its lease is continued by the token that it left, and its clients' requests are taken at
+    /// once. They wait until a gateway serves; a final word against it is a fence as ever (M5, M6).
+    pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
+        self.volumes = volumes;
+        self.resumed = true;
+        self.table.set_volumes(volumes);
+        let request = self.next_request(now);
+        out.push(Action::Continue { request, token });
+        out.push(Action::Show);
+    }
+
+    /// M8: volumes that are not what their devices were made of, and why.
+    pub fn lost_volumes(&self) -> &BTreeMap<usize, String> {
+        &self.lost_volumes
+    }
+
+    /// Whether an answer to this request still counts. A late one, to a request that was given up, does not: neither here nor in what is kept for the next process (P1).
+    pub fn awaits(&self, request: RequestId) -> bool {
+        let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
+        request == self.request && asking
+    }
+
+    /// A gateway granted `request`, with `volumes` volumes in the set.
+    pub fn granted(&mut self, now: Moment, request: RequestId, grant: Grant, volumes: usize, out: &mut Vec<Action>) {
+        self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
+    }
+
+    /// The same, where some of the volumes, by their index, are not what their devices were made of any more, and why (M8).
+    pub fn granted_without(
+        &mut self,
+        now: Moment,
+        request: RequestId,
+        grant: Grant,
+        volumes: usize,
+        lost: BTreeMap<usize, String>,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.awaits(request) {
+            return;
+        }
+        for (volume, why) in lost {
+            self.lose(volume, why, out);
+        }
+        if self.none_left(volumes, out) {
+            return;
+        }
+        let first = self.grant.is_none();
+        if self.silent.take().is_some_and(|silent| silent == grant.api) {
+            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        }
+        // The grant counts from its first question only: an earlier try may have had it applied (R12), and elections take their time. A renewal
+        // of its own, at once, is what shows that the lease is young.
+        self.renew_at = now;
+        self.outstanding = None;
+        self.view.renewed = Some(self.asked_at);
+        self.grant = Some(grant);
+        if first {
+            self.volumes = volumes;
+            self.table.set_volumes(volumes);
+            self.go(if self.detach { Phase::Detaching } else { Phase::Connecting }, out);
+        }
+        self.connect(out);
+    }
+
+    fn detach_waits(&self) -> bool {
+        self.phase == Phase::Detaching && (self.lost_at.is_some() || self.grant.is_none())
+    }
+
+    fn connect(&mut self, out: &mut Vec<Action>) {
+        let Some(grant) = &self.grant else { return };
+        self.generation += 1;
+        self.answered = false;
+        self.missing.clear();
+        for volume in (0..self.volumes).filter(|volume| !self.lost_volumes.contains_key(volume)) {
+            for slot in 0..self.slots {
+                self.missing.insert((volume, slot));
+                let lane = Lane { generation: self.generation, volume, slot };
+                out.push(Action::Connect { lane, nbd: grant.nbd.clone(), token: grant.token });
+            }
+        }
+    }
+
+    /// A lane is connected.
+    pub fn connected(&mut self, now: Moment, lane: Lane, out: &mut Vec<Action>) {
+        if lane.generation != self.generation || !self.missing.remove(&(lane.volume, lane.slot)) {
+            return;
+        }
+        if !self.missing.is_empty() {
+            return;
+        }
+        self.calm_since = now;
+        if let Some(lost_at) = self.lost_at.take() {
+            let outage = u64::try_from(now.since(lost_at).as_millis()).unwrap_or(u64::MAX);
+            self.view.reconnects += 1;
+            self.view.last_outage_ms = Some(outage);
+            self.view.longest_outage_ms = self.view.longest_outage_ms.max(Some(outage));
+        }
+        self.go(if self.detach { Phase::Detaching } else { Phase::Serving }, out);
+        // M3: before anything else can come.
+        for number in self.table.sendable() {
+            self.send(now, number, out);
+        }
+        self.end_if_drained(out);
+    }
+
+    /// Whether there is a grant that nothing speaks against, with or without its connections.
+    fn holds(&self) -> bool {
+        let phase = matches!(self.phase, Phase::Connecting | Phase::Reconnecting | Phase::Serving | Phase::Detaching);
+        let continuing = self.lost_at.is_some() && self.missing.is_empty();
+        phase && self.grant.is_some() && !self.releasing && !continuing
+    }
+
+    fn carries(&self) -> bool {
+        let phase = matches!(self.phase, Phase::Serving | Phase::Detaching);
+        // Taken up from an earlier process it has no grant yet, also where it is to end already.
+        phase && self.grant.is_some() && !self.releasing && self.lost_at.is_none() && self.missing.is_empty()
+    }
+
+    fn send(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
+        let (generation, slots) = (self.generation, self.slots);
+        let Some(entry) = self.table.get_mut(number) else { return };
+        assert!(entry.sent.is_none_or(|before| before < generation), "M2: request {number} twice in one generation");
+        entry.sent = Some(generation);
+        entry.since = now;
+        let slot = (entry.intake.ticket.client % u64::from(slots)) as u8;
+        let lane = Lane { generation, volume: entry.volume, slot };
+        out.push(Action::Send { lane, out: entry.out(number), data: entry.intake.data.clone() });
+    }
+
+    /// Whether clients of `volume` may be read from.
+    pub fn has_room(&self, volume: usize) -> bool {
+        // What ends is not given more to do: whoever asks waits for the end of the connection.
+        let fails = self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume);
+        fails || (!self.detach && self.table.has_room(volume))
+    }
+
+    /// A client asks. Its length is above zero and its place within the volume.
+    pub fn request(&mut self, now: Moment, volume: usize, intake: Intake, out: &mut Vec<Action>) {
+        if self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume) {
+            out.push(Action::Answer { ticket: intake.ticket, outcome: Err(Errno::Io) });
+            return;
+        }
+        if self.releasing {
+            // R8: no error because we end; the client's connection closes with us.
+            return;
+        }
+        let (number, free) = self.table.take(now, volume, intake);
+        if free && self.carries() {
+            self.send(now, number, out);
+        }
+    }
+
+    /// A gateway answered request `number`, over a lane of `generation`.
+    pub fn answered(
+        &mut self,
+        now: Moment,
+        generation: u64,
+        number: u64,
+        outcome: Result<Reply, Errno>,
+        out: &mut Vec<Action>,
+    ) {
+        // M4.
+        if generation != self.generation || !self.carries() {
+            return;
+        }
+        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(generation)) {
+            return;
+        }
+        if matches!(outcome, Err(Errno::Io | Errno::Shutdown)) {
+            // R8: a gateway gives this error only where another owner holds the set.
+            return self.fence(None, out);
+        }
+        let mut freed = Vec::new();
+        let Some(entry) = self.table.remove(number, &mut freed) else { return };
+        self.answered = true;
+        out.push(Action::Answer { ticket: entry.intake.ticket, outcome });
+        for number in freed {
+            self.send(now, number, out);
+        }
+        out.push(Action::Room { volume: entry.volume });
+        self.end_if_drained(out);
+    }
+
+    /// Something of `generation` is lost: everything of the set is shut and the lease continued elsewhere.
+    pub fn lost(&mut self, now: Moment, generation: u64, why: &Lost, out: &mut Vec<Action>) {
+        let over = matches!(self.phase, Phase::Acquiring | Phase::Fenced | Phase::Detached);
+        // While the lease is being continued there is nothing to lose: late news of what was shut.
+        let asking = self.lost_at.is_some() && self.missing.is_empty();
+        if generation != self.generation || over || asking || self.releasing {
+            return;
+        }
+        let Some(grant) = &self.grant else { return };
+        let token = grant.token;
+        self.silent = matches!(why, Lost::Silent(_)).then(|| grant.api.clone());
+        self.view.last_loss = Some(why.to_string());
+        let pause = self.pause_after(now);
+        self.missing.clear();
+        // What waits for a silent gateway waits since it fell silent.
+        let since = self.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
+        self.lost_at.get_or_insert(since);
+        self.outstanding = None;
+        out.push(Action::Shut { generation });
+        if !self.detach {
+            self.go(Phase::Reconnecting, out);
+        }
+        if !pause.is_zero() {
+            self.retry_at = Some(now.plus(pause));
+            return;
+        }
+        let request = self.next_request(now);
+        out.push(Action::Continue { request, token });
+    }
+
+    /// How long to wait after the loss of this generation. One that came to something is followed at once. What was not even connected was there a moment ago
+    /// and is not: not at once again. One whose connections end again and again over the same request must not be made forty times a second: each is a new
+    /// grant, and the set's other volumes lose theirs with it.
+    fn pause_after(&mut self, now: Moment) -> Duration {
+        let connected = self.missing.is_empty();
+        let worked = self.answered || self.table.len() == 0;
+        if connected && worked && now.since(self.calm_since) >= STEADY {
+            self.retry = Duration::ZERO;
+            return Duration::ZERO;
+        }
+        let pause = match connected {
+            false => self.retry.max(RETRY_MIN),
+            // Two gateways may be lost one right after the other.
+            true if worked && self.retry <= RETRY_MIN => Duration::ZERO,
+            true => self.retry,
+        };
+        self.retry = (self.retry.max(pause) * 2).clamp(RETRY_MIN, RETRY_MAX);
+        pause
+    }
+
+    /// A client left. What it only asked for is nobody's any more: a read that no gateway can answer would else be asked again for ever. What it wrote is carried
+    /// out all the same.
+    pub fn forget(&mut self, client: u64, out: &mut Vec<Action>) {
+        let mut volumes = BTreeSet::new();
+        for number in self.table.asked_only(client) {
+            // None of them holds a write back (M1).
+            volumes.extend(self.table.remove(number, &mut Vec::new()).map(|entry| entry.volume));
+        }
+        out.extend(volumes.into_iter().map(|volume| Action::Room { volume }));
+        self.end_if_drained(out);
+    }
+
+    /// A gateway's final word on `request`: the lease is not ours any more (M6).
+    pub fn refused(&mut self, request: RequestId, why: &str, out: &mut Vec<Action>) {
+        if request == self.request && !matches!(self.phase, Phase::Fenced | Phase::Detached) {
+            self.fence(Some(why.to_string()), out);
+        }
+    }
+
+    /// Who took the set, found out later.
+    pub fn fenced_by(&mut self, who: String, out: &mut Vec<Action>) {
+        if self.phase == Phase::Fenced {
+            self.view.fenced_by = Some(who);
+            out.push(Action::Show);
+        }
+    }
+
+    fn fence(&mut self, by: Option<String>, out: &mut Vec<Action>) {
+        self.over(by, out);
+        out.push(Action::LookWho);
+    }
+
+    fn over(&mut self, by: Option<String>, out: &mut Vec<Action>) {
+        self.view.fenced_by = by;
+        self.outstanding = None;
+        self.missing.clear();
+        self.retry_at = None;
+        out.push(Action::Shut { generation: self.generation });
+        self.go(Phase::Fenced, out);
+        for entry in self.table.drain() {
+            out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
+        }
+        out.extend((0..self.volumes).map(|volume| Action::Room { volume }));
+    }
+
+    /// Renewal `number` was acknowledged.
+    pub fn renewed(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
+        if let Some(asked) = self.outstanding.take_if(|asked| asked.number == number) {
+            self.view.renewed = Some(asked.sent);
+            // Whoever stops PostgreSQL by it must not go by an old one.
+            out.push(Action::Show);
+            if now.since(self.calm_since) >= CALM {
+                self.patience = PATIENCE_MIN;
+            }
+        }
+    }
+
+    /// Renewal `number` was not: `refused` by the gateway, or it was not reached.
+    pub fn renew_failed(&mut self, now: Moment, number: u64, refused: Option<String>, out: &mut Vec<Action>) {
+        let Some(asked) = self.outstanding.as_mut().filter(|asked| asked.number == number) else { return };
+        match refused {
+            Some(why) => self.lost(now, self.generation, &Lost::Refused(why), out),
+            None => asked.failed = Some(now),
+        }
+    }
+
+    /// Time passes. To be called every [`Machine::TICK`] or so.
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<Action>) {
+        if self.retry_at.is_some_and(|at| now >= at) {
+            self.retry_at = None;
+            if let Some(token) = self.grant.as_ref().map(|grant| grant.token) {
+                let request = self.next_request(now);
+                out.push(Action::Continue { request, token });
+            }
+        }
+        if !self.holds() {
+            return;
+        }
+        let Some(grant) = &self.grant else { return };
+        let (epoch, token, api, ttl) = (grant.epoch, grant.token, grant.api.clone(), grant.ttl);
+        match &mut self.outstanding {
+            Some(asked) => {
+                let silence = now.since(asked.first);
+                if silence >= self.patience {
+                    return self.lost(now, self.generation, &Lost::Silent(silence), out);
+                }
+                if asked.failed.is_some_and(|at| now.since(at) >= RENEW_PAUSE) {
+                    self.renewal += 1;
+                    asked.number = self.renewal;
+                    asked.sent = now;
+                    asked.failed = None;
+                    out.push(Action::Renew { number: self.renewal, epoch, token, api });
+                }
+            }
+            None => {
+                let old = self.table.oldest().is_some_and(|since| now.since(since) >= SUSPICION);
+                let suspicious = old && now.since(self.asked_last) >= ASK_INTERVAL;
+                if now >= self.renew_at || suspicious {
+                    self.renewal += 1;
+                    self.asked_last = now;
+                    self.renew_at = now.plus(ttl / RENEWALS_PER_TTL);
+                    self.outstanding = Some(Asked { number: self.renewal, first: now, sent: now, failed: None });
+                    out.push(Action::Renew { number: self.renewal, epoch, token, api });
+                }
+            }
+        }
+    }
+
+    /// How often time is to be told.
+    pub const TICK: Duration = Duration::from_millis(50);
+
+    /// Ends in good order: nothing new is expected, what is unanswered is waited for, then the lease is given back.
+    pub fn detach(&mut self, out: &mut Vec<Action>) {
+        if self.detach || matches!(self.phase, Phase::Fenced | Phase::Detached) {
+            return;
+        }
+        self.detach = true;
+        if self.grant.is_none() && !self.resumed {
+            return self.go(Phase::Detached, out);
+        }
+        self.go(Phase::Detaching, out);
+        self.end_if_drained(out);
+    }
+
+    fn end_if_drained(&mut self, out: &mut Vec<Action>) {
+        if !self.detach || !self.carries() || self.table.len() > 0 {
+            return;
+        }
+        self.releasing = true;
+        if let Some(Grant { epoch, token, .. }) = self.grant {
+            out.push(Action::Shut { generation: self.generation });
+            out.push(Action::Release { epoch, token });
+        }
+    }
+
+    /// The lease was given back (`given`), or no gateway took it back: it will expire.
+    pub fn released(&mut self, given: bool, out: &mut Vec<Action>) {
+        if self.phase == Phase::Detaching {
+            self.view.lease_left = !given;
+            self.go(Phase::Detached, out);
+        }
+    }
+
+    /// The epoch held, if any.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.grant.as_ref().map(|grant| grant.epoch)
+    }
+
+    #[cfg(test)]
+    pub(super) fn self_check(&self) {
+        self.table.self_check();
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,299 @@
+//! Reads the snapshot under a copy: one volume's export, from any gateway that answers.
+//!
+//! W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
+//! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and the device's user gets an error.
+//! W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
+
+use super::identity::{Identity, Seen};
+use super::status::Source;
+use crate::requests::{ReadPart, RequestError, Requests};
+use holdfast_nbd::{Errno, ExportName, SnapshotExport};
+use holdfast_types::Token;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Connections that one read may lose before it is asked on its own: a gateway closes the connection on a read that fails, and all others on it lose theirs.
+const SHARED_LOSSES_MAX: u32 = 3;
+/// Connections at once of one volume that serve one read each.
+const OWN_MAX: usize = 8;
+
+/// How a read is tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// How long, all in all.
+    pub(crate) wait_max: Duration,
+    /// Between two tries.
+    pub(crate) pause: Duration,
+}
+
+impl Patience {
+    /// Outside of tests.
+    pub(crate) const USUAL: Self = Self { wait_max: Duration::from_secs(300), pause: Duration::from_millis(200) };
+}
+
+/// Where the gateways serve NBD, and what all volumes of a copy found out about them.
+#[derive(Debug, Default)]
+pub(crate) struct Gateways {
+    inner: Mutex<Inner>,
+    /// Set together with [`Inner::gone`].
+    over: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// HOST:PORT each.
+    nbd: Vec<String>,
+    /// What opens the exports of the snapshot.
+    token: Option<Token>,
+    source: Source,
+    /// How it was seen that the snapshot is not there any more (W5).
+    gone: Option<String>,
+}
+
+impl Gateways {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the current gateways; an empty list changes nothing.
+    pub(crate) fn set(&self, nbd: Vec<String>) {
+        if !nbd.is_empty() {
+            self.lock().nbd = nbd;
+        }
+    }
+
+    /// The token that opens the snapshot now; none changes nothing.
+    pub(crate) fn set_token(&self, token: Option<Token>) {
+        let mut inner = self.lock();
+        inner.token = token.or(inner.token);
+    }
+
+    /// `name` as it is asked for: with the token.
+    fn open(&self, name: &ExportName) -> ExportName {
+        let token = self.lock().token;
+        let snapshot = name.snapshot.as_ref().map(|snapshot| SnapshotExport { name: snapshot.name.clone(), token });
+        ExportName { snapshot, ..name.clone() }
+    }
+
+    fn list(&self) -> Vec<String> {
+        self.lock().nbd.clone()
+    }
+
+    /// The snapshot is not there any more: every read of it fails from now on, and the copy ends.
+    pub(crate) fn end(&self, why: String) {
+        tracing::error!(why, "the snapshot is gone: reads of it fail, and the copy ends");
+        self.lock().gone.get_or_insert(why);
+        self.over.cancel();
+    }
+
+    pub(crate) fn gone(&self) -> Option<String> {
+        self.lock().gone.clone()
+    }
+
+    /// Waits until it is gone.
+    pub(crate) async fn ended(&self) -> String {
+        self.over.cancelled().await;
+        self.gone().unwrap_or_default()
+    }
+
+    /// For the status.
+    pub(crate) fn source(&self) -> Source {
+        self.lock().source.clone()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    /// Counts connections, so that the one that was lost is the one that is replaced.
+    number: u64,
+    at: String,
+    requests: Option<Arc<Requests>>,
+    /// When the last try to make one ended, and why it failed.
+    failed: Option<(Instant, String)>,
+}
+
+/// A connection, as one read uses it.
+#[derive(Debug)]
+struct Link {
+    /// `None`: of this read alone.
+    number: Option<u64>,
+    at: String,
+    requests: Arc<Requests>,
+}
+
+/// One volume of the snapshot.
+#[derive(Debug)]
+pub(crate) struct Base {
+    name: ExportName,
+    size: u64,
+    gateways: Arc<Gateways>,
+    identity: Identity,
+    patience: Patience,
+    current: tokio::sync::Mutex<Current>,
+    own: Semaphore,
+}
+
+impl Base {
+    pub(crate) fn new(
+        name: ExportName,
+        size: u64,
+        gateways: Arc<Gateways>,
+        identity: Identity,
+        patience: Patience,
+    ) -> Self {
+        let (current, own) = (tokio::sync::Mutex::default(), Semaphore::new(OWN_MAX));
+        Self { name, size, gateways, identity, patience, current, own }
+    }
+
+    /// Connects where there is no connection.
+    pub(crate) async fn reach(&self) -> Result<(), String> {
+        self.shared().await.map(drop)
+    }
+
+    /// The connection that there is, else a new one: to the gateways in turn, beginning behind the one that was lost.
+    async fn shared(&self) -> Result<Link, String> {
+        let since = Instant::now();
+        let mut current = self.current.lock().await;
+        if let Some(requests) = &current.requests {
+            return Ok(Link { number: Some(current.number), at: current.at.clone(), requests: requests.clone() });
+        }
+        // Somebody else's try, for which this one waited: a try of each in turn would add their lengths up.
+        if let Some((ended, why)) = &current.failed
+            && *ended > since
+        {
+            return Err(why.clone());
+        }
+        match self.dial(&current.at).await {
+            Ok((at, requests)) => {
+                let number = current.number + 1;
+                *current = Current { number, at: at.clone(), requests: Some(requests.clone()), failed: None };
+                Ok(Link { number: Some(number), at, requests })
+            }
+            Err(why) => {
+                current.failed = Some((Instant::now(), why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    /// A new connection, to the first gateway behind this one that takes it.
+    async fn dial(&self, behind: &str) -> Result<(String, Arc<Requests>), String> {
+        let (mut list, name) = (self.gateways.list(), self.gateways.open(&self.name));
+        if let Some(at) = list.iter().position(|nbd| nbd == behind) {
+            list.rotate_left(at + 1);
+        }
+        let mut why = "no gateway serves NBD over TCP".to_string();
+        for nbd in list {
+            let refused = match Requests::connect(&nbd, &name).await {
+                Ok(requests) if requests.size() == self.size => {
+                    self.look().await?;
+                    let mut inner = self.gateways.lock();
+                    inner.source.connections += 1;
+                    inner.source.gateway.clone_from(&nbd);
+                    return Ok((nbd, Arc::new(requests)));
+                }
+                Ok(requests) => {
+                    format!("{nbd}: found {} bytes, expected {} as the snapshot lists it", requests.size(), self.size)
+                }
+                Err(error) => error.to_string(),
+            };
+            tracing::debug!(export = %self.name, refused, "a gateway was tried");
+            why = refused;
+        }
+        self.gateways.lock().source.last_loss = Some(why.clone());
+        Err(why)
+    }
+
+    /// Whether what was just connected to can be read (W5). All gateways list the same: where one look fails, no other gateway helps.
+    async fn look(&self) -> Result<(), String> {
+        let why = match self.identity.look().await {
+            Seen::Same => return Ok(()),
+            Seen::Gone(why) => {
+                self.gateways.end(why.clone());
+                why
+            }
+            Seen::Unknown(why) => why,
+        };
+        self.gateways.lock().source.last_loss = Some(why.clone());
+        Err(why)
+    }
+
+    /// Drops a connection that failed.
+    async fn lost(&self, link: &Link, why: &str) {
+        self.gateways.lock().source.last_loss = Some(format!("{}: {why}", link.at));
+        let Some(number) = link.number else { return };
+        let mut current = self.current.lock().await;
+        if current.number == number && current.requests.take().is_some() {
+            tracing::warn!(export = %self.name, gateway = link.at, why, "the gateway is lost; reads go on at another one");
+        }
+    }
+
+    /// Reads, at one gateway after the other (W1, W2).
+    pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, Errno> {
+        let mut last = String::new();
+        match tokio::time::timeout(self.patience.wait_max, self.tries(offset, len, &mut last)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let limit = self.patience.wait_max;
+                tracing::error!(export = %self.name, offset, len, last, "no gateway for {limit:?}: the read fails");
+                Err(Errno::Io)
+            }
+        }
+    }
+
+    /// Tries for ever; `last` is what stood in the way.
+    async fn tries(&self, offset: u64, len: u32, last: &mut String) -> Result<Vec<ReadPart>, Errno> {
+        let (mut losses, mut refusals) = (0, 0);
+        let mut behind = String::new();
+        loop {
+            if self.gateways.gone().is_some() {
+                return Err(Errno::Io);
+            }
+            let alone = losses >= SHARED_LOSSES_MAX;
+            let link = self.link(alone, &behind);
+            let (turn, link) = match link.await {
+                Ok(link) => link,
+                Err(why) => {
+                    *last = why;
+                    tokio::time::sleep(self.patience.pause).await;
+                    continue;
+                }
+            };
+            match link.requests.read(offset, len).await {
+                Ok(parts) => return Ok(parts),
+                Err(RequestError::Lost(why)) => {
+                    losses += 1;
+                    self.lost(&link, &why).await;
+                    *last = format!("{}: {why}", link.at);
+                }
+                Err(RequestError::Refused(errno)) => {
+                    refusals += 1;
+                    self.lost(&link, &format!("it answered {errno:?}")).await;
+                    if refusals >= self.gateways.list().len().max(1) {
+                        tracing::error!(export = %self.name, offset, len, ?errno, "no gateway reads this: the read fails");
+                        return Err(errno);
+                    }
+                }
+            }
+            behind = link.at;
+            // A gateway that died is left at once; whatever comes after that comes slowly.
+            if losses > 1 {
+                drop((turn, link.requests));
+                tokio::time::sleep(self.patience.pause).await;
+            }
+        }
+    }
+
+    /// The connection of all, or one `alone`, with its turn.
+    async fn link(&self, alone: bool, behind: &str) -> Result<(Option<SemaphorePermit<'_>>, Link), String> {
+        if !alone {
+            return Ok((None, self.shared().await?));
+        }
+        let turn = self.own.acquire().await.map_err(|error| error.to_string())?;
+        let (at, requests) = self.dial(behind).await?;
+        Ok((Some(turn), Link { number: None, at, requests }))
+    }
+}

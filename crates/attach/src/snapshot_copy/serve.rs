@@ -1,0 +1,141 @@
+//! NBD server of a snapshot copy's volume, on its Unix socket.
+
+use super::disk::Disk;
+use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, HANDSHAKE_TIMEOUT, grow};
+use crate::client_replies::ClientReplies;
+use crate::machine::{Reply, Ticket};
+use crate::outbox::Outbox;
+use bytes::BytesMut;
+use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, RequestDecoder};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore};
+
+/// After a client could not be accepted (no more file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts clients for ever.
+pub(super) async fn accept(listener: UnixListener, disk: Arc<Disk>) {
+    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    tracing::warn!(volume = %disk.export.volume, "too many clients: one is closed");
+                    continue;
+                };
+                let disk = disk.clone();
+                tokio::spawn(async move {
+                    serve(socket, &disk).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(volume = %disk.export.volume, %error, "cannot accept clients");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A client from its first byte to its end.
+pub(super) async fn serve(socket: UnixStream, disk: &Arc<Disk>) {
+    let (mut read, mut write) = socket.into_split();
+    let facts = disk.facts();
+    let shaking = client::shake_hands(&mut read, &mut write, &disk.export, &facts);
+    let volume = &disk.export.volume;
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking).await {
+        Ok(Ok(Some((negotiated, input)))) => transmit((read, write), disk, negotiated, input).await,
+        Ok(Ok(None)) => {}
+        Ok(Err(error)) => tracing::info!(%volume, error, "a client's handshake failed"),
+        Err(_) => tracing::info!(%volume, "a client's handshake took too long"),
+    }
+}
+
+async fn transmit(
+    (mut read, mut write): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    disk: &Arc<Disk>,
+    negotiated: Negotiated,
+    input: BytesMut,
+) {
+    let replies = Arc::new(Outbox::new(ClientReplies::new(negotiated.style)));
+    let flows = Arc::new(Notify::new());
+    let reading = async {
+        let ended = requests(&mut read, disk, &replies, &flows, negotiated, input).await;
+        replies.with(ClientReplies::leave);
+        match ended {
+            // It said goodbye and waits for what it asked for.
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
+    let writing = poll_fn(|cx| {
+        let sent = replies.poll_send(cx, &mut write);
+        // A look: a change would wake this very task while answers are left over.
+        if replies.look(|replies| replies.backlog() < BACKLOG_BYTES_MAX) {
+            flows.notify_one();
+        }
+        sent
+    });
+    let why = tokio::select! {
+        why = reading => why,
+        sent = writing => sent.err().map_or("it left".to_string(), |error| error.to_string()),
+    };
+    tracing::debug!(volume = %disk.export.volume, why, "a client is gone");
+}
+
+async fn requests(
+    socket: &mut (impl AsyncRead + Unpin),
+    disk: &Arc<Disk>,
+    replies: &Arc<Outbox<ClientReplies>>,
+    flows: &Notify,
+    negotiated: Negotiated,
+    mut input: BytesMut,
+) -> Result<(), String> {
+    let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
+    loop {
+        let request = match decoder.next(&mut input).map_err(|error| error.to_string())? {
+            Decoded::Request(request) => request,
+            Decoded::Need(more) => {
+                grow(&mut input, more);
+                if socket.read_buf(&mut input).await.map_err(|error| error.to_string())? == 0 {
+                    return Err("it closed the connection".to_string());
+                }
+                continue;
+            }
+        };
+        if request.command == Command::Disconnect {
+            return Ok(());
+        }
+        // F1: what it does not take is bounded.
+        while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
+            flows.notified().await;
+        }
+        let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
+        let checked = request.check(disk.size, false, negotiated.style);
+        let narrow =
+            matches!(request.command, Command::Read { unfragmented: true } | Command::BlockStatus { one: true });
+        let ticket = Ticket { client: 0, to, narrow, len: request.len };
+        replies.with(ClientReplies::take);
+        if let Err(errno) = checked {
+            replies.with(|replies| replies.answer(&ticket, Err(errno)));
+            continue;
+        }
+        if request.len == 0 {
+            // Nothing to do, which every device can do; a flush too: nothing here outlives the process.
+            replies.with(|replies| replies.answer(&ticket, Ok(Reply::Done)));
+            continue;
+        }
+        let carried = matches!(request.command, Command::Read { .. } | Command::Write { .. });
+        let room = disk.room(if carried { request.len } else { 0 }).await;
+        let (disk, replies) = (disk.clone(), replies.clone());
+        tokio::spawn(async move {
+            let outcome = disk.carry_out(request.offset, request.len, request.command).await;
+            replies.with(|replies| replies.answer(&ticket, outcome));
+            drop(room);
+        });
+    }
+}

@@ -1,0 +1,157 @@
+//! The kernel's table of mounts, of this process or of another one. It is read as bytes: any user may mount at a path that is not UTF-8. Reading it touches no
+//! device: the device may be dead.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// This process's own.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// What is mounted somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Its number, while it is there, and its device's.
+    pub id: String,
+    /// What is mounted.
+    pub source: String,
+}
+
+/// A line of the table.
+struct Line {
+    id: String,
+    /// The device's numbers.
+    device: String,
+    at: PathBuf,
+    source: String,
+}
+
+/// A field without the kernel's escapes: blanks and the like are `\` and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
+    loop {
+        match rest {
+            [b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', more @ ..] => {
+                plain.push(((high - b'0') << 6) | ((middle - b'0') << 3) | (low - b'0'));
+                rest = more;
+            }
+            [byte, more @ ..] => {
+                plain.push(*byte);
+                rest = more;
+            }
+            [] => return plain,
+        }
+    }
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(&unescaped(field)).into_owned()
+}
+
+fn line(line: &[u8]) -> Option<Line> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    // Of those ahead of it there may be any number.
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    Some(Line {
+        id: text(fields.first()?),
+        device: text(fields.get(2)?),
+        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),
+        source: text(fields.get(dash + 2)?),
+    })
+}
+
+fn lines(table: &[u8]) -> impl DoubleEndedIterator<Item = Line> {
+    table.split(|byte| *byte == b'\n').filter_map(line)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// What is mounted at `at`, `None` for nothing.
+///
+/// # Errors
+/// The table cannot be read: something may be mounted there.
+pub fn mount_at(at: &Path) -> Result<Option<Mounted>, String> {
+    mount_in(Path::new(TABLE), at)
+}
+
+fn mount_in(file: &Path, at: &Path) -> Result<Option<Mounted>, String> {
+    Ok(entry_of(&read(file)?, at))
+}
+
+/// The last one counts: it hides the others.
+fn entry_of(table: &[u8], at: &Path) -> Option<Mounted> {
+    let line = lines(table).rev().find(|line| line.at == at)?;
+    Some(Mounted { id: format!("{} {}", line.id, line.device), source: line.source })
+}
+
+/// The mount points below `dir`.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn below(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    Ok(points_below(&read(Path::new(TABLE))?, dir))
+}
+
+fn points_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
+    lines(table).map(|line| line.at).filter(|at| at.starts_with(dir)).collect()
+}
+
+/// The numbers of the device that `path` lies on, by this table.
+pub fn device_under(table: &[u8], path: &Path) -> Option<String> {
+    let covering = lines(table).filter(|line| path.starts_with(&line.at));
+    // Of equal ones this gives the last.
+    covering.max_by_key(|line| line.at.components().count()).map(|line| line.device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &[u8] = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+        40 22 7:0 / /srv/pg rw,noatime shared:1 - ext4 /dev/loop0 rw\n\
+        41 22 7:1 / /srv/pg rw,noatime - ext4 /dev/loop1 rw\n";
+
+    #[test]
+    fn the_last_mount_of_a_path_counts() {
+        let last = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
+        assert_eq!(entry_of(PLAIN, Path::new("/srv/pg")), Some(last));
+        assert_eq!(entry_of(PLAIN, Path::new("/srv")), None);
+    }
+
+    /// Another user's mount must not hide this one: what is mounted would be taken for unmounted, and its device away from under it.
+    #[test]
+    fn a_mount_is_found_beside_one_whose_path_is_no_text() {
+        let table = [&b"30 22 0:50 / /mnt/\xff\xc3 rw - tmpfs \xff rw\n"[..], PLAIN].concat();
+        let found = entry_of(&table, Path::new("/srv/pg")).map(|mounted| mounted.source);
+        assert_eq!(found.as_deref(), Some("/dev/loop1"));
+    }
+
+    #[test]
+    fn blanks_and_the_like_are_read_as_they_are() {
+        let table = b"40 22 7:0 / /srv/my\\040pg\\011\\012\\134040 rw - fuse a\\040b\\043c rw\n\
+            41 22 7:1 / /srv/my\\040pg/x\\0 rw - ext4 /dev/loop1 rw\n";
+        let found = entry_of(table, Path::new("/srv/my pg\t\n\\040")).map(|mounted| mounted.source);
+        assert_eq!(found.as_deref(), Some("a b#c"));
+        assert_eq!(entry_of(table, Path::new("/srv/my pg")), None);
+        assert_eq!(unescaped(b"a\\011\\012\\043\\134040\\04"), b"a\t\n#\\040\\04");
+        let below = points_below(table, Path::new("/srv/my pg"));
+        assert_eq!(below, [PathBuf::from("/srv/my pg/x\\0")], "no three digits");
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_does_not_say_that_nothing_is_mounted() {
+        let why = mount_in(Path::new("/nonexistent/mountinfo"), Path::new("/srv/pg")).unwrap_err();
+        assert!(why.contains("/nonexistent/mountinfo"), "{why}");
+        assert!(matches!(mount_at(Path::new("/")), Ok(Some(_))));
+    }
+
+    #[test]
+    fn a_path_lies_on_the_device_of_the_nearest_mount_above_it() {
+        let of = |path: &str| device_under(PLAIN, Path::new(path));
+        assert_eq!(of("/srv/pg/data").as_deref(), Some("7:1"));
+        assert_eq!(of("/srv/pg2").as_deref(), Some("8:1"));
+        assert_eq!(device_under(b"", Path::new("/srv/pg")), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! `standby run`: refreshes at intervals, updates the view, and serves health checks.
+
+use crate::config::StandbyConfig;
+use crate::http::{self, Look};
+use crate::swap::Place;
+use crate::{RUN_LOCK, Standby, Which};
+use holdfast_agent::clock;
+use holdfast_host::lock::lock;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What to do after a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Wait,
+    Refresh,
+}
+
+/// Pure. A copy that is not up is of no use: a new one is made at once, but not sooner than `retry` after a failure. `served`: since the last refresh ended, `failed`:
+/// since one failed. The data's age is by the gateways' clock and does not count: one that is behind ours would make refreshes follow each other without a pause.
+fn next(up: bool, served: Option<Duration>, failed: Option<Duration>, every: Duration, retry: Duration) -> Next {
+    if failed.is_some_and(|failed| failed < retry) {
+        return Next::Wait;
+    }
+    match served {
+        Some(served) if up && served < every => Next::Wait,
+        _ => Next::Refresh,
+    }
+}
+
+/// Pure. How long ago something was: by the clock that nobody sets where this process saw it, else by the time of day, of which a moment that is to come says nothing.
+fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option<Duration> {
+    seen.or_else(|| Some(Duration::from_millis(now_unix_ms.checked_sub(unix_ms?)?)))
+}
+
+/// Runs until `stop`, then takes everything down.
+///
+/// # Errors
+/// Another one runs, or what it needs cannot be had.
+pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Result<(), String> {
+    let standby = Arc::new(Standby::new(&config)?);
+    let _lock = lock(&config.run_dir, RUN_LOCK)?;
+    let listen = config.http.listen;
+    let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
+    let (looks, seen) = watch::channel(Arc::new(Look { view: standby.view().await?, at: clock::now() }));
+    let serving = tokio::spawn(http::serve(listener, seen));
+    // Apart: looks go on while a refresh is under way.
+    let watched = standby.clone();
+    let looking = tokio::spawn(async move {
+        loop {
+            match watched.view().await {
+                Ok(view) => drop(looks.send(Arc::new(Look { view, at: clock::now() }))),
+                Err(why) => tracing::error!(why, "the state of the standby"),
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    });
+    tokio::pin!(stop);
+    let (every, retry) = (Duration::from_secs(config.refresh_every_s), Duration::from_secs(config.retry_s));
+    // Ends of this process's own refreshes, also of those that the state could not keep.
+    let (mut refreshed, mut failure) = (None::<Instant>, None::<Instant>);
+    let ended = loop {
+        let state = match standby.state() {
+            Ok(state) => state,
+            // What runs is taken down all the same.
+            Err(why) => break Err(why),
+        };
+        let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
+        let now = clock::unix_ms();
+        let since = |at: Option<Instant>| at.map(|at| at.elapsed());
+        let served = ago(since(refreshed), state.current.as_ref().map(|current| current.since_unix_ms), now);
+        let failed = ago(since(failure), state.failure.as_ref().map(|failure| failure.unix_ms), now);
+        let turn = async {
+            if next(up, served, failed, every, retry) == Next::Refresh {
+                // Said where it failed; the state has it.
+                match standby.refresh(&Which::New).await {
+                    Ok(_) => (refreshed, failure) = (Some(Instant::now()), None),
+                    Err(_) => failure = Some(Instant::now()),
+                }
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        };
+        tokio::select! {
+            () = &mut stop => break Ok(()),
+            () = turn => {}
+        }
+        if serving.is_finished() {
+            break Err(format!("{listen}: no longer answers"));
+        }
+    };
+    looking.abort();
+    serving.abort();
+    // A refresh that was cut short is in one of the two slots.
+    let down = standby.stop().await;
+    ended.and(down)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_refreshes_when_it_is_time_or_nothing_serves_and_does_not_insist() {
+        let (every, retry) = (Duration::from_secs(900), Duration::from_secs(30));
+        let next = |up, served_s: Option<u64>, failed_s: Option<u64>| {
+            next(up, served_s.map(Duration::from_secs), failed_s.map(Duration::from_secs), every, retry)
+        };
+        assert_eq!(next(false, None, None), Next::Refresh, "the first one");
+        assert_eq!(next(true, Some(899), None), Next::Wait);
+        assert_eq!(next(true, Some(900), None), Next::Refresh);
+        assert_eq!(next(false, Some(1), None), Next::Refresh, "PostgreSQL or its copy has ended");
+        assert_eq!(next(false, Some(1), Some(29)), Next::Wait);
+        assert_eq!(next(true, Some(900), Some(0)), Next::Wait);
+        assert_eq!(next(true, Some(900), Some(30)), Next::Refresh);
+        assert_eq!(next(true, Some(5), Some(30)), Next::Wait, "a refresh by hand that failed");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_decides_nothing() {
+        let seen = Duration::from_secs(7);
+        assert_eq!(ago(Some(seen), Some(1), 1_000_000), Some(seen));
+        assert_eq!(ago(None, Some(4_000), 9_000), Some(Duration::from_secs(5)));
+        assert_eq!(ago(None, Some(9_001), 9_000), None, "to come: none");
+        assert_eq!(ago(None, None, 9_000), None);
+    }
+}

@@ -1,0 +1,617 @@
+//! One of a standby's two slots: a snapshot copy, its file system, its PostgreSQL.
+//!
+//! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
+//!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
+
+use crate::config::{StandbyConfig, StandbySlot};
+use crate::guard;
+use crate::swap::Place;
+use holdfast_agent::AttachLook;
+use holdfast_agent::config::{AgentConfig, PoolKind};
+use holdfast_agent::attach_process::{Attach, may_run, running};
+use holdfast_agent::drivers::database::Database;
+use holdfast_agent::drivers::ownership;
+use holdfast_agent::drivers::pool;
+use holdfast_agent::drivers::zfs::rules::{
+    Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down,
+};
+use holdfast_agent::drivers::zfs::{IMPORT_LOCK, Zfs};
+use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
+use holdfast_agent::process::{look_for_postgres, run, signal, system, tail, unlooked};
+use holdfast_host::lock::is_locked;
+use holdfast_host::mounts::{Mounted, mount_at};
+use rustix::process::Signal;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// For a program that only makes a directory.
+const DIR_LIMIT: Duration = Duration::from_secs(10);
+
+/// From the end of a copy until processes that waited for it are gone.
+const FREED_LIMIT: Duration = Duration::from_secs(5);
+
+/// A copy keeps its own limit and has better words: so much longer it is waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What is read in the `status.json` of a snapshot copy.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Copy {
+    /// Where it reads.
+    #[serde(default)]
+    pub source: Source,
+    /// What was written to it, in bytes.
+    #[serde(default)]
+    pub scratch_bytes: u64,
+}
+
+/// Where a copy reads.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Source {
+    /// NBD address of the gateway.
+    #[serde(default)]
+    pub gateway: String,
+    /// Connections that were made.
+    #[serde(default)]
+    pub connections: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Slot {
+    standby: StandbyConfig,
+    which: StandbySlot,
+    config: AgentConfig,
+    attach: Mutex<Arc<Attach>>,
+    database: Database,
+    /// The same data directory, out of everyone's reach: it recovers there.
+    private: Database,
+    /// What is mounted where (the kernel's table; another one in tests).
+    mounted: fn(&Path) -> Result<Option<Mounted>, String>,
+    zfs: Zfs,
+    /// Guid of the ZFS pool that the last copy was made of.
+    pool: Mutex<Option<String>>,
+}
+
+impl Slot {
+    /// For these settings; nothing is started.
+    pub fn new(standby: &StandbyConfig, which: StandbySlot) -> Self {
+        let config = standby.slot(which, false);
+        let attach = Attach::new(&config);
+        // What could not be looked at is looked at again by whoever asks how it is.
+        let _ = attach.adopt();
+        Self {
+            which,
+            attach: Mutex::new(Arc::new(attach)),
+            database: Database::new(&config),
+            private: Database::new(&standby.slot(which, true)),
+            mounted: mount_at,
+            zfs: Zfs::of_system(),
+            pool: Mutex::default(),
+            config,
+            standby: standby.clone(),
+        }
+    }
+
+    fn attach(&self) -> Arc<Attach> {
+        self.attach.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn of_zfs(&self) -> bool {
+        self.config.pool.kind == PoolKind::Zfs
+    }
+
+    /// Whether its own file system is mounted, or its own pool imported (U5).
+    async fn there(&self) -> Result<bool, String> {
+        if self.of_zfs() {
+            let Some(found) = self.imported().await? else { return Ok(false) };
+            return self.own(&found).await;
+        }
+        let mount = &self.config.pool.mount;
+        guard::there((self.mounted)(mount)?.as_ref(), mount, &self.config.run_dir, self.attach().dir())
+    }
+
+    /// What has the name of its pool, whosever it is.
+    async fn imported(&self) -> Result<Option<Imported>, String> {
+        let Some(name) = self.config.pool.name.as_deref() else { return Ok(None) };
+        let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
+        // A copy is ended where nothing is found: that is asked twice.
+        if found.is_none() && self.zfs.has(name).await? {
+            return Err(format!("pool {name}: found it imported, and not in the list of pools: nothing is touched"));
+        }
+        Ok(found)
+    }
+
+    /// Whether that is its own pool, by its devices, or by the guid that it noted (U5).
+    async fn own(&self, found: &Imported) -> Result<bool, String> {
+        Ok(ownership::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
+    }
+
+    /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
+    pub fn pool(&self) -> Option<String> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a copy of the ZFS pool of this guid may be imported here (U8). Without one it is found out from the copy.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn may_copy(&self, pool: Option<&str>) -> Result<(), String> {
+        match pool {
+            Some(guid) if self.of_zfs() => beside(guid, &self.zfs.pools().await?),
+            _ => Ok(()),
+        }
+    }
+
+    /// How its PostgreSQL is.
+    pub async fn probe(&self) -> Option<DatabaseView> {
+        self.database.probe().await
+    }
+
+    /// What its copy shows of itself.
+    pub fn copy(&self) -> Option<Copy> {
+        serde_json::from_slice(&std::fs::read(self.attach().dir().join("status.json")).ok()?).ok()
+    }
+
+    /// Arguments of the program that keeps the copy.
+    fn args(&self, snapshot: &str, dir: &Path) -> Vec<String> {
+        let standby = &self.standby;
+        let scratch = standby.dir.join("scratch").join(self.which.as_str());
+        let mut args = vec!["standby".to_string(), "copy".into(), format!("{}@{snapshot}", standby.set)];
+        for (flag, value) in [
+            ("--api", standby.gateways.join(",")),
+            ("--dir", dir.display().to_string()),
+            ("--scratch", scratch.display().to_string()),
+            ("--scratch-max", standby.scratch_max.to_string()),
+            ("--device", standby.device.as_str().to_string()),
+            ("--timeout", format!("{}s", standby.device_timeout_s)),
+        ] {
+            args.extend([flag.to_string(), value]);
+        }
+        for (flag, path) in standby.tls.flags() {
+            args.extend([flag.to_string(), path.display().to_string()]);
+        }
+        args
+    }
+
+    /// Brings a copy of `snapshot` up until its PostgreSQL has recovered, out of everyone's reach, and stops that again.
+    ///
+    /// # Errors
+    /// Why not; what came up so far is there.
+    pub async fn prepare(&self, snapshot: &str) -> Result<(), String> {
+        for dir in [&self.config.dir, &self.config.run_dir] {
+            std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        let args = self.args(snapshot, self.attach().dir());
+        let attach = Arc::new(Attach::without_lease(&self.config, args));
+        *self.attach.lock().unwrap_or_else(PoisonError::into_inner) = attach.clone();
+        attach.start(false).await?;
+        self.device(&attach).await?;
+        let mounts = if self.of_zfs() { self.import(&attach).await? } else { self.mount(&attach).await? };
+        self.may_start(mounts).await?;
+        self.make_private_dir().await?;
+        self.private.start().await?;
+        self.ready(&self.private).await?;
+        self.private.stop(Stop::Fast).await
+    }
+
+    /// A file system on one volume of the copy; where it is.
+    async fn mount(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
+        let mount = &self.config.pool.mount;
+        pool::import(&self.config, &attach.devices()).await?;
+        guard::note(&self.config.run_dir, mount)?;
+        Ok(vec![mount.clone()])
+    }
+
+    /// A ZFS pool over all volumes of the copy; where its datasets are.
+    async fn import(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
+        let (pool, volumes) = (&self.config.pool, attach.devices());
+        let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
+        let labels = self.zfs.labels(&devices).await?;
+        let label = of_one_pool(&labels)?;
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(label.guid.clone());
+        beside(&label.guid, &self.zfs.pools().await?)?;
+        let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.import_timeout_s));
+        let lock = self.config.run_dir.join(IMPORT_LOCK);
+        let mounted = self.zfs.import_copy(label, &devices, name, &pool.mount, &lock, limit).await?;
+        let found = self.imported().await?.ok_or_else(|| format!("pool {name}: not there after its import"))?;
+        ownership::note_copy(&self.config, &found.guid);
+        for dataset in &mounted {
+            let found = (self.mounted)(&dataset.at)?.map(|mounted| mounted.source);
+            if found.as_deref() != Some(dataset.name.as_str()) {
+                let at = dataset.at.display();
+                return Err(format!("{at}: found {found:?} mounted there, expected {}", dataset.name));
+            }
+        }
+        Ok(mounted.into_iter().map(|dataset| dataset.at).collect())
+    }
+
+    /// See [`guard::may_start`]; a pool's links are led to the copy first.
+    async fn may_start(&self, mounts: Vec<PathBuf>) -> Result<(), String> {
+        let root = self.of_zfs().then(|| self.config.pool.mount.clone());
+        let data = self.config.database.data.clone();
+        // On the device: not on the runtime's own threads.
+        let looked = tokio::task::spawn_blocking(move || {
+            if let Some(root) = root {
+                guard::lead(&root, &mounts, &data)?;
+            }
+            guard::may_start(&mounts, &data)
+        });
+        let limit = Duration::from_secs(self.standby.device_timeout_s);
+        let looked = tokio::time::timeout(limit, looked).await;
+        let looked = looked.map_err(|_| format!("the copy could not be looked at within {} s", limit.as_secs()))?;
+        looked.map_err(|error| error.to_string())?
+    }
+
+    /// PostgreSQL's own, and nobody else's: its socket is there while it recovers.
+    async fn make_private_dir(&self) -> Result<(), String> {
+        let mut command = system("install");
+        command.args(["-d", "-m", "0700"]);
+        if rustix::process::geteuid().is_root() {
+            command.args(["-o", &self.config.database.user]);
+        }
+        command.arg(self.standby.private_dir(self.which));
+        run(command, DIR_LIMIT).await.map(drop)
+    }
+
+    async fn device(&self, attach: &Attach) -> Result<(), String> {
+        let limit = Duration::from_secs(self.standby.device_timeout_s);
+        let begun = Instant::now();
+        loop {
+            match attach.look() {
+                AttachLook::Runs(view) if view.phase == AttachPhase::Serving => return Ok(()),
+                AttachLook::Runs(_) => {}
+                AttachLook::None => return Err("the snapshot copy is gone".into()),
+                AttachLook::Ended(AttachEnd::Refused(why) | AttachEnd::Failed(why) | AttachEnd::Fenced(why)) => {
+                    return Err(format!("the snapshot copy: {why}"));
+                }
+            }
+            if begun.elapsed() >= limit + GRACE {
+                return Err(format!("the snapshot copy has no device within {} s", limit.as_secs()));
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    async fn ready(&self, database: &Database) -> Result<(), String> {
+        let limit = Duration::from_secs(self.config.database.start_timeout_s);
+        let begun = Instant::now();
+        loop {
+            let view = database.probe().await;
+            let log = || tail(&self.config.dir.join("postgresql.log"), 3);
+            match view {
+                Some(DatabaseView::Ready) => return Ok(()),
+                Some(DatabaseView::Gone) => return Err(format!("PostgreSQL ended: {}", log())),
+                _ if begun.elapsed() >= limit => {
+                    let limit = limit.as_secs();
+                    return Err(format!("PostgreSQL does not answer within {limit} s ({view:?}): {}", log()));
+                }
+                _ => tokio::time::sleep(LOOK_PAUSE).await,
+            }
+        }
+    }
+
+    /// Takes everything of it down (U2).
+    ///
+    /// # Errors
+    /// What is left; or that somebody else's is there, and nothing was touched (U5).
+    pub async fn down(&self) -> Result<(), String> {
+        if self.of_zfs() {
+            return self.pool_down().await;
+        }
+        self.there().await?;
+        let soft = async {
+            self.quiet().await?;
+            pool::export(&self.config, false).await
+        };
+        if let Err(why) = soft.await {
+            tracing::warn!(why, "taken down by force");
+            return self.force_down().await;
+        }
+        self.end_copy().await
+    }
+
+    async fn end_copy(&self) -> Result<(), String> {
+        let attach = self.attach();
+        if let Err(why) = attach.detach(false).await {
+            tracing::debug!(why, "the snapshot copy");
+            attach.detach(true).await?;
+        }
+        Ok(())
+    }
+
+    /// The same where a ZFS pool stands on the copy (U9): the copy stays for as long as its pool does.
+    async fn pool_down(&self) -> Result<(), String> {
+        // An import that nobody waits for any more goes on to its end.
+        let _turn = self.zfs.turn().await;
+        let (pool, run_dir) = (&self.config.pool, &self.config.run_dir);
+        let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.export_timeout_s));
+        // Nor one that was late, or that a process started which was killed: its pool may be there the next moment, with the guid of the pool itself.
+        if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
+            return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
+        }
+        let found = self.imported().await?;
+        if let Some(found) = &found {
+            // U5.
+            self.own(found).await?;
+        }
+        let dir = self.attach().dir().to_path_buf();
+        let lives = running(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        match take_down(found.as_ref(), lives) {
+            TakeDown::Gone => {}
+            TakeDown::Export => {
+                let gone = async {
+                    // First: what a suspended pool keeps in the kernel does not stop.
+                    self.zfs.sync(name, limit).await?;
+                    self.quiet().await?;
+                    self.zfs.export_copy(name, limit).await
+                };
+                match gone.await {
+                    Err(why) if is_suspended(&why) => return self.lost(suspended(name)).await,
+                    done => done?,
+                }
+            }
+            TakeDown::Lost(why) => return self.lost(why).await,
+        }
+        ownership::forget(&self.config);
+        self.end_copy().await
+    }
+
+    /// Ends what can be ended where ZFS keeps the pool (U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
+    async fn lost(&self, why: String) -> Result<(), String> {
+        if let Err(left) = self.database.stop(Stop::Kill).await {
+            tracing::warn!(left, "PostgreSQL on a pool that is lost");
+        }
+        self.attach().detach(true).await?;
+        Err(why)
+    }
+
+    /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
+    async fn force_down(&self) -> Result<(), String> {
+        // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (U2).
+        let looked = look_for_postgres(&self.config.database.data);
+        let servers: Vec<(i32, String)> = looked.found.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
+        let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
+        let exported = pool::export(&self.config, true).await;
+        let detached = self.attach().detach(true).await;
+        let same = |(pid, since): &&(i32, String)| begun(*pid).as_ref() == Some(since);
+        let waited = Instant::now();
+        let gone = loop {
+            let left: Vec<i32> = servers.iter().filter(same).map(|(pid, _)| *pid).collect();
+            if left.is_empty() {
+                break Ok(());
+            }
+            left.iter().for_each(|pid| signal(*pid, Signal::KILL));
+            if waited.elapsed() >= FREED_LIMIT {
+                break Err(format!("{} processes of PostgreSQL are left after the end of their copy", left.len()));
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        };
+        let left: Vec<String> = [seen, exported, detached, gone].into_iter().filter_map(Result::err).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+}
+
+/// When a process that is not a zombie began, in the kernel's own unit.
+fn begun(pid: i32) -> Option<String> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // The second field is the program's name in brackets and may hold blanks: count from behind it.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.nth(18).filter(|_| state != "Z").map(str::to_string)
+}
+
+impl Place for Slot {
+    fn is_up(&self) -> bool {
+        // A child that has ended is reaped by being looked at.
+        let looked = self.attach().look();
+        may_run(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs().unwrap_or(true)
+    }
+
+    async fn quiet(&self) -> Result<(), String> {
+        // Without a mount, whatever works below that path is not ours.
+        if !self.there().await? || !self.database.runs()? {
+            return Ok(());
+        }
+        if let Err(why) = self.database.stop(Stop::Fast).await {
+            tracing::warn!(why, "PostgreSQL is stopped at once");
+            self.database.stop(Stop::Kill).await?;
+        }
+        Ok(())
+    }
+
+    async fn serve(&self) -> Result<(), String> {
+        self.database.start().await?;
+        self.ready(&self.database).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_agent::process::of_postgres;
+    use std::process::{Child, Command};
+
+    struct Server(Child);
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A process that looks like a PostgreSQL in `data`.
+    fn server(data: &Path) -> Server {
+        std::fs::create_dir_all(data).unwrap();
+        // The name of a process is that of its file.
+        let program = data.join("postgres");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let server = Server(Command::new(&program).arg("600").current_dir(data).spawn().unwrap());
+        let began = Instant::now();
+        while of_postgres(data).unwrap().is_empty() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        assert_eq!(of_postgres(data).unwrap().len(), 1);
+        server
+    }
+
+    #[tokio::test]
+    async fn what_another_standby_mounted_there_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        config.pool.mount = place.join("copies");
+        let mut slot = Slot::new(&config, StandbySlot::A);
+        let mut theirs = server(&slot.config.database.data);
+        slot.mounted = |_| Ok(Some(Mounted { id: "41 8:1".into(), source: "/dev/sda1".into() }));
+        for done in [slot.down().await, slot.quiet().await] {
+            let why = done.unwrap_err();
+            assert!(why.contains("/dev/sda1") && why.contains("nothing is touched"), "{why}");
+        }
+        // Anything may be mounted.
+        slot.mounted = |_| Err("/proc/self/mountinfo: no".into());
+        assert!(slot.down().await.is_err() && slot.quiet().await.is_err());
+        // Nothing is mounted: what works there works on the disk below, and is not ours either.
+        slot.mounted = |_| Ok(None);
+        slot.down().await.unwrap();
+        assert!(theirs.0.try_wait().unwrap().is_none(), "the other one's PostgreSQL was ended");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_end_in_good_order_is_ended_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        config.pool.mount = place.join("copies");
+        let slot = Slot::new(&config, StandbySlot::B);
+        let mut server = server(&slot.config.database.data);
+        slot.force_down().await.unwrap();
+        assert!(begun(i32::try_from(server.0.id()).unwrap()).is_none());
+        assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
+    }
+
+    /// Stands in for zpool, zfs and zdb; its head tells what it does.
+    const STAND_IN: &str = include_str!("../../agent/src/drivers/zfs/copy.sh");
+
+    fn stand_ins(place: &Path) -> Zfs {
+        let (state, text) = (place.join("state"), place.join("text"));
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
+        for name in ["zpool", "zfs", "zdb"] {
+            // By another process: a child that another test starts meanwhile would inherit the file open for writing, and it could not be run.
+            let mut install = std::process::Command::new("install");
+            assert!(install.args(["-m", "0755"]).args([&text, &place.join(name)]).status().unwrap().success());
+        }
+        Zfs::below(place)
+    }
+
+    /// A slot of a ZFS pool that the stand-in says is imported, with this health.
+    fn of_pool(place: &Path, health: &str) -> Slot {
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        (config.pool.kind, config.pool.mount) = (PoolKind::Zfs, place.join("copies"));
+        let mut slot = Slot::new(&config, StandbySlot::A);
+        slot.zfs = stand_ins(place);
+        std::fs::create_dir_all(slot.attach().dir()).unwrap();
+        let pools = format!("tank\t11\tONLINE\nholdfast-standby-report1-a\t12\t{health}\n");
+        std::fs::write(place.join("state/pools"), pools).unwrap();
+        slot
+    }
+
+    fn asked(place: &Path, what: &str) -> bool {
+        let did = std::fs::read_to_string(place.join("state/did")).unwrap();
+        did.lines().any(|line| line.starts_with(what))
+    }
+
+    #[tokio::test]
+    async fn a_pool_whose_copy_has_ended_is_lost_and_its_export_is_not_asked_for() {
+        for health in ["ONLINE", "SUSPENDED"] {
+            let dir = tempfile::tempdir().unwrap();
+            let slot = of_pool(dir.path(), health);
+            ownership::note_copy(&slot.config, "12");
+            let why = slot.down().await.unwrap_err();
+            assert!(why.contains("holdfast-standby-report1-a") && why.contains("reboot"), "{why}");
+            assert!(!asked(dir.path(), "zpool sync") && !asked(dir.path(), "zpool export"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_not_ended_under_a_pool_that_does_not_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        ownership::note_copy(&slot.config, "12");
+        // As the process that keeps a copy holds it.
+        let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
+        std::fs::write(dir.path().join("state/busy"), "").unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("pool is busy"), "{why}");
+        assert!(asked(dir.path(), "zpool export") && running(slot.attach().dir()).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_not_ended_under_an_import_or_a_pool_that_is_not_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        std::fs::write(dir.path().join("state/mute"), "").unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("not in the list of pools"), "{why}");
+        std::fs::write(dir.path().join("state/pools"), "").unwrap();
+        let import = holdfast_host::lock::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("an import of it goes on"), "{why}");
+        drop(import);
+        slot.down().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_suspended_pool_is_lost_and_its_copy_gives_its_disk_back() {
+        let dir = tempfile::tempdir().unwrap();
+        // Its list does not say so.
+        let slot = of_pool(dir.path(), "ONLINE");
+        ownership::note_copy(&slot.config, "12");
+        std::fs::write(dir.path().join("state/suspended"), "").unwrap();
+        let (copy, begun) = (slot.attach().dir().to_path_buf(), Instant::now());
+        let lock = copy.join("attach.lock");
+        let process = Server(Command::new("flock").arg("--no-fork").arg(&lock).args(["sleep", "600"]).spawn().unwrap());
+        while !running(&copy).unwrap() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        std::fs::write(&lock, process.0.id().to_string()).unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("suspended") && why.contains("reboot"), "{why}");
+        assert!(!asked(dir.path(), "zpool export") && !running(&copy).unwrap());
+    }
+
+    #[tokio::test]
+    async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        let _copy = holdfast_host::lock::lock(slot.attach().dir(), "attach.lock").unwrap();
+        // An own one that was there once had this name too.
+        ownership::note_copy(&slot.config, "9");
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");
+        assert!(!asked(dir.path(), "zpool export"));
+        // U8, by the guid that an earlier refresh has seen.
+        assert!(slot.may_copy(Some("11")).await.unwrap_err().contains("pool tank"));
+        assert_eq!((slot.may_copy(Some("13")).await, slot.may_copy(None).await), (Ok(()), Ok(())));
+    }
+
+    #[tokio::test]
+    async fn without_a_pool_the_copy_goes_and_what_was_noted_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        ownership::note_copy(&slot.config, "12");
+        std::fs::write(dir.path().join("state/pools"), "").unwrap();
+        slot.down().await.unwrap();
+        assert!(!slot.config.run_dir.join("pool.noted").exists());
+    }
+}
