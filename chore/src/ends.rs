@@ -86,7 +86,7 @@ pub(crate) fn note(name: &str, pid: u32, status: ExitStatus, log: Option<&Path>,
     known(|known| {
         let fine = if aborted { &known.aborts } else { &known.asked }.contains(&pid);
         if !(fine || !aborted && (judged || usual)) {
-            let text = format!("{name} (process {pid}) ended and nobody asked for it: {status}");
+            let text = format!("{name} (process {pid}) exited unexpectedly: {status}");
             known.wrong.push((log.map(Path::to_path_buf), text));
         }
     });
@@ -142,7 +142,7 @@ pub fn look_through_the_rest() -> Vec<String> {
 pub fn fine(found: &[String]) -> anyhow::Result<()> {
     anyhow::ensure!(
         found.is_empty(),
-        "a process panicked, aborted, or ended and nobody asked for it:\n        {}",
+        "a process panicked, aborted, or exited unexpectedly:\n        {}",
         found.join("\n        ")
     );
     Ok(())

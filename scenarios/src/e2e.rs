@@ -1,4 +1,5 @@
-//! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
+//! End-to-end scenarios with real processes, real clients and real kills. Each prints `ok`, `FAILED` or `skipped` with
+//! its name.
 
 mod agent;
 mod agent_orders;
@@ -71,45 +72,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Scenarios to run; all of them if none is named
+    /// Scenarios to run; default: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Those of a tier and of the tiers before it
+    /// Run the scenarios of this tier and of the tiers before it
     #[arg(long, value_enum, value_name = "TIER", conflicts_with = "names")]
     tier: Option<Upto>,
-    /// Print the scenarios with their tiers, and run none
+    /// List the scenarios with their tiers and exit
     #[arg(long)]
     list: bool,
-    /// The long form: two minutes without S3, more rounds
+    /// Run the long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
-    /// A program of an older build, for `rolling-upgrade`
+    /// A `holdfast` program of an older version, for `rolling-upgrade`
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
     #[command(flatten)]
     pub build: Build,
 }
 
-/// What a scenario is given.
+/// Input of a scenario.
 struct Lab {
     bin: PathBuf,
     dir: PathBuf,
     long: bool,
-    /// A program of an older build, where one was given.
+    /// A `holdfast` program of an older version, if one was given.
     older: Option<PathBuf>,
 }
 
-/// When a scenario runs, and why then.
+/// The tier of a scenario, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
-    /// Within minutes, while somebody works: `cargo xtask test --quick`.
+    /// Minutes, for use while working: `cargo xtask test --quick`.
     Quick(&'static str),
-    /// Before each landing: `cargo xtask test`.
+    /// Before each merge: `cargo xtask test`.
     Gate(&'static str),
-    /// Before an issue is said to be done: `cargo xtask test --all`. Says what covers it in the gate.
+    /// Before an issue is closed: `cargo xtask test --all`. The reason says what covers it in the gate.
     Long(&'static str),
 }
 
@@ -126,7 +127,7 @@ impl Tier {
         self.first() <= upto
     }
 
-    /// The shortest run that has it.
+    /// The smallest tier that includes it.
     fn first(self) -> Upto {
         match self {
             Self::Quick(_) => Upto::Quick,
@@ -144,17 +145,17 @@ impl Tier {
 /// A named scenario.
 struct Scenario {
     name: &'static str,
-    /// What it shows, in one line.
+    /// What it proves, in one line.
     shows: &'static str,
     tier: Tier,
     needs: &'static [&'static str],
     run: fn(&Lab) -> Result<()>,
 }
 
-/// The chore: set up, run, count.
+/// Runs the chore: set up, run scenarios, count.
 ///
 /// # Errors
-/// When a scenario failed or is not known.
+/// When a scenario failed or its name is unknown.
 pub fn chore(args: &Args) -> Result<()> {
     if args.list {
         table();
@@ -168,7 +169,7 @@ pub fn chore(args: &Args) -> Result<()> {
     count.close_after(Some(&times))
 }
 
-/// The one table of scenarios and tiers.
+/// The table of scenarios and tiers.
 fn table() {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
@@ -185,14 +186,14 @@ fn table() {
     line(table.to_string());
     let of = |upto| SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(upto)).count();
     line(format!(
-        "quick: {} scenarios (cargo xtask test --quick), gate: {} with those (cargo xtask test), all: {} (cargo xtask test --all)",
+        "quick: {} scenarios (cargo xtask test --quick), gate: {} including those (cargo xtask test), all: {} (cargo xtask test --all)",
         of(Upto::Quick),
         of(Upto::Gate),
         of(Upto::All)
     ));
 }
 
-/// This run, for the page on what was run.
+/// The record of this run for `cargo xtask proof`.
 fn noted(args: &Args, count: Count, took: Duration) -> Run {
     let verdict = match count {
         Count { failed: 1.., .. } => Verdict::Broken,

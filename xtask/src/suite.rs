@@ -387,7 +387,7 @@ mod tests {
         let mut lost = artifact(agent, "/tree/crates/agent", "lib", "src/lib.rs", true);
         lost["executable"] = Value::Null;
         let error = program_of(&lost).expect_err("a test without a program").to_string();
-        assert!(error.starts_with("found null, expected a text"), "{error}");
+        assert!(error.starts_with("found null, expected a string"), "{error}");
     }
 
     /// Else it would run in its usual turn, and nobody would notice but by the clock.
