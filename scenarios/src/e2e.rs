@@ -218,10 +218,10 @@ fn noted(args: &Args, count: Count, took: Duration) -> Run {
     run
 }
 
-/// Runs the scenarios asked for, and notes how long each took.
+/// Runs the requested scenarios and measures each.
 ///
 /// # Errors
-/// When `holdfast` does not build, or a name is not known.
+/// When `holdfast` does not build, or a name is unknown.
 pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     for name in &args.names {
         let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
@@ -254,17 +254,18 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     Ok(count)
 }
 
-/// Those that run in company, and those that have the machine to themselves. One that would have nobody beside it is of the latter: a person sees it go on.
+/// Splits the scenarios into those that run two at a time and those that run alone. A single one of the first kind runs
+/// alone, so that its output appears at once.
 fn parted(chosen: Vec<&'static Scenario>) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
     let (company, alone): (Vec<_>, Vec<_>) =
         chosen.into_iter().partition(|scenario| IN_COMPANY.contains(&scenario.name));
     if company.len() > 1 { (company, alone) } else { (Vec::new(), [company, alone].concat()) }
 }
 
-/// Runs scenarios in their order, the next one whenever one has ended, and tells of each as it ends, in one piece.
+/// Runs two scenarios at a time, in order: the next one starts when one ends. Prints the output of each when it ends.
 ///
 /// # Errors
-/// The first that `ended` returns; those that run meanwhile come to their end.
+/// The first error that `ended` returns. Scenarios that run at that time still run to their end.
 fn two_at_a_time<T: Send>(
     scenarios: &[&'static Scenario],
     play: impl Fn(&Scenario) -> T + Sync,
@@ -293,7 +294,7 @@ fn two_at_a_time<T: Send>(
     })
 }
 
-/// What a scenario came to.
+/// The result of a scenario.
 struct Ran {
     result: Result<()>,
     took: Duration,
@@ -306,7 +307,7 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
     let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
     let result = (scenario.run)(&lab);
-    // Whatever the scenario itself looks at: nothing may panic, abort or end unasked behind its back.
+    // Whatever the scenario itself checks: no process may panic, abort or exit unexpectedly.
     let wrong = ends::look_through(&lab.dir);
     if result.is_err() {
         wrong.iter().for_each(note);
@@ -314,27 +315,28 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let result = result.and_then(|()| ends::fine(&wrong));
     let result = result.with_context(|| format!("logs in {}", lab.dir.display()));
     let took = begun.elapsed();
-    // Of one that leaves them idle it can be asked whether another could run beside it.
+    // A scenario that leaves the processors idle could perhaps run beside another one.
     let busy = Processors::now().percent_since(before);
-    note(format!("{:.0} s, the processors worked {busy} % of it", took.as_secs_f64()));
+    note(format!("{:.0} s, processors {busy} % busy", took.as_secs_f64()));
     Ok(Ran { result, took, dir: lab.dir })
 }
 
 fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &mut Times) {
     times.single(scenario.name, ran.took);
-    // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
+    // The files of a failed scenario that was run alone stay for inspection. In a run of everything they would take the
+    // disk space of later ones.
     let looked_into = ran.result.is_err() && !args.names.is_empty();
     count.check(scenario.name, ran.result);
     if !looked_into && let Err(e) = room::thin_out(&ran.dir) {
-        note(format!("not tidied up: {e:#}"));
+        note(format!("cannot free disk space: {e:#}"));
     }
     room::say_free(root());
 }
 
-/// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
+/// A need of a scenario that is no program: network namespaces with bridge, links and packet rules.
 const NAMESPACES: &str = "network namespaces";
 
-/// The same: a program of an older build.
+/// A need of a scenario: a `holdfast` program of an older version.
 const OLDER: &str = "an older build";
 
 fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
@@ -347,16 +349,16 @@ fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
     missing(&programs).or_else(spaces).or_else(older)
 }
 
-/// How long a takeover may last before a scenario calls it failed.
+/// Limit for a takeover; a longer one fails the scenario.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
 
 impl Lab {
-    /// Three gateways on a fresh folder with the embedded store.
+    /// Three gateways on an empty folder with the embedded store.
     fn cluster(&self, size: &str) -> Result<Cluster> {
         self.cluster_with(size, None, Vec::new())
     }
 
-    /// On a store, with no checkpoint but those that are asked for.
+    /// Three gateways on a given store, without automatic checkpoints.
     fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
         self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
     }
@@ -365,7 +367,7 @@ impl Lab {
         self.cluster_as(size, store, &[], env)
     }
 
-    /// With settings of every gateway.
+    /// Three gateways with further settings for each.
     fn cluster_as(
         &self,
         size: &str,
@@ -392,7 +394,7 @@ mod tests {
         let (company, alone) = parted(all());
         assert_eq!(company.iter().map(|s| s.name).collect::<Vec<_>>(), IN_COMPANY, "in the order of the list");
         assert_eq!(company.len() + alone.len(), SCENARIOS.len());
-        // One of them, chosen among those that are not.
+        // One of them, chosen together with others that run alone.
         let chosen = all().into_iter().filter(|s| !IN_COMPANY[1..].contains(&s.name)).collect();
         let (company, alone) = parted(chosen);
         assert!(company.is_empty(), "{} has nobody beside it", IN_COMPANY[0]);
@@ -406,7 +408,7 @@ mod tests {
         let (running, most, met) = (AtomicUsize::new(0), AtomicUsize::new(0), std::sync::Barrier::new(2));
         let play = |scenario: &Scenario| {
             most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
-            // Nobody gets past it alone.
+            // A barrier: a scenario can only continue together with another one.
             met.wait();
             running.fetch_sub(1, Ordering::SeqCst);
             scenario.name
@@ -423,7 +425,7 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(names, expected);
         assert_eq!(most.into_inner(), 2);
-        // Whoever runs it is told of an error, and of what runs beside it nothing is left behind.
+        // The caller gets the error, and no scenario keeps running.
         let error = two_at_a_time(scenarios, |_| (), |_, ()| anyhow::bail!("no room")).expect_err("told");
         assert_eq!(error.to_string(), "no room");
         two_at_a_time(&[], |_| (), |_, ()| anyhow::bail!("none ran")).expect("nothing to run");
@@ -452,7 +454,8 @@ mod tests {
     #[test]
     fn scenarios_in_company_share_nothing_of_the_machine() {
         for scenario in parted(all()).0 {
-            // What mounts, or makes devices or namespaces, names the programs that do: none of them is among these.
+            // A scenario that mounts, or makes devices or namespaces, lists a program for that; none of these programs
+            // does.
             let clients = ["versitygw", "nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
             for need in scenario.needs {
                 assert!(clients.contains(need), "{} needs {need}", scenario.name);
