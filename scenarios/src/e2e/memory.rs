@@ -8,7 +8,7 @@ use crate::say::note;
 use crate::web::page;
 use anyhow::{Context, Result};
 
-/// Most that a gateway may ever have had resident, in bytes. Its cache may take 256 MiB of it.
+/// Maximum peak of a gateway's resident memory in bytes. Its cache may use 256 MiB of it.
 const RESIDENT_MAX: u64 = 1 << 30;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
