@@ -1,4 +1,4 @@
-//! docs/proof/mutations.md: the list as a table, with what was seen of each.
+//! docs/proof/mutations.md: the list as a table, with the latest result of each bug.
 
 use super::list::{Layer, MUTATIONS, Mutation};
 use super::seen::{Results, Seen};
@@ -42,7 +42,7 @@ fn text(results: &Results) -> String {
     let caught = all.iter().filter(|m| seen(m).is_some_and(|s| s.caught_by.is_some())).count();
     let missed = all.iter().filter(|m| seen(m).is_some_and(|s| s.caught_by.is_none())).count();
     let mut out = String::from(HEAD);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "\n{} bugs: {caught} caught, {missed} not caught, {} not run.\n",
@@ -81,12 +81,12 @@ fn not_run(mutation: &Mutation) -> (String, String, String) {
 mod tests {
     use super::*;
 
-    /// The page is the list's: no bug is missing from it, and none is on it that is not in the list.
+    /// The page has exactly the bugs of the list.
     #[test]
     fn the_page_has_a_row_for_each_bug() {
         let page = std::fs::read_to_string(root().join(PATH)).unwrap();
         let rows: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
         let names: Vec<&str> = MUTATIONS.iter().copied().flatten().map(|mutation| mutation.name).collect();
-        assert_eq!(rows, names, "cargo xtask mutations --page writes it anew");
+        assert_eq!(rows, names, "run cargo xtask mutations --page");
     }
 }
