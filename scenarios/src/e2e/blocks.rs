@@ -1,7 +1,7 @@
-//! What has been acknowledged, block by block, and what must therefore be read back.
+//! Tracks acknowledged writes block by block, and checks that they are read back.
 //!
-//! One writer owns a row of blocks. A write that is answered replaces what was there; a write whose answer never came may be there
-//! or not (R12), but must not land after a later one that was answered (R6).
+//! Each writer owns a range of blocks. An answered write replaces the old content. A write without an answer may be
+//! there or not (R12), but must not take effect after a later answered one (R6).
 
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, SetOnDrop};

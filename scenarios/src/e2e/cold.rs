@@ -1,7 +1,7 @@
-//! Reads of what is only in the store: a reader in order, or in equal steps, is read ahead of, so that it does not wait for one answer after the other; a
-//! scattered one costs no request more; and NBD's CACHE brings in what it names. What was uploaded is read without the store, at the gateway that uploaded it,
-//! and, where followers bring it in too, at the one that takes over. What is read again and again stays through a backup of several times the cache. The
-//! requests are counted at the store's door.
+//! Reads of data that is only in the store, with the number of store requests. Sequential and strided reads are read
+//! ahead, so that they do not wait for one answer after the other; random reads cost no extra request; NBD CACHE loads
+//! the given range. Uploaded data is read without a request at the gateway that uploaded it, and after a takeover if
+//! followers warm their cache. Hot data stays in the cache during a backup of several times the cache size.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};

@@ -1,6 +1,6 @@
-//! A synced record of a follower's journal is damaged while it is down, under load: first one byte of an entry, then the header of a
-//! whole file. It names what it found, is taken out of the groups that may have lost something, learns them anew from its peers, and
-//! ends as a voter that a quorum can stand on (R9). The others serve on.
+//! A synced part of a stopped follower's journal is damaged under load: first one byte of an entry, then the header of
+//! a whole file. The follower reports it, leaves the groups that may have lost entries, gets them again from its peers,
+//! and ends as a voter on which a quorum depends (R9). The others keep serving.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,5 +1,6 @@
-//! A set's data key is changed under load: not used while a gateway has not got it, then used, through the death of the serving gateway; kept for a snapshot from
-//! before; gone once that is deleted. Then every object of the set is under the new key by its header, and all of it starts again and comes back from the store.
+//! A set's data key is changed under load: it is not used while a gateway does not have it, and used afterwards, also
+//! while the serving gateway is killed. The old key stays as long as an earlier snapshot exists, and is then deleted.
+//! At the end every object's header names the new key, and the set restarts and is recovered from the store.
 
 use super::Lab;
 use super::blocks::Load;

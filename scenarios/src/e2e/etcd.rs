@@ -1,6 +1,6 @@
-//! An etcd is told of each grant (ADR 0027): a real one, read by its own `etcdctl`. A grant, a takeover after the serving gateway was killed, and a
-//! release show there. While the etcd is killed, or stopped without a word, grants go on; afterwards it shows the last one. What lies under the key and is
-//! not ours stays.
+//! Each lease grant is written to a real etcd (ADR 0027) and read with `etcdctl`: a grant, a takeover after the serving
+//! gateway was killed, and a release. While the etcd is killed or does not answer, grants continue; afterwards it has
+//! the last one. Foreign values under the key are kept.
 
 use super::Lab;
 use crate::cluster::{Cluster, Options, SET, free_ports};

@@ -1,4 +1,4 @@
-//! The journal fills while S3 is away: writers get slower along a curve, long before it is full, and nobody is answered with an error.
+//! The journal fills while S3 is away: writers slow down gradually, long before it is full, and none gets an error.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options};

@@ -1,4 +1,5 @@
-//! Write + FLUSH in a loop, SIGKILL of every gateway at once, restart: each acknowledged pair must be there.
+//! Clients write and flush in a loop, all gateways are killed with SIGKILL and restarted: every acknowledged write must
+//! be there.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

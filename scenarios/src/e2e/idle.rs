@@ -1,5 +1,5 @@
-//! What a set costs that nobody uses: requests to its store, counted in between. And that an answer after such a time still is preceded by a look
-//! at the head: the fence between the lives of a set is not what the requests were saved on.
+//! Counts the store requests of an idle set. Also checks that after an idle time the gateway still reads the head
+//! before it answers: saving requests must not weaken that fence.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};

@@ -1,4 +1,5 @@
-//! A follower stands still until the journal could not hold what it lacks. The others go on at their own pace, it is let go, and comes back by a state snapshot.
+//! A follower is stopped until it lacks more than the journal can hold. The others continue without it, and it catches
+//! up by a state snapshot.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

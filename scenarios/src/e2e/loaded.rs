@@ -1,5 +1,5 @@
-//! PostgreSQL on ext4 on `holdfast attach`, under pgbench and writers with a ledger: what scenarios do things to the gateways under. Nobody above the device may
-//! see an error, and no session may be lost.
+//! PostgreSQL on ext4 on `holdfast attach`, under pgbench and ledger writers: the load for scenarios that restart
+//! gateways. No user of the device may see an error, and no session may be lost.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;

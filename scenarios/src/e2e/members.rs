@@ -1,6 +1,6 @@
-//! Who takes part changes under an attached host that writes and checks: a fourth gateway is let in, each is drained, stopped, started and let lead
-//! again, one is replaced by a new one, one is removed. The host sees no error, every group has just the voters that it should, what was
-//! removed ends and stays out, and the three that are left bear the loss of one.
+//! Members change under an attached host that writes and checks: a fourth gateway is added; each gateway is drained,
+//! stopped, started and undrained; one is replaced, one is removed. The host sees no error, every group has exactly the
+//! expected voters, a removed gateway exits and stays out, and the remaining three tolerate the loss of one.
 
 use super::attach::{Attached, export, gateway_of, serves_anew};
 use super::blocks::{Load, Progress};

@@ -1,5 +1,6 @@
-//! A set in three S3 servers, with a proxy in front of each. Reads go to a near one, and to another once that has become slow. When the near
-//! one answers nothing, reads go on at another one (E2). No read of a client fails, and each returns what was written.
+//! A set in three S3 servers, each behind a proxy. Reads go to the nearest one, and to another when it becomes slow.
+//! When it does not answer, reads continue at another one (E2). No read of a client fails, and each returns the written
+//! data.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};

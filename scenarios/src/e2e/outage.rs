@@ -1,4 +1,4 @@
-//! S3 stopped under load and started again: clients notice nothing, and all that waited is uploaded afterwards.
+//! S3 stops under load and starts again: clients see no error, and the whole backlog is uploaded afterwards.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,8 +1,8 @@
 //! Two owners of one set.
 //!
-//! A writes through a plain export as fast as it can and reconnects whenever it is thrown out. B takes the lease by force and writes the same
-//! block through its session. From the moment that B has the grant, none of A's writes may succeed (R2), and what B wrote must
-//! stay (R6). Then C does the same to B, whose session has a token.
+//! A writes through a plain export as fast as it can, and reconnects whenever its connection is closed. B takes the
+//! lease by force and writes the same block. After B has the grant, none of A's writes may succeed (R2), and B's data
+//! must stay (R6). Then C does the same to B, whose session has a token.
 
 use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};

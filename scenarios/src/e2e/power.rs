@@ -1,4 +1,5 @@
-//! A few rounds of `cargo xtask power`, and one on disks that lie about their syncs, which has to be noticed.
+//! A few rounds of `cargo xtask power`, and one on disks that acknowledge syncs without syncing, which must be
+//! detected.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::chaos::seed::Seeded;

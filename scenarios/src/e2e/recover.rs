@@ -1,6 +1,7 @@
-//! All gateways and all their disks are lost. A new cluster is made of what the S3 server has, up to the index that is printed; the old disks,
-//! found again, serve nothing; and a recovery from a cluster that still runs takes its set away from it. Its snapshots and its schedule come back with it, each
-//! time. On the way: a recovery that is killed in the middle, and a flipped byte that `verify` names.
+//! All gateways and all their disks are lost. A new cluster is made from the S3 server's data, up to the printed index.
+//! The old disks, found again, serve nothing; a recovery from a cluster that still runs takes its set away from it.
+//! Snapshots and schedule are recovered each time. Also: a recovery that is killed halfway, and a flipped byte that
+//! `verify` reports.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET, VOLUME, free_ports};
