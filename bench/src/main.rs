@@ -1,18 +1,21 @@
-//! `cargo xtask bench`: the same work on several kinds of storage, side by side, in interleaved rounds.
+//! `cargo xtask bench`: compares the same work on several kinds of storage, in interleaved rounds.
 //!
-//! | target | what the file system or database sits on |
+//! | target | storage below the file system or database |
 //! | --- | --- |
 //! | a | ext4 on a loop device over a file on the local disk |
 //! | b | ext4 over `nbdkit file` through the attach path (nbdfuse, loop device) |
-//! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter): what c and d promise too |
+//! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter), as c and d promise too
+//! |
 //! | c | ext4 over one gateway through the same attach path |
 //! | d | ext4 over three gateways through the same attach path |
-//! | s | the same as d, with a real S3 server (versitygw) in place of a folder |
-//! | z | ext4 over the peer, ZeroFS, through the same attach path, with such a server of its own |
+//! | s | the same as d, with a real S3 server (versitygw) instead of a folder |
+//! | z | ext4 over the peer, ZeroFS, through the same attach path, with its own S3 server |
 //!
-//! Only ratios within one run mean anything: each round measures all of them one after the other, ratios are taken inside a
-//! round, and the median over the rounds is printed. One target at a time is up; the others' servers are stopped, so
-//! that no backlog of one is paid for by the next. Beside each round: load and pressure.
+//! Only ratios within one run mean anything. Each round measures all targets one after the other; ratios are computed
+//! within a
+//! round, and their median over the rounds is printed. Only one target runs at a time; the servers of the others are
+//! stopped, so
+//! that the backlog of one does not slow the next. Load and pressure are printed with each round.
 
 mod map;
 mod peer;
@@ -33,52 +36,55 @@ use setup::For;
 use std::process::ExitCode;
 use target::{KINDS, Kind, Target};
 
-/// Other things to measure.
+/// Other benchmarks.
 #[derive(Clone, Debug, clap::Subcommand)]
 enum What {
-    /// What the store is asked for: bytes and PUTs per byte written, upload speed, requests when idle and for a cold read
+    /// Measure the load on the store: bytes and PUTs per byte written, upload speed, requests when idle and for a cold
+    /// read
     ///
     /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
     /// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
     Storage(storage::Args),
-    /// What grows with a volume: memory, opening, takeover and checkpoints of volumes up to 10 TiB, full of random 8 KiB extents that a program makes
+    /// Measure what grows with a volume: memory, opening, takeover and checkpoints of volumes up to 10 TiB, full of
+    /// generated random 8 KiB extents
     ///
     /// The map is made in a folder that is the store, by the product's own code, and three gateways are recovered from it. Nothing is asserted but what the blocks read as.
     Map(map::Args),
 }
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     what: Option<What>,
-    /// Rounds; the figures are medians over them
+    /// Number of rounds; figures are medians over the rounds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// One short round on little data: shows that it runs, not how fast it is
+    /// Run one short round on little data: shows that the benchmark runs; its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b e c d s z. With z the peer, ZeroFS, is fetched from crates.io and built first, once
+    /// Targets to measure: any of a b e c d s z. With z, the peer ZeroFS is downloaded from crates.io and built first,
+    /// once
     #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
-    /// Only the rows whose key contains this
+    /// Run only rows whose key contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     rows: String,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     build: Build,
 }
 
-/// What this program does: `bench`, and the process that takes back what it left.
+/// The commands of this program: `bench`, and the process that undoes its changes.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
-    /// Throughput side by side: local disk, nbdkit, one gateway, three gateways
+    /// Compare throughput: local disk, nbdkit, one gateway, three gateways
     Bench(Box<Args>),
-    /// Takes back what an interrupted run left; started by the program itself
+    /// Undo the changes of an interrupted run; the program starts this itself
     #[command(name = undo::REAPER_ARG, hide = true)]
     Reaper,
 }
@@ -95,10 +101,10 @@ fn main() -> ExitCode {
 
 const PROFILE: &str = "release";
 
-/// The whole benchmark.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When a target cannot be set up or measured. A target that is slow is no error.
+/// When a target cannot be set up or measured. A slow target is no error.
 pub fn bench(args: &Args) -> Result<()> {
     match &args.what {
         Some(What::Storage(args)) => return storage::bench(args),
@@ -110,14 +116,14 @@ pub fn bench(args: &Args) -> Result<()> {
         setup::setup(For::Tests)?;
     }
     let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
-    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, e, c, d, s and z", args.targets);
+    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; the targets are a, b, e, c, d, s and z", args.targets);
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let rows = rows::rows(&args.rows);
     anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
     let bin = args.build.binary(PROFILE)?;
     if kinds.contains(&Kind::Peer) {
-        // Before anything is measured: a build would take the processors.
+        // Before any measurement, because a build uses the processors.
         peer::program()?;
     }
     let dir = fresh_dir("bench")?;
@@ -144,7 +150,7 @@ pub fn bench(args: &Args) -> Result<()> {
     for round in 0..rounds {
         step(format!("Round {} of {rounds} ({})", round + 1, stats::machine()));
         results.begin_round();
-        // Each round begins with another target, so that none always comes first.
+        // Each round begins with another target, so that no target is always the first.
         for turn in 0..targets.len() {
             let index = (turn + round as usize) % targets.len();
             let kind = kinds[index];
@@ -155,7 +161,8 @@ pub fn bench(args: &Args) -> Result<()> {
         }
         results.write(&dir)?;
     }
-    // Volumes, journals and what is in the stores: 60 GiB with all targets, three rounds, and who measures once more needs the room.
+    // Frees the space of volumes, journals and stores (60 GiB with all targets and three rounds): the next benchmark
+    // needs it.
     drop(targets);
     room::thin_out(&dir)?;
     line(results.table());

@@ -1,4 +1,4 @@
-//! What was measured: kept per round, printed as medians and ratios.
+//! Results: stored per round, printed as medians and ratios.
 
 use super::rows::Row;
 use super::target::Kind;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// One figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Value {
-    /// In the row's unit; more is better in every row.
+    /// In the row's unit; higher is better in every row.
     pub value: f64,
     /// 99th percentile of the requests' latency, in milliseconds.
     pub p99_ms: Option<f64>,
@@ -38,7 +38,7 @@ pub struct Results {
     rounds: Vec<Round>,
 }
 
-/// A first target of the project: the median ratio of two targets in a row, and its bound.
+/// A goal of the project: a lower bound for the median ratio of two targets in a row.
 struct Aim {
     text: &'static str,
     rows: &'static str,
@@ -88,7 +88,7 @@ const AIMS: [Aim; 8] = [
     },
 ];
 
-/// Ratios shown in the table.
+/// Ratios in the table.
 const RATIOS: [(char, char); 8] =
     [('c', 'b'), ('d', 'b'), ('c', 'e'), ('d', 'e'), ('d', 'c'), ('d', 'a'), ('s', 'd'), ('s', 'z')];
 
@@ -114,7 +114,7 @@ impl Results {
         stats::median(&values)
     }
 
-    /// Median of the rounds' ratios, not the ratio of medians: what moves the whole machine moves both sides of a round.
+    /// Median of the rounds' ratios, not the ratio of medians: a slow machine affects both sides of a round.
     fn ratio(&self, row: &str, of: char, to: char) -> Option<f64> {
         let one = |r: &Round| Some(r.values.get(&of)?.get(row)?.value / r.values.get(&to)?.get(row)?.value);
         stats::median(&self.rounds.iter().filter_map(one).collect::<Vec<f64>>())
@@ -140,7 +140,7 @@ impl Results {
         table.to_string()
     }
 
-    /// The project's first targets, each `reached` or not, with the worst row.
+    /// The project's goals, each `reached` or not, with the worst row.
     pub fn judge(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for aim in AIMS {

@@ -1,4 +1,4 @@
-//! What is measured: the rows of the table.
+//! The rows of the table: what is measured.
 
 use super::report::Value;
 use crate::cmd::{Cmd, cmd};
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use std::time::Duration;
 
-/// How much of everything.
+/// Sizes and durations.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// Seconds of each fio row.
@@ -23,10 +23,10 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The real thing.
+    /// For real measurements.
     pub const FULL: Self =
         Self { fio_s: 8, pgbench_s: 15, pgbench_scale: 20, fio_mib: 512, fs_mib: 3584, quick: false };
-    /// To see that it runs.
+    /// For a quick test that the benchmark runs.
     pub const QUICK: Self = Self { fio_s: 2, pgbench_s: 4, pgbench_scale: 5, fio_mib: 128, fs_mib: 1536, quick: true };
 
     /// MiB of the volume: the file system and, behind it, room for the raw rows.
@@ -39,7 +39,8 @@ impl Scale {
         self.fio_mib * 2
     }
 
-    /// Settings of PostgreSQL: buffers above the data, so that reads show the path's CPU cost and not the page cache's luck.
+    /// Settings of PostgreSQL: buffers larger than the data, so that reads show the CPU cost of the path and not page
+    /// cache effects.
     pub fn postgres(&self) -> String {
         let buffers = if self.quick { 256 } else { 768 };
         format!(
@@ -47,7 +48,7 @@ impl Scale {
         )
     }
 
-    /// What is printed and kept beside the figures.
+    /// Settings that are printed and stored with the figures.
     pub fn settings(&self, rounds: u32, profile: &str) -> Vec<(String, String)> {
         let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -181,7 +182,7 @@ pub fn fio(place: &Place<'_>, args: &[&str], mib: u64, seconds: u64) -> Result<V
     read(&said, args)
 }
 
-/// Writes the whole range once, so that every row overwrites what is there and reads what was written.
+/// Writes the whole range once, so that every row overwrites and reads existing data.
 ///
 /// # Errors
 /// fio's.
@@ -197,7 +198,7 @@ pub fn warm(place: &Place<'_>, mib: u64) -> Result<()> {
     place.fio().args(["--rw=read", "--bs=128k", "--iodepth=4"]).arg(format!("--size={mib}M")).run()
 }
 
-/// Where fio works.
+/// The target of fio.
 #[derive(Debug)]
 pub enum Place<'a> {
     File(&'a Path),

@@ -1,11 +1,12 @@
-//! `cargo xtask bench storage`: what a set asks of its store, and what that costs those who write.
+//! `cargo xtask bench storage`: the load of a set on its store, and its effect on writers.
 //!
 //! ```text
 //!  fio, pgbench, our NBD client ─▶ three gateways ─▶ versitygw on loopback ─▶ a folder
 //!        bytes written: /metrics of the gateways        PUTs, bytes, GETs: its access log
 //! ```
-//! Each row has a cluster and a server of its own. Rows that say what a byte costs begin and end with a checkpoint of everything, so that what is
-//! counted at the server is what was written in between. Nothing here fails for being slow: goals are judged, not asserted.
+//! Each row has its own cluster and S3 server. Rows about the cost per byte begin and end with a complete checkpoint,
+//! so that the server's counts
+//! belong to the bytes written in between. A slow result is no failure: goals are reported, not asserted.
 
 mod door;
 mod figures;
@@ -29,7 +30,7 @@ const PROFILE: &str = "release";
 /// NBD connections of the database's device.
 const CONNECTIONS: u32 = 4;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Rows:
   sequential   128 KiB writes in order, over and over: bytes to S3 per byte written, PUTs per GiB
@@ -68,20 +69,20 @@ pub struct Args {
     /// A setting of every gateway as in its file, such as `upload.bytes="32MiB"`; several times for several
     #[arg(long, value_name = "KEY=VALUE")]
     gateway_set: Vec<String>,
-    /// Little data and few seconds: shows that it runs, no figure means anything
+    /// Use little data and few seconds: shows that the benchmark runs; its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// The bare loop, if it is built already (program bare_put of holdfast-store)
+    /// The plain PUT loop to compare with, if it is built already (program bare_put of holdfast-store)
     #[arg(long, value_name = "PATH")]
     bare: Option<PathBuf>,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     build: Build,
 }
 
-/// How much of everything.
+/// Sizes and durations.
 #[derive(Clone, Debug, Serialize)]
 struct Scale {
     size_mib: u64,
@@ -131,7 +132,7 @@ const QUICK: Scale = Scale {
     cold_reads: 16,
 };
 
-/// What a row is given.
+/// Inputs of a row.
 struct Plan {
     bin: PathBuf,
     bare: Option<PathBuf>,
@@ -147,7 +148,7 @@ struct Plan {
     quick: bool,
 }
 
-/// What a figure should be.
+/// The goal for a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 enum Goal {
     AtLeast(f64),
@@ -206,11 +207,11 @@ impl Figure {
     }
 }
 
-/// What came of a row.
+/// The result of a row.
 struct Row {
     key: &'static str,
     figures: Vec<Figure>,
-    /// Everything that was counted, for programs.
+    /// All counts, for programs.
     details: serde_json::Value,
 }
 
@@ -252,10 +253,10 @@ fn settings(plan: &Plan, args: &Args) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The whole benchmark.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When a row cannot be run. A figure that is no good is no error.
+/// When a row cannot run. A bad figure is no error.
 pub fn bench(args: &Args) -> Result<()> {
     let rows = chosen(&args.rows);
     let has = |key: &str| rows.iter().any(|(row, _)| *row == key);
@@ -301,13 +302,13 @@ pub fn bench(args: &Args) -> Result<()> {
             json!({ "figures": row.figures, "details": row.details, "machine_afterwards": machine }),
         );
         figures.extend(row.figures);
-        // After each row: what an interrupted run has measured is there.
+        // After each row, so that an interrupted run keeps its results.
         write(&settings, &all, args.quick)?;
     }
     line(table(&figures));
     figures.iter().filter_map(Figure::judged).for_each(line);
     if args.quick {
-        line("--quick: this shows that it runs; no figure means anything");
+        line("--quick: this shows that the benchmark runs; its figures mean nothing");
     }
     line("Everything that was counted: target/bench/storage.json");
     Ok(())

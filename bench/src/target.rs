@@ -1,4 +1,4 @@
-//! The kinds of storage: set up once, put up for each turn, taken down after it.
+//! The kinds of storage: set up once, started before each turn, stopped after it.
 
 use super::peer::{self, Peer};
 use super::report::Value;
@@ -20,21 +20,22 @@ use std::time::Duration;
 /// NBD connections of the attach path.
 pub const CONNECTIONS: u32 = 4;
 
-/// Which storage.
+/// The kind of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     LocalDisk,
     Nbdkit,
-    /// nbdkit's file is in the page cache until a flush; here each write is on the disk when it is answered, as R1 asks of ours.
+    /// nbdkit's file is in the page cache until a flush. With this filter each write is on the disk when it is
+    /// answered, as R1 requires of Holdfast.
     NbdkitDurable,
     OneGateway,
     ThreeGateways,
-    /// The same with a real S3 server, as the peer has one.
+    /// The same with a real S3 server, as for the peer.
     ThreeGatewaysS3,
     Peer,
 }
 
-/// All of them, in the order of the table.
+/// All kinds, in the order of the table.
 pub const KINDS: [Kind; 7] = [
     Kind::LocalDisk,
     Kind::Nbdkit,
@@ -91,7 +92,7 @@ pub struct Target {
     s3: Option<S3>,
 }
 
-/// What serves a target during its turn.
+/// The processes and mounts of a target during its turn.
 enum Up {
     Nothing,
     Nbdkit(Proc, Uri),
@@ -213,7 +214,7 @@ impl Target {
         self.s3.as_mut().map_or(Ok(()), S3::stop)
     }
 
-    /// Puts it up, measures each row, takes it down. `None` where a row is not for this target.
+    /// Starts it, measures each row, stops it. `None` for a row that is not for this target.
     ///
     /// # Errors
     /// When a step fails.
@@ -263,7 +264,7 @@ fn up_with(mut cluster: Cluster) -> Result<Up> {
     Ok(Up::Cluster(Box::new(cluster), uri))
 }
 
-/// A file of real zeroes: one made of holes would pay for its allocation during the measurement.
+/// A file of real zeroes: a sparse file would be allocated during the measurement.
 fn zero_file(path: &Path, mib: u64) -> Result<()> {
     let mut file = std::fs::File::create(path)?;
     let zeroes = vec![0; 1 << 20];

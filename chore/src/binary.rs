@@ -1,4 +1,4 @@
-//! The `holdfast` program: built from this tree, unless `--bin` names one.
+//! Builds the `holdfast` program from this tree, unless `--bin` names one.
 
 use crate::say;
 use anyhow::{Context, Result};
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// How to build it.
+/// Which `holdfast` to use, or how to build it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Build {
-    /// Use this program and build nothing
+    /// Use this `holdfast` program and build none
     #[arg(long, env = "HOLDFAST_BIN", value_name = "PATH")]
     pub bin: Option<PathBuf>,
-    /// Cargo profile to build with: dev (optimised a little, checks on), demo (a release that builds sooner) or release
+    /// Cargo profile to build with: dev (lightly optimised, with checks), demo (release that builds faster) or release
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
 }
 
 impl Build {
-    /// Builds it if need be, in the profile `usual` if no other was asked for, and says where it is.
+    /// Returns the path of `holdfast`. Builds it if no `--bin` is given, in the profile `usual` if no `--profile` is
+    /// given.
     ///
     /// # Errors
     /// When it does not build.
@@ -32,8 +33,9 @@ impl Build {
         built(&[of("holdfast", profile), vec!["--bin", "holdfast"]].concat(), "holdfast", profile)
     }
 
-    /// Builds another program of a package of ours in the same profile, and says where it is. Together with `holdfast`, so that what both depend on
-    /// is built once.
+    /// Builds another program of our workspace in the same profile and returns its path. It is built together with
+    /// `holdfast`, so that common
+    /// dependencies are built once.
     ///
     /// # Errors
     /// When it does not build.
@@ -42,15 +44,16 @@ impl Build {
         built(&[of(package, profile), vec!["--bin", name]].concat(), name, profile)
     }
 
-    /// What to write beside figures.
+    /// Text about the build, to print beside measurements.
     pub fn describe(&self, usual: &str) -> String {
         let profile = self.profile.as_deref().unwrap_or(usual);
         self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
     }
 }
 
-/// What to build for a program of `package`. In the profile of tests the whole tree, so that `cargo test` has built most of it already: for one package alone
-/// cargo would choose other features of what it depends on, and build all of that once more. What is shipped is built alone.
+/// Package arguments for cargo. In the tests' profile: the whole workspace, most of which `cargo test` has built
+/// already. For a single package, cargo would
+/// choose other features of the dependencies and build them all again. In the other profiles: only what is needed.
 fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
     if profile == "dev" { vec!["--workspace"] } else { vec!["-p", "holdfast", "-p", package] }
 }
@@ -80,32 +83,35 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     found.with_context(|| format!("cargo built no program called {name}"))
 }
 
-/// The cargo that runs us, but for what that has told this program of itself. A build script that watches such a variable, as `ring`'s does, would run anew after
-/// each build that a person makes by hand, and once more there after one of ours; and every crate above it would be built again.
+/// The cargo that runs us, without the variables that it set for this program. Some build scripts watch such variables,
+/// `ring`'s for example. They would run
+/// again each time a user's build follows one of ours or the other way round, and every dependent crate would be built
+/// again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     unsaid(&mut command);
     command
 }
 
-/// Builds a program of chores and runs it: `cargo run --bin NAME -- …`, in the folder in which a person is. Without the package's name: for one package alone cargo would choose
-/// other features of what it depends on than for `xtask`, and build all of that once more.
+/// Builds a program of chores and runs it in the current folder: `cargo run --bin NAME -- …`. Without `-p`: for a
+/// single package, cargo would choose
+/// other features of the dependencies than for `xtask`, and build them all again.
 pub fn run_program(name: &str) -> Command {
     let mut command = cargo();
     command.arg("run").arg("--manifest-path").arg(root().join("Cargo.toml")).args(["--bin", name, "--"]);
     command
 }
 
-/// Hands on to `command` nothing of what cargo has told this program of itself.
+/// Removes from `command` the variables that cargo set for this program.
 pub fn unsaid(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_program(name)) {
         command.env_remove(name);
     }
-    // Its result is ours to hand over.
+    // Only this program reports to the one that started it.
     command.env_remove(crate::report::FILE);
 }
 
-/// Whether cargo sets this for the program that it runs, and no person does.
+/// Whether cargo sets this variable for the program that it runs, and users do not.
 fn is_of_this_program(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
@@ -116,15 +122,17 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// A folder below `target/`, empty, and ours until this process ends: a second run of the same chore would empty it under our feet.
+/// An empty folder below `target/`, locked until this process ends: a second run of the same chore must not empty it
+/// meanwhile.
 ///
 /// # Errors
-/// When another process has it, or when it cannot be emptied or created.
+/// When another process holds it, or when it cannot be emptied or created.
 pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     fresh_dir_after(name, |_| Ok(()))
 }
 
-/// The same. `before` is called once the folder is ours, and before it is emptied: for what shall be kept of it.
+/// Like [`fresh_dir`]. `before` is called when the folder is locked and not yet emptied, so that the caller can save
+/// files from it.
 ///
 /// # Errors
 /// As [`fresh_dir`], and those of `before`.
@@ -135,9 +143,9 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
     }
     let lock = std::fs::File::create(dir.with_extension("lock"))?;
     lock.try_lock().with_context(|| {
-        format!("{}: another run of this chore uses it; wait for its end, or end it", dir.display())
+        format!("{}: another run of this chore uses it; wait until it ends, or stop it", dir.display())
     })?;
-    // Held for good: the kernel gives it back with the process, however that ends.
+    // Never unlocked: the kernel releases it when the process ends, in whichever way.
     std::mem::forget(lock);
     before(&dir)?;
     match std::fs::remove_dir_all(&dir) {
@@ -149,8 +157,9 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
     Ok(dir)
 }
 
-/// A short folder outside of the tree, readable by others: the system user postgres must reach what is in it, and a
-/// socket's path may have 107 bytes only. Removed with the guard.
+/// A folder with a short path outside of the tree, readable by all users: the system user postgres must reach its
+/// files, and a
+/// socket's path may have at most 107 bytes. Dropping the guard removes it.
 ///
 /// # Errors
 /// When it cannot be created.
@@ -170,13 +179,13 @@ mod tests {
     #[test]
     fn cargo_is_not_told_of_the_program_that_asks() {
         for name in ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG", "CARGO_TARGET_DIR"] {
-            assert!(!is_of_this_program(OsStr::new(name)), "{name} is a person's");
+            assert!(!is_of_this_program(OsStr::new(name)), "{name} is a user's variable");
         }
         let command = cargo();
         for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
             assert!(std::env::var_os(name).is_some(), "{name}: expected to be run by cargo");
             let gone = command.get_envs().any(|(found, value)| found == OsStr::new(name) && value.is_none());
-            assert!(gone, "{name} is handed on");
+            assert!(gone, "{name} is passed on");
         }
     }
 }

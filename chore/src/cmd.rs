@@ -1,4 +1,4 @@
-//! Running other programs: the command line is shown in every error, and so is the end of what it printed.
+//! Running other programs. Every error shows the command line and the end of the output.
 
 use crate::ends;
 use anyhow::{Context, Result, bail};
@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A program to run to its end.
+/// A command to run until it ends.
 pub struct Cmd(Command);
 
 /// Starts describing a command.
@@ -17,31 +17,31 @@ pub fn cmd(program: impl AsRef<OsStr>) -> Cmd {
 }
 
 impl Cmd {
-    /// One that was described elsewhere.
+    /// From an existing command.
     pub fn of(mut command: Command) -> Self {
         command.stdin(Stdio::null());
         Self(command)
     }
 
-    /// With one more argument.
+    /// Adds one argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.0.arg(arg);
         self
     }
 
-    /// With more arguments.
+    /// Adds arguments.
     pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
         self.0.args(args);
         self
     }
 
-    /// With a variable of the environment.
+    /// Sets an environment variable.
     pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.0.env(key, value);
         self
     }
 
-    /// To be run in this folder.
+    /// Sets the folder in which it runs.
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.0.current_dir(dir);
         self
@@ -55,7 +55,7 @@ impl Cmd {
     /// Runs it with its output captured.
     ///
     /// # Errors
-    /// When it cannot start or ends with another status than 0; the message carries the end of its output.
+    /// When it cannot start or ends with a status other than 0; the message has the end of its output.
     pub fn out(mut self) -> Result<String> {
         let shown = show(&self.0);
         let output = self.0.output().with_context(|| format!("cannot start: {shown}"))?;
@@ -68,7 +68,7 @@ impl Cmd {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Like [`Cmd::out`], for its effect only.
+    /// Like [`Cmd::out`], without returning the output.
     ///
     /// # Errors
     /// As [`Cmd::out`].
@@ -79,7 +79,7 @@ impl Cmd {
     /// Runs it with its output going to ours, for programs that show their own progress.
     ///
     /// # Errors
-    /// When it cannot start or ends with another status than 0.
+    /// When it cannot start or ends with a status other than 0.
     pub fn show(mut self) -> Result<()> {
         let shown = show(&self.0);
         let status = self.0.status().with_context(|| format!("cannot start: {shown}"))?;
@@ -87,13 +87,13 @@ impl Cmd {
         Ok(())
     }
 
-    /// Whether it runs and ends with status 0. Its output goes nowhere.
+    /// Whether it runs and ends with status 0. Its output is discarded.
     pub fn succeeds(mut self) -> bool {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
     }
 }
 
-/// A command line as a person would type it (without quoting).
+/// A command line as a user would type it (without quoting).
 pub fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
@@ -120,13 +120,13 @@ pub fn tail_of(path: &Path, lines: usize) -> String {
     }
 }
 
-/// Whether a program of that name is on the PATH.
+/// Whether a program of this name is on the PATH.
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Fails early where a scenario's program is missing; used to say `skipped` with a reason.
+/// The reason to skip a scenario, if one of its programs is missing.
 pub fn missing(programs: &[&'static str]) -> Option<String> {
     let gone: Vec<&str> = programs.iter().copied().filter(|p| !on_path(p) && !Path::new(p).exists()).collect();
     (!gone.is_empty()).then(|| format!("not installed: {} (cargo xtask setup)", gone.join(", ")))

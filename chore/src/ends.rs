@@ -1,11 +1,13 @@
-//! How the processes that a run started have ended, and what their logs say: a panic, an abort, or an end that nobody asked for fails
-//! the run, whatever its own checks found.
+//! Checks how the processes of a run ended, and what their logs say. A panic, an abort or an unexpected exit fails the
+//! run, even if all its own
+//! checks passed.
 //!
 //! ```text
-//!  Proc, signal(), Cmd ──▶ ends that are not as asked ──┐
-//!  logs below the run's folder ─────────────────────────┴▶ look_through(folder) ──▶ what is wrong, a line each
+//!  Proc, signal(), Cmd ──▶ unexpected exits ──┐
+//!  logs below the run's folder ───────────────┴▶ look_through(folder) ──▶ one line for each problem
 //! ```
-//! Asked for: a process that this one sent a signal to, or whose end it waited for. A run that provokes an abort says so: [`expect_abort`], [`expect_line`].
+//! An exit is expected if we sent the process a signal, or waited for its end. A run that provokes an abort declares
+//! it: [`expect_abort`], [`expect_line`].
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -17,27 +19,27 @@ use std::sync::{Mutex, PoisonError};
 /// SIGABRT.
 const ABORT: i32 = 6;
 
-/// Signals by which people and service managers end a process: SIGHUP, SIGINT, SIGKILL, SIGTERM.
+/// Signals with which users and service managers end a process: SIGHUP, SIGINT, SIGKILL, SIGTERM.
 const USUAL: [i32; 4] = [1, 2, 9, 15];
 
-/// What a line of a log has that tells of a panic or an abort.
+/// A log line with one of these reports a panic or an abort.
 const MARKS: [&str; 3] = ["panicked at ", "SIGABRT", "(signal: 6"];
 
-/// At most so many lines of one file: the first ones tell why.
+/// At most this many lines of one file: the first ones show the cause.
 const LINES_MAX: usize = 5;
 
-/// What is known of this process' run.
+/// What this process knows of its run.
 #[derive(Debug, Default)]
 struct Known {
-    /// Processes whose end was asked for, or is waited for.
+    /// Processes whose exit is expected.
     asked: BTreeSet<u32>,
-    /// Of those: processes that end by an abort, as part of what is tried.
+    /// Those of them that may end by an abort, because the test provokes one.
     aborts: BTreeSet<u32>,
-    /// Ends that are wrong, each with the log of its process where it has one.
+    /// Unexpected exits, each with the log of its process if there is one.
     wrong: Vec<(Option<PathBuf>, String)>,
-    /// Texts that a line may have in spite of all, each with the folder in which it may.
+    /// Texts of log lines that are no problem, each with the folder for which that holds.
     expected: Vec<(PathBuf, String)>,
-    /// Folders of this run that were not looked through yet.
+    /// Folders of this run that were not checked yet.
     folders: BTreeSet<PathBuf>,
 }
 
@@ -53,12 +55,13 @@ fn known<T>(look: impl FnOnce(&mut Known) -> T) -> T {
     look(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The end of this process is asked for, or expected.
+/// Declares that this process is expected to end.
 pub fn expect(pid: u32) {
     known(|known| known.asked.insert(pid));
 }
 
-/// This process is expected to end by itself, with an error or an abort: it is made to find a rule broken (R9, R11).
+/// Declares that this process is expected to end with an error or an abort, because the test makes it find a broken
+/// rule (R9, R11).
 pub fn expect_abort(pid: u32) {
     known(|known| {
         known.asked.insert(pid);
@@ -66,12 +69,12 @@ pub fn expect_abort(pid: u32) {
     });
 }
 
-/// A panic or an abort whose line has this text is part of what is tried in this folder.
+/// Declares that log lines below `folder` with this text are expected: the test provokes the panic or abort.
 pub fn expect_line(folder: &Path, text: &str) {
     known(|known| known.expected.push((folder.into(), text.into())));
 }
 
-/// A folder in which this run keeps its logs.
+/// Adds a folder in which this run keeps its logs.
 pub(crate) fn will_look(folder: &Path) {
     known(|known| known.folders.insert(folder.into()));
 }
@@ -83,13 +86,13 @@ pub(crate) fn note(name: &str, pid: u32, status: ExitStatus, log: Option<&Path>,
     known(|known| {
         let fine = if aborted { &known.aborts } else { &known.asked }.contains(&pid);
         if !(fine || !aborted && (judged || usual)) {
-            let text = format!("{name} (process {pid}) ended and nobody asked for it: {status}");
+            let text = format!("{name} (process {pid}) exited unexpectedly: {status}");
             known.wrong.push((log.map(Path::to_path_buf), text));
         }
     });
 }
 
-/// Looks through the output of a command that ran to its end.
+/// Checks the output of a command that has ended.
 pub(crate) fn note_output(shown: &str, status: ExitStatus, output: &str) {
     if status.signal() == Some(ABORT) {
         known(|known| known.wrong.push((None, format!("{shown}: {status}"))));
@@ -99,12 +102,13 @@ pub(crate) fn note_output(shown: &str, status: ExitStatus, output: &str) {
     }
 }
 
-/// Everything that is wrong with ends and logs of a run that has this folder, a line each. What has no folder counts for the first that asks.
+/// All problems with exits and logs of the run that has this folder, one line each. Problems without a folder go to the
+/// first caller.
 pub fn look_through(folder: &Path) -> Vec<String> {
     let (mut found, ended, expected) = known(|known| {
         known.folders.retain(|other| !other.starts_with(folder));
         let elsewhere: Vec<PathBuf> = known.folders.iter().cloned().collect();
-        // What is in the folder of another run that goes on meanwhile is that one's.
+        // Logs in the folder of another run at the same time belong to that run.
         let other = |log: &Path| !log.starts_with(folder) && elsewhere.iter().any(|other| log.starts_with(other));
         let of_others = |end: &(Option<PathBuf>, String)| end.0.as_deref().is_some_and(other);
         let (theirs, ours): (Vec<_>, Vec<_>) = known.wrong.drain(..).partition(of_others);
@@ -123,7 +127,7 @@ pub fn look_through(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The same of all folders that nobody has looked through yet: for the end of a program.
+/// The same for all folders that were not checked yet. Called at the end of a program.
 pub fn look_through_the_rest() -> Vec<String> {
     let folders: Vec<PathBuf> = known(|known| known.folders.iter().cloned().collect());
     let mut found: Vec<String> = folders.iter().flat_map(|folder| look_through(folder)).collect();
@@ -131,14 +135,14 @@ pub fn look_through_the_rest() -> Vec<String> {
     found
 }
 
-/// An error that shows all of it, where there is any.
+/// Turns problems into one error.
 ///
 /// # Errors
-/// When there is.
+/// When there are any.
 pub fn fine(found: &[String]) -> anyhow::Result<()> {
     anyhow::ensure!(
         found.is_empty(),
-        "a process panicked, aborted, or ended and nobody asked for it:\n        {}",
+        "a process panicked, aborted, or exited unexpectedly:\n        {}",
         found.join("\n        ")
     );
     Ok(())
@@ -155,14 +159,14 @@ fn logs_below(folder: &Path, logs: &mut Vec<PathBuf>) {
     }
 }
 
-/// Processes whose ends are as asked for.
+/// Processes whose exit is expected.
 struct Ended {
     asked: BTreeSet<u32>,
     aborts: BTreeSet<u32>,
 }
 
 fn wrong_lines(log: &Path, ended: &Ended, expected: &[String]) -> Vec<String> {
-    // One that is gone by now belonged to what is thinned out.
+    // A log that is gone was deleted to free disk space.
     let Ok(file) = std::fs::File::open(log) else { return Vec::new() };
     let mut found = Vec::new();
     let mut reader = std::io::BufReader::new(file);
@@ -185,7 +189,8 @@ fn is_wrong(line: &str, ended: &Ended) -> bool {
     MARKS.iter().any(|mark| line.contains(mark)) || end_told_by_dev(line).is_some_and(unasked)
 }
 
-/// The process of which `holdfast dev` says that it ended, and how: `gateway g1 (process 7) ended with exit code 1`.
+/// The process that ended according to a log line of `holdfast dev`, and how it ended: `gateway g1 (process 7) ended
+/// with exit code 1`.
 fn end_told_by_dev(line: &str) -> Option<(u32, &str)> {
     let (_, rest) = line.split_once("gateway ")?;
     let (pid, how) = rest.split_once("(process ")?.1.split_once(") ")?;

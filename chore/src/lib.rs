@@ -1,7 +1,8 @@
-//! What the programs of chores share (`xtask`, `scenarios`, `bench`, `mutations`): running commands and background processes, building
-//! programs, installing what is missing, saying what happens, and taking back what was done to the machine.
+//! Common code of the programs of chores (`xtask`, `scenarios`, `bench`, `mutations`): running commands and background
+//! processes, building
+//! programs, installing missing packages, printing progress, and undoing changes to the machine.
 //!
-//! Owns: helpers that know nothing of gateways. Does not own: any scenario, and no code of the product.
+//! Owns: helpers that know nothing of gateways. Does not own: scenarios, code of the product.
 
 pub mod binary;
 pub mod cmd;
@@ -18,12 +19,12 @@ pub mod undo;
 
 use std::process::ExitCode;
 
-/// The exit status of a program of chores. Prints the error, unless everything about it has been said.
+/// The exit status of a program of chores. Prints the error, unless it was printed already.
 pub fn status(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // The closing count stays the last line where there is one.
+            // The closing count, if there is one, stays the last line.
             if !e.is::<say::Failed>() {
                 eprintln!("error: {e:#}");
             }

@@ -1,4 +1,4 @@
-//! Processes in the background, by pid: started in their own group, logged to a file, ended with us.
+//! Background processes: each has its own process group, logs to a file, and ends when this process ends.
 
 use crate::undo::{Guard, Undo};
 use crate::{cmd, ends};
@@ -50,34 +50,34 @@ impl Proc {
         Ok((Self { name: name.into(), child, log: log.into(), guard }, out))
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// The exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.end(true)
     }
 
-    /// `judged`: the caller looks at the status.
+    /// `judged`: the caller checks the status.
     fn end(&mut self, judged: bool) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten()?;
         if self.guard.is_some() {
             ends::note(&self.name, self.child.id(), status, Some(&self.log), judged);
         }
         if let Some(guard) = self.guard.take() {
-            // What it started and left behind.
+            // End the children that it left behind.
             kill_group(self.child.id());
             guard.forget();
         }
         Some(status)
     }
 
-    /// Fails with the end of its log if it is no longer there.
+    /// Fails with the end of its log if it has ended.
     ///
     /// # Errors
-    /// When it ended.
+    /// When it has ended.
     pub fn must_run(&mut self) -> Result<()> {
         match self.ended() {
             None => Ok(()),
@@ -85,10 +85,10 @@ impl Proc {
         }
     }
 
-    /// Waits until `ready`, while it runs.
+    /// Waits until `ready` returns true.
     ///
     /// # Errors
-    /// When it ends first, or `limit` passes.
+    /// When the process ends first, or `limit` passes.
     pub fn ready_when(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         let begun = Instant::now();
         while !ready() {
@@ -125,7 +125,7 @@ impl Proc {
         }
     }
 
-    /// Asks it to end, and ends it after `limit`.
+    /// Sends SIGTERM, and SIGKILL after `limit`.
     ///
     /// # Errors
     /// When even SIGKILL does not end it.
@@ -148,11 +148,12 @@ impl Drop for Proc {
     }
 }
 
-/// Pause between two looks at something that has no event to wait for.
+/// Polling interval for conditions that have no event to wait for.
 pub const POLL: Duration = Duration::from_millis(5);
 
-/// Sets the flag when it is dropped. Made first inside `thread::scope`: the scope joins its threads before it passes a panic on, and threads that loop until the
-/// flag is set would otherwise hang for ever.
+/// Sets the flag when it is dropped. Create it first inside `thread::scope`: on a panic the scope joins its threads,
+/// and threads that loop until the
+/// flag is set would otherwise run for ever.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -161,7 +162,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Looks until `done` or `limit` passes; says which.
+/// Polls until `done` returns true or `limit` passes. Returns whether it was done.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
@@ -175,7 +176,7 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// SIGKILL to what is left of a process group that one of our processes was the first of.
+/// Sends SIGKILL to the rest of a process group whose leader was one of our processes.
 pub fn kill_group(first: u32) {
     ends::expect(first);
     if let Some(pid) = i32::try_from(first).ok().and_then(rustix::process::Pid::from_raw) {
@@ -183,7 +184,7 @@ pub fn kill_group(first: u32) {
     }
 }
 
-/// Sends a signal to a process that we started. A process that is gone is no error.
+/// Sends a signal to a process that we started. It is no error if the process has ended.
 pub fn signal(pid: u32, what: Signal) {
     if ![Signal::STOP, Signal::CONT].contains(&what) {
         ends::expect(pid);
@@ -195,29 +196,30 @@ pub fn signal(pid: u32, what: Signal) {
 
 fn stat_field(pid: u32, field: usize) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets and may hold spaces: count from behind it.
+    // The second field is the program's name in brackets and may contain spaces: count from the bracket on.
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(field.checked_sub(3)?).map(str::to_owned)
 }
 
-/// When a process started, in clock ticks since boot: with its pid, its identity.
+/// When a process started, in clock ticks since boot. Together with the pid this identifies a process.
 pub fn start_of(pid: u32) -> Option<u64> {
     stat_field(pid, 22)?.parse().ok()
 }
 
-/// Which process started it, or has taken it over since.
+/// The parent process: the one that started it, or that adopted it later.
 pub fn parent_of(pid: u32) -> Option<u32> {
     stat_field(pid, 4)?.parse().ok()
 }
 
-/// Whether it has ended and only waits for its parent to notice. Its first thread may be gone while others still hold its
-/// files and ports: then it has not.
+/// Whether it has ended and only waits for its parent to collect its status. If its first thread has ended while others
+/// still hold
+/// files and ports, it has not ended.
 pub fn is_zombie(pid: u32) -> bool {
     let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     stat_field(pid, 3).is_some_and(|s| s == "Z") && threads() <= 1
 }
 
-/// Whether every thread of it is stopped: from then on it takes in nothing more.
+/// Whether all its threads are stopped, so that it receives nothing more.
 pub fn is_stopped(pid: u32) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let ids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -229,12 +231,12 @@ pub fn is_alive(pid: u32) -> bool {
     start_of(pid).is_some() && !is_zombie(pid)
 }
 
-/// The most that it ever had resident, in bytes.
+/// Its peak resident memory in bytes.
 pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
     status_bytes(pid, "VmHWM:")
 }
 
-/// What it has resident now, in bytes.
+/// Its resident memory in bytes.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     status_bytes(pid, "VmRSS:")
 }
@@ -245,17 +247,18 @@ fn status_bytes(pid: u32, field: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Processor time that it has used, all its threads together, in seconds.
+/// Processor time that all its threads have used, in seconds.
 pub fn processor_seconds(pid: u32) -> Option<f64> {
     let ticks = |field| stat_field(pid, field)?.parse::<u32>().ok();
-    // The kernel shows hundredths, whatever it counts in.
+    // The kernel reports hundredths of a second, whatever its internal clock.
     Some(f64::from(ticks(14)? + ticks(15)?) / 100.0)
 }
 
-/// With this and a pid, `holdfast dev` tells a gateway to end with it. One that is started again here has another parent.
+/// With this and its own pid, `holdfast dev` makes a gateway end together with it. A gateway that we start again has
+/// another parent, so we remove both.
 const PARENT_ARG: &str = "--die-with";
 
-/// How a process was started, to start it again in the same way.
+/// The command line, environment and folder of a process, to start it again in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     args: Vec<String>,
@@ -288,24 +291,24 @@ impl Launch {
         Ok(Self { args, env, dir })
     }
 
-    /// With another value behind `flag`.
+    /// Changes the value of `flag`.
     ///
     /// # Errors
-    /// When there is no such flag.
+    /// When the flag is not there.
     pub fn set(&mut self, flag: &str, value: String) -> Result<()> {
         let at =
             self.args.iter().position(|arg| arg == flag).with_context(|| format!("no {flag} in {:?}", self.args))?;
-        let slot = self.args.get_mut(at + 1).with_context(|| format!("nothing behind {flag}"))?;
+        let slot = self.args.get_mut(at + 1).with_context(|| format!("{flag} has no value"))?;
         *slot = value;
         Ok(())
     }
 
-    /// With more arguments behind those that it had.
+    /// Appends arguments.
     pub fn add(&mut self, args: &[&str]) {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
 
-    /// Without arguments that were added last; nothing changes where these were not.
+    /// Removes these arguments from the end; does nothing if they are not there.
     pub fn take_back(&mut self, args: &[&str]) {
         let from = self.args.len().saturating_sub(args.len());
         if self.args[from..].iter().eq(args) {
@@ -313,12 +316,12 @@ impl Launch {
         }
     }
 
-    /// With another program and the same arguments.
+    /// Changes the program and keeps the arguments.
     pub fn set_program(&mut self, program: &Path) {
         self.args[0] = program.display().to_string();
     }
 
-    /// The same command again.
+    /// The command that starts the process again.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.args[0]);
         command.args(&self.args[1..]).env_clear().envs(self.env.iter().cloned()).current_dir(&self.dir);

@@ -1,5 +1,5 @@
-//! The note of a run: what ran, for how long, and what came of it. Every chore that proves something appends one line to
-//! `target/proof/runs.jsonl`; `cargo xtask proof` counts them and takes them into the tree.
+//! The record of a run: what ran, for how long, and its result. Every chore that proves something appends one line to
+//! `target/proof/runs.jsonl`; `cargo xtask proof` counts these and adds them to the repository.
 
 use crate::binary::root;
 use crate::cmd::cmd;
@@ -9,58 +9,58 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// With this in the environment a run is not noted: one with a known bug in the product proves a test.
+/// With this variable a run is not recorded: a run with a known bug in the product proves a test, not the product.
 pub const NOT_NOTED: &str = "HOLDFAST_NOT_NOTED";
 
-/// How a note begins that a chore wrote by itself: [`ended_at`].
+/// The start of a note that a chore wrote by itself: [`ended_at`].
 pub const ENDED_AT: &str = "ended at ";
 
-/// Of what went wrong a note has so many characters: it is a line on a page.
+/// A note has at most this many characters of the error, because it is one line on a page.
 pub const NOTE_CHARS_MAX: usize = 300;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Everything held.
+    /// All checks passed.
     Held,
-    /// It did too little to mean anything, or nobody could judge it.
+    /// It did too little to mean anything, or could not be judged.
     Unknown,
-    /// Something did not hold.
+    /// A check failed.
     Broken,
 }
 
-/// One run, as it is kept: a line of JSON.
+/// The record of one run: a line of JSON.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Run {
-    /// What ran, as the table has it: `chaos`, `Jepsen: register`.
+    /// What ran, as in the table: `chaos`, `Jepsen: register`.
     pub what: String,
-    /// Under what, where there is a choice.
+    /// Conditions, where there is a choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub under: String,
     /// The day, as `2026-11-23` (UTC).
     pub day: String,
-    /// Of the tree; `+` behind it: with changes that were not committed. Empty where it is not known.
+    /// Commit of the tree, followed by `+` if it had uncommitted changes. Empty if it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub commit: String,
-    /// It lasted for so many seconds.
+    /// How long it lasted, in seconds.
     pub seconds: u64,
-    /// The first seed, where there is one.
+    /// The first seed, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Faults that were made.
+    /// Number of injected faults.
     pub faults: u64,
-    /// What succeeded, by what it is: `commits`, `read`.
+    /// Number of successful operations by kind: `commits`, `read`.
     pub did: BTreeMap<String, u64>,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
-    /// Of one that did not hold: what became of it.
+    /// Of a failed run: the reason, or how it was resolved.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl Run {
-    /// One of today, of this tree.
+    /// A run of today, of this tree.
     pub fn now(what: impl Into<String>, seconds: u64, verdict: Verdict) -> Self {
         let said = |command: crate::cmd::Cmd| command.out().map(|text| text.trim().to_owned()).unwrap_or_default();
         let commit = said(cmd("git").args(["rev-parse", "--short=7", "HEAD"]).dir(root()));
@@ -80,7 +80,7 @@ impl Run {
         }
     }
 
-    /// With what succeeded.
+    /// Adds successful operations.
     pub fn did(mut self, what: &str, count: u64) -> Self {
         if count > 0 {
             *self.did.entry(what.to_owned()).or_default() += count;
@@ -88,7 +88,7 @@ impl Run {
         self
     }
 
-    /// Notes it below `target/`. A run is no worse for a note that cannot be written: that is said, and no more.
+    /// Records it below `target/`. If that fails, it prints a message; the run does not fail.
     pub fn note(&self) {
         if std::env::var_os(NOT_NOTED).is_some() {
             return;
@@ -100,26 +100,27 @@ impl Run {
             Ok(file.write_all(format!("{}\n", serde_json::to_string(self)?).as_bytes())?)
         };
         if let Err(error) = write() {
-            note(format!("{}: the run was not noted: {error:#}", path.display()));
+            note(format!("{}: the run was not recorded: {error:#}", path.display()));
         }
     }
 }
 
-/// What a run came to, of its outcome.
+/// The verdict for an outcome.
 pub fn held<T, E>(outcome: &Result<T, E>) -> Verdict {
     if outcome.is_ok() { Verdict::Held } else { Verdict::Broken }
 }
 
-/// What a chore itself notes of a run that did not hold: the first line of what went wrong.
+/// The note that a chore writes about a failed run: the first line of the error.
 pub fn ended_at(error: &str) -> String {
     let first = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let first: String = first.chars().take(NOTE_CHARS_MAX).collect();
-    // The page ends the sentence.
+    // The page adds the full stop.
     format!("{ENDED_AT}{}", first.trim_end_matches(['.', ':', ' ']))
 }
 
-/// The row that the Jepsen test says at the end of a run: workload, nemesis, lie, seconds, seed, succeeded, unknown, faults, two times, verdict. `None`: no such row, or a
-/// run with a lie in it, which proves a checker and not the product.
+/// Parses the row that the Jepsen test prints at the end of a run: workload, nemesis, lie, seconds, seed, succeeded,
+/// unknown, faults, two times, verdict.
+/// `None` for any other line, and for a run with a lie, which proves a checker and not the product.
 pub fn jepsen(row: &str) -> Option<Run> {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
     let [workload, nemesis, "", seconds, seed, succeeded, _, faults, _, _, verdict] = cells.as_slice() else {
@@ -142,14 +143,15 @@ pub fn jepsen(row: &str) -> Option<Run> {
     Some(run)
 }
 
-/// The closing lines of `holdfast-sim many`: `in all: 25 s simulated, 7 faults, …` and `12 seeds (1 to 12) of 4 s of faults, 0 failed, 63 s, 80 s of processors`.
+/// Parses the closing lines of `holdfast-sim many`: `in all: 25 s simulated, 7 faults, …` and `12 seeds (1 to 12) of 4
+/// s of faults, 0 failed, 63 s, 80 s of processors`.
 pub fn simulation(text: &str) -> Option<Run> {
     let sums = text.lines().rev().find_map(|line| line.strip_prefix("in all: "))?;
     let count = |what: &str| {
         let found = sums.split(", ").find_map(|part| part.strip_suffix(what)?.trim().parse::<u64>().ok());
         found.unwrap_or_default()
     };
-    // Those of one store, of hosts and of agents are counted by themselves.
+    // Faults of one store, of hosts and of agents have their own counts.
     let parts = sums.split(", ").filter_map(|part| part.split_once(' '));
     let faults = parts.filter(|(_, what)| what.starts_with("faults"));
     let faults = faults.filter_map(|(number, _)| number.parse::<u64>().ok());
@@ -168,7 +170,7 @@ pub fn simulation(text: &str) -> Option<Run> {
     Some(counted.into_iter().fold(run.did("seeds", seeds), |run, what| run.did(what, count(what))))
 }
 
-/// The notes of this copy of the tree.
+/// The runs recorded below `target/`.
 pub fn own() -> PathBuf {
     root().join("target/proof/runs.jsonl")
 }

@@ -1,7 +1,7 @@
-//! How a chore that runs another program of chores gets its result: counts, times and failures, in a file of JSON.
+//! How one program of chores gets the result of another that it runs: counts, times and failures in a JSON file.
 //!
 //! ```text
-//!  xtask test ── HOLDFAST_CHORE_REPORT=FILE ──▶ holdfast-scenarios e2e …   its output goes to ours
+//!  xtask test ── HOLDFAST_CHORE_REPORT=FILE ──▶ holdfast-scenarios e2e …   (it prints to our stdout)
 //!             ◀── FILE: count, times, failures ──┘
 //! ```
 
@@ -16,22 +16,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Names the file. A program that has it writes its result there and leaves the closing lines to the program that started it.
+/// Environment variable with the file's path. A program that has it writes its result there and does not print the
+/// closing lines.
 pub const FILE: &str = "HOLDFAST_CHORE_REPORT";
 
 /// The result of a chore.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Checks, by how they went.
+    /// Number of checks by result.
     pub count: Count,
     /// Name and seconds of each test program or scenario.
     pub singles: Vec<(String, f64)>,
-    /// What failed, in the words in which it was said.
+    /// Failures, as they were printed.
     pub failings: Vec<String>,
 }
 
 impl Report {
-    /// Writes it where the program that started this one expects it. Returns whether anybody does.
+    /// Writes it for the program that started this one. Returns false if no such program waits for it.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -43,10 +44,10 @@ impl Report {
     }
 }
 
-/// Runs a program of chores with its output going to ours, and adds its times and failures to those of this run.
+/// Runs a program of chores that prints to our stdout, and adds its times and failures to ours.
 ///
 /// # Errors
-/// When it cannot start, or ends without a result.
+/// When it cannot start, or ends without writing a result.
 pub fn run(mut command: Command, times: &mut Times) -> Result<Count> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

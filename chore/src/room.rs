@@ -1,27 +1,30 @@
-//! Room on the disk: a run of everything makes some 60 GiB of clusters, one after the other, and a machine may have a
-//! quarter of that. What is done with is thinned out to what a person reads, and what is free is said beside each step.
+//! Disk space. A run of everything writes some 60 GiB of clusters, one after the other, and a machine may have a
+//! quarter of that.
+//! After each scenario only the files that people read are kept. The free space is printed with each step.
 
 use crate::say::note;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// Largest file that is kept when a folder is thinned out, in bytes: logs and summaries are smaller, journals, caches and
-/// objects of a store are not.
+/// Size of the largest file that [`thin_out`] keeps, in bytes. Logs and summaries are smaller; journals, caches and
+/// objects of a store
+/// are larger.
 const KEPT_MAX: u64 = 16 << 20;
 
-/// Below this free space, in bytes, a run of everything says that it may not end: the build takes 10 GiB, the largest scenario 12.
+/// With less free space than this, in bytes, a run of everything warns: the build takes 10 GiB, the largest scenario
+/// 12.
 pub const WANTED: u64 = 24 << 30;
 
-/// Bytes that are free for us where `path` lies.
+/// Free bytes on the file system of `path`.
 ///
 /// # Errors
-/// When the file system does not say.
+/// When the file system does not report it.
 pub fn free(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(path).with_context(|| path.display().to_string())?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Says what is free where `path` lies.
+/// Prints the free space on the file system of `path`.
 pub fn say_free(path: &Path) {
     match free(path) {
         Ok(bytes) => note(format!("{:.1} GiB of disk free", bytes as f64 / (1u64 << 30) as f64)),
@@ -29,10 +32,10 @@ pub fn say_free(path: &Path) {
     }
 }
 
-/// Keeps what a person reads of a scenario's folder, its logs and what it wrote about itself; deletes the rest. Returns the bytes given back.
+/// Keeps logs, summaries and settings in a scenario's folder and deletes the rest. Returns the freed bytes.
 ///
 /// # Errors
-/// When something can neither be read nor deleted.
+/// When something cannot be read or deleted.
 pub fn thin_out(dir: &Path) -> Result<u64> {
     let mut given = 0;
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
@@ -40,11 +43,11 @@ pub fn thin_out(dir: &Path) -> Result<u64> {
             let path = e.path();
             (e, path)
         })?;
-        // Of a link, the link: what it points to is not ours to judge.
+        // Does not follow links: deletes the link, not its target.
         let meta = entry.metadata()?;
         if meta.is_dir() {
             given += thin_out(&path)?;
-            // Stays where something is kept in it.
+            // Fails, and the folder stays, if a file in it was kept.
             let _ = std::fs::remove_dir(&path);
         } else if !meta.is_file() || meta.len() > KEPT_MAX || !readable(&path) {
             std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
@@ -54,7 +57,7 @@ pub fn thin_out(dir: &Path) -> Result<u64> {
     Ok(given)
 }
 
-/// Whether a person reads such a file, going by its name.
+/// Whether people read such a file, judged by its extension.
 fn readable(path: &Path) -> bool {
     let kind = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     ["log", "json", "jsonl", "toml", "txt", "csv", "svg", "html"].contains(&kind)

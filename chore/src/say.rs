@@ -1,4 +1,4 @@
-//! What a person sees while a chore runs: numbered-by-time steps, notes below them, and one closing count.
+//! The output of a chore: steps with a time stamp, notes below them, and one closing count.
 
 use crate::report::Report;
 use crate::times::Times;
@@ -7,10 +7,10 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Names the time at which the run began, Unix milliseconds, for a program that is a part of it.
+/// Environment variable with the start of the run in Unix milliseconds, for a program that is a part of the run.
 pub const BEGUN: &str = "HOLDFAST_CHORE_BEGUN";
 
-/// When the run began, Unix milliseconds: when this program said its first step, or when the program that started it did.
+/// Start of the run in Unix milliseconds: the first step of this program, or of the program that started it.
 pub fn begun_unix_ms() -> u64 {
     static START: OnceLock<u64> = OnceLock::new();
     *START.get_or_init(|| std::env::var(BEGUN).ok().and_then(|text| text.parse().ok()).unwrap_or_else(unix_ms))
@@ -31,19 +31,20 @@ fn stamp() -> String {
 }
 
 thread_local! {
-    /// What this thread has said since it was told to keep it.
+    /// Lines that this thread has captured, while it captures.
     static HELD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs something that says what it does beside something else that does: its lines are kept and returned, to be said in one piece. Those of this thread
-/// only, and each step with the time at which it began.
+/// Captures the lines that `run` prints and returns them. For something that runs beside another thing that prints: its
+/// lines can then be printed together.
+/// Captures this thread only; each step keeps the time at which it began.
 pub fn held<T>(run: impl FnOnce() -> T) -> (T, Vec<String>) {
     HELD.set(Some(Vec::new()));
     let result = run();
     (result, HELD.take().unwrap_or_default())
 }
 
-/// Keeps a line if this thread was told to; gives it back otherwise.
+/// Captures a line if this thread captures; returns it otherwise.
 fn keep(text: String) -> Option<String> {
     HELD.with_borrow_mut(|held| match held {
         Some(lines) => {
@@ -54,21 +55,21 @@ fn keep(text: String) -> Option<String> {
     })
 }
 
-/// A step begins. Everything goes to stdout and is flushed, so that a log file shows where a run hangs.
+/// Prints the start of a step. All output goes to stdout and is flushed, so that a log file shows where a run hangs.
 pub fn step(text: impl AsRef<str>) {
     let Some(text) = keep(format!("[{}] {}", stamp(), text.as_ref())) else { return };
     let mut out = std::io::stdout().lock();
-    // A closed pipe (`| head`) is no reason to stop a run that holds mounts.
+    // A closed pipe (`| head`) must not stop a run that has mounted file systems.
     let _ = if out.is_terminal() { writeln!(out, "\x1b[1m{text}\x1b[0m") } else { writeln!(out, "{text}") };
     let _ = out.flush();
 }
 
-/// A detail of the current step.
+/// Prints a detail of the current step.
 pub fn note(text: impl AsRef<str>) {
     line(format!("        {}", text.as_ref()));
 }
 
-/// A plain line: results and tables.
+/// Prints a plain line: results and tables.
 pub fn line(text: impl AsRef<str>) {
     let Some(text) = keep(text.as_ref().to_owned()) else { return };
     let mut out = std::io::stdout().lock();
@@ -76,23 +77,23 @@ pub fn line(text: impl AsRef<str>) {
     let _ = out.flush();
 }
 
-/// How many of the things that failed are said again at the end, and how many characters of each.
+/// How many failures are repeated at the end, and how many characters of each.
 const AGAIN: (usize, usize) = (20, 600);
 
-/// What failed so far, in the words in which it was said.
+/// Failures so far, as they were printed.
 static FAILINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps what failed, to be said once more at the end: who is given the last lines of a long run's log finds the reason in them.
+/// Adds a failure. It is repeated at the end, so that the last lines of a long log show the reason.
 pub fn failing(text: impl Into<String>) {
     FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
 }
 
-/// What failed so far, in the order in which it did.
+/// Failures so far, in order.
 pub fn failings() -> Vec<String> {
     FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The lines that say it once more.
+/// The lines that repeat the failures.
 fn again(failings: &[String]) -> Vec<String> {
     let (most, longest) = AGAIN;
     let mut lines: Vec<String> = failings
@@ -112,7 +113,7 @@ fn again(failings: &[String]) -> Vec<String> {
     lines
 }
 
-/// Some check failed; everything about it has been said.
+/// A check failed, and its message was printed already.
 #[derive(Debug)]
 pub struct Failed;
 
@@ -124,14 +125,14 @@ impl std::fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// How many checks went which way.
+/// Number of checks by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Count {
-    /// Checks that ran and held.
+    /// Checks that passed.
     pub passed: u64,
-    /// Checks that ran and did not hold.
+    /// Checks that failed.
     pub failed: u64,
-    /// Checks that did not run, each with a reason printed where it was skipped.
+    /// Checks that did not run; the reason of each was printed.
     pub skipped: u64,
 }
 
@@ -152,7 +153,7 @@ impl Count {
         }
     }
 
-    /// Counts one check that could not run here.
+    /// Counts one check that cannot run here, and prints why.
     pub fn skip(&mut self, name: &str, why: &str) {
         self.skipped += 1;
         line(format!("skipped {name}: {why}"));
@@ -165,7 +166,7 @@ impl Count {
         self.skipped += other.skipped;
     }
 
-    /// Prints what failed once more, the closing line, and turns a failure into an error.
+    /// Repeats the failures, prints the closing line, and turns a failure into an error.
     ///
     /// # Errors
     /// [`Failed`] when anything failed.
@@ -173,7 +174,7 @@ impl Count {
         self.close_after(None)
     }
 
-    /// The same, with where the time went before it. A program that is a part of another one's run hands all of it over instead.
+    /// Like [`Count::close`], with the time table before it. A program that another one runs writes a report instead.
     ///
     /// # Errors
     /// [`Failed`] when anything failed.
@@ -198,7 +199,7 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// What a line `test result: …` of cargo says; nothing for any other line.
+/// The counts in a line `test result: …` of cargo; zero for any other line.
 pub fn counted(text: &str) -> Count {
     let mut count = Count::default();
     let Some(rest) = text.strip_prefix("test result: ") else { return count };
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(again(&["FAILED stores: why".into()]), ["What failed:", "        FAILED stores: why"]);
         let (most, longest) = AGAIN;
         let lines = again(&vec!["ü".repeat(longest + 1); most + 2]);
-        assert_eq!(lines.len(), most + 2, "the heading, the most that are said, how many are not");
+        assert_eq!(lines.len(), most + 2, "the heading, the repeated failures, the number of the others");
         assert_eq!(lines[1], format!("        {} ...", "ü".repeat(longest)));
         assert_eq!(lines[most + 1], "        ... and 2 more lines of failures above");
     }
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(said.len(), 2, "found {said:?}");
         assert!(said[0].starts_with('[') && said[0].ends_with("] begins"), "found {:?}", said[0]);
         assert_eq!(said[1], "        a detail");
-        assert_eq!(keep("later".into()), Some("later".into()), "it is said as ever afterwards");
+        assert_eq!(keep("later".into()), Some("later".into()), "printed as usual afterwards");
     }
 
     #[test]

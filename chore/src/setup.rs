@@ -1,4 +1,4 @@
-//! Installing what is missing: Debian packages by apt, a real S3 server by the Go tool chain.
+//! Installs missing programs: Debian packages by apt, a real S3 server by the Go tool chain.
 
 use crate::cmd::{Cmd, cmd, on_path};
 use crate::say;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 mod go;
 pub use go::find as find_go;
 
-/// A Debian package and the program or file that shows that it is there, however it got there.
+/// A Debian package, and the program or file that shows that it is installed, by whichever means.
 struct Package {
     name: &'static str,
     shown_by: &'static str,
@@ -20,30 +20,30 @@ const fn package(name: &'static str, shown_by: &'static str, for_what: &'static 
     Package { name, shown_by, for_what }
 }
 
-/// What the demo needs.
+/// Packages for the demo.
 const DEMO: &[Package] = &[
-    package("libnbd-bin", "nbdfuse", "a volume as a file where the kernel has no nbd"),
+    package("libnbd-bin", "nbdfuse", "shows a volume as a file where the kernel has no nbd"),
     package("mount", "losetup", "loop devices"),
     package("e2fsprogs", "mkfs.ext4", "the file system on the volume"),
     package("postgresql-15", "/usr/lib/postgresql/15/bin/postgres", "the database on the volume"),
 ];
 
-/// What the demo of failovers needs on top.
+/// Further packages for the demo of failovers.
 const FAILOVER: &[Package] = &[
     package("iproute2", "ip", "network namespaces"),
-    package("iptables", "iptables", "a host that is cut off"),
-    package("haproxy", "haproxy", "one address for two hosts of PostgreSQL"),
+    package("iptables", "iptables", "cuts a host off the network"),
+    package("haproxy", "haproxy", "one address for two PostgreSQL hosts"),
 ];
 
-/// What the tests and the benchmark need on top.
+/// Further packages for the tests and the benchmark.
 const TESTS: &[Package] = &[
-    package("nbdkit", "nbdkit", "the server to compare with"),
+    package("nbdkit", "nbdkit", "an NBD server to compare with"),
     package("qemu-utils", "qemu-img", "a second NBD client"),
     package("xfsprogs", "mkfs.xfs", "another file system on the volume"),
-    package("fio", "fio", "load, and verification of what was written"),
-    package("etcd-server", "etcd", "an etcd that is told of grants"),
-    package("etcd-client", "etcdctl", "what it was told, read by its own tool"),
-    package("pgbouncer", "pgbouncer", "a pool of connections in front of HAProxy"),
+    package("fio", "fio", "load, and verification of written data"),
+    package("etcd-server", "etcd", "an etcd that receives lease grants"),
+    package("etcd-client", "etcdctl", "reads the etcd's keys with its own tool"),
+    package("pgbouncer", "pgbouncer", "a connection pool in front of HAProxy"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 
@@ -61,12 +61,12 @@ pub enum For {
     Tests,
 }
 
-/// Installs what is missing and says so. Does nothing where nothing is missing.
+/// Installs missing programs and prints which. Does nothing if none is missing.
 ///
 /// # Errors
 /// When something is missing and cannot be installed: not root, no apt, or apt failed.
 pub fn setup(what: For) -> Result<()> {
-    say::step("Looking for the programs that this needs");
+    say::step("Checking for the programs that this chore needs");
     packages(what)?;
     if what == For::Tests {
         versitygw();
@@ -79,19 +79,19 @@ fn is_there(package: &Package) -> bool {
     if mark.starts_with('/') {
         return Path::new(mark).exists();
     }
-    // A shell without /sbin on its PATH still has mkfs and losetup there.
+    // A shell may not have /sbin on its PATH; mkfs and losetup are there.
     on_path(mark) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(mark).is_file())
 }
 
-/// How long another apt may go on: a machine that has just started often updates itself.
+/// How long to wait for another apt: a machine that has just started often updates itself.
 const APT_LIMIT: Duration = Duration::from_secs(300);
 
-/// How soon it is tried again meanwhile.
+/// Pause between two attempts meanwhile.
 const APT_PAUSE: Duration = Duration::from_secs(2);
 
 fn apt() -> Cmd {
     let wait = format!("DPkg::Lock::Timeout={}", APT_LIMIT.as_secs());
-    // What it says of a lock is looked for below.
+    // The code below looks for apt's message about a lock.
     let apt = cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
     apt.args(["-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", &wait])
 }
@@ -100,7 +100,8 @@ fn apt_update() -> Result<()> {
     once_unlocked(APT_LIMIT, APT_PAUSE, || apt().arg("update").run().context("apt-get update"))
 }
 
-/// Runs it again while another process holds the lock of apt's lists: for that one, unlike for dpkg's, apt has no option that waits.
+/// Repeats the command while another process holds the lock of apt's lists: apt has an option that waits for dpkg's
+/// lock, and none for this one.
 fn once_unlocked(limit: Duration, pause: Duration, mut run: impl FnMut() -> Result<()>) -> Result<()> {
     let begun = Instant::now();
     let mut said = false;
@@ -108,7 +109,7 @@ fn once_unlocked(limit: Duration, pause: Duration, mut run: impl FnMut() -> Resu
         match run() {
             Err(error) if format!("{error:#}").contains("Could not get lock") && begun.elapsed() < limit => {
                 if !said {
-                    say::note(format!("another apt is at work; waiting for it for {} s at most", limit.as_secs()));
+                    say::note(format!("another apt is running; waiting at most {} s for it", limit.as_secs()));
                     said = true;
                 }
                 std::thread::sleep(pause);
@@ -141,12 +142,13 @@ fn packages(what: For) -> Result<()> {
     apt_update()?;
     apt_install(&names).with_context(|| by_hand.clone())?;
     let still: Vec<&str> = missing.iter().filter(|p| !is_there(p)).map(|p| p.shown_by).collect();
-    anyhow::ensure!(still.is_empty(), "apt-get ended well, but not found: {}", still.join(", "));
+    anyhow::ensure!(still.is_empty(), "apt-get succeeded, but these were not found: {}", still.join(", "));
     say::note("installed");
     Ok(())
 }
 
-/// A missing S3 server makes its tests say `skipped`, not fail: it needs a Go tool chain, which neither every distribution nor every network has.
+/// Without an S3 server its tests are skipped and do not fail: building it needs a Go tool chain, which not every
+/// distribution and network has.
 pub fn versitygw() {
     if on_path("versitygw") {
         return;
@@ -154,30 +156,33 @@ pub fn versitygw() {
     let go = match go::find_or_install() {
         Ok(go) => go,
         Err(why) => {
-            say::note(format!("versitygw is not there, and nothing to build it with: {why:#}"));
-            say::note("Tests against a real S3 server will say skipped.");
-            say::note(format!("To have them: Go {} or later (go.dev/doc/install), then cargo xtask setup", go::LEAST));
+            say::note(format!("versitygw is not installed, and cannot be built here: {why:#}"));
+            say::note("Tests against a real S3 server will be skipped.");
+            say::note(format!(
+                "To run them, install Go {} or later (go.dev/doc/install), then run cargo xtask setup",
+                go::LEAST
+            ));
             return;
         }
     };
-    say::step(format!("go install {VERSITYGW} (some minutes; Go fetches a newer Go for it where it has to)"));
-    // Next to the other programs, where it is found without a change of the PATH.
+    say::step(format!("go install {VERSITYGW} (some minutes; Go downloads a newer Go for it if needed)"));
+    // In a folder that is on the PATH already.
     let built = cmd(go).env("GOBIN", "/usr/local/bin").env("GOTOOLCHAIN", "auto").args(["install", VERSITYGW]).run();
     match built {
         Ok(()) => say::note("installed as /usr/local/bin/versitygw"),
-        Err(e) => say::note(format!("not installed, tests against a real S3 server will say skipped: {e:#}")),
+        Err(e) => say::note(format!("not installed, so tests against a real S3 server will be skipped: {e:#}")),
     }
 }
 
-/// Whether we may mount, make loop devices and become the user postgres.
+/// Whether we are root: only root can mount, make loop devices and become the user postgres.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Fails early, with the reason, where a chore needs root.
+/// Fails early, with the reason, if a chore needs root and we are not.
 ///
 /// # Errors
-/// When we are not root, or there are no loop devices or no FUSE.
+/// When we are not root, or loop devices or FUSE are missing.
 pub fn must_be_able_to_mount() -> Result<()> {
     anyhow::ensure!(
         is_root(),
@@ -186,7 +191,7 @@ pub fn must_be_able_to_mount() -> Result<()> {
     for device in ["/dev/fuse", "/dev/loop-control"] {
         anyhow::ensure!(
             Path::new(device).exists(),
-            "{device} is not there (in a container: --privileged, or pass it in)"
+            "{device} does not exist (in a container: use --privileged, or pass the device in)"
         );
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Medians, and what else the machine was doing meanwhile.
+//! Medians, and how busy the machine was during a measurement.
 
-/// The middle of `values`; of an even number, the mean of the two in the middle. `None` of nothing.
+/// The median of `values`; for an even number of them, the mean of the two in the middle. `None` if there are none.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -12,7 +12,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Load average and pressure (share of the last 10 s in which something waited) as one line.
+/// Load average and pressure (share of the last 10 s in which some task waited) as one line.
 pub fn machine() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("?");
@@ -29,7 +29,8 @@ pub fn machine() -> String {
     )
 }
 
-/// For how much of their time this machine's processors have worked so far. Two looks tell whether what took long between them worked or waited.
+/// Busy and total time of this machine's processors so far. Two readings show whether a slow step between them computed
+/// or waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processors {
     worked: u64,
@@ -37,12 +38,12 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Until now; nothing where the kernel does not say.
+    /// Current values; zero where the kernel does not report them.
     pub fn now() -> Self {
         Self::of(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// The first line of `/proc/stat`: `cpu`, user, nice, system, idle, iowait, ... (guests are in user already).
+    /// Parses the first line of `/proc/stat`: `cpu`, user, nice, system, idle, iowait, ... (user includes guests).
     fn of(text: &str) -> Self {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
         let times: Vec<u64> = line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
@@ -51,7 +52,7 @@ impl Processors {
         Self { worked: all - idle, all }
     }
 
-    /// What share of their time they have worked since `earlier`, in percent.
+    /// Share of busy time since `earlier`, in percent.
     pub fn percent_since(self, earlier: Self) -> u64 {
         let (worked, all) = (self.worked.saturating_sub(earlier.worked), self.all.saturating_sub(earlier.all));
         (worked * 100).checked_div(all).unwrap_or(0)

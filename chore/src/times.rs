@@ -1,19 +1,19 @@
-//! Where the time of a run went. Said at its end, so that who reads the log of a run later need not add it up.
+//! The time table of a run, printed at its end.
 
 use crate::say::line;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-/// How many single tests and scenarios are named.
+/// How many single tests and scenarios the table lists.
 const NAMED: usize = 10;
 
-/// What took how long so far.
+/// Durations so far.
 #[derive(Debug)]
 pub struct Times {
     begun: Instant,
-    /// One after the other: together they are the run, but for moments between them.
+    /// Parts, one after the other. Together they make up nearly the whole run.
     parts: Vec<Span>,
-    /// Programs of tests, scenarios: within the parts, and some of them at the same time.
+    /// Test programs and scenarios within the parts. Some run at the same time.
     singles: Vec<Span>,
 }
 
@@ -24,12 +24,12 @@ struct Span {
 }
 
 impl Times {
-    /// From now on.
+    /// Starts now.
     pub fn begin() -> Self {
         Self { begun: Instant::now(), parts: Vec::new(), singles: Vec::new() }
     }
 
-    /// Runs one part.
+    /// Runs one part and measures it.
     pub fn part<T>(&mut self, name: &str, run: impl FnOnce(&mut Self) -> T) -> T {
         let begun = Instant::now();
         let result = run(self);
@@ -37,7 +37,7 @@ impl Times {
         result
     }
 
-    /// Notes what one test program or scenario took.
+    /// Adds the duration of one test program or scenario.
     pub fn single(&mut self, name: &str, took: Duration) {
         self.singles.push(Span { name: name.into(), took });
     }

@@ -1,12 +1,12 @@
-//! Taking back what a chore did to the machine: mounts, loop devices, processes, folders.
+//! Undoes a chore's changes to the machine: mounts, loop devices, processes, folders.
 //!
 //! ```text
 //!  chore ── add 7 {"umount": …} ──▶ reaper   a copy of this program in a process group of its own,
 //!    │   ── done 7 ───────────────▶   │      reading our pipe
 //!    ╳  ends in any way: return, panic, Ctrl-C, SIGKILL
-//!                                     └─▶ the pipe closes: what is still listed is taken back, newest first
+//!                                     └─▶ the pipe closes: undoes all that is still listed, newest first
 //! ```
-//! A signal handler would not see a SIGKILL, and needs `unsafe` or a runtime; a closing pipe needs neither.
+//! A signal handler cannot catch SIGKILL and needs `unsafe` or a runtime. A closing pipe needs neither.
 
 use crate::{cmd, process};
 use anyhow::{Context, Result};
@@ -19,18 +19,19 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// One thing to take back. Each is harmless when there is nothing to take back any more.
+/// One action that undoes a change. Harmless if there is nothing left to undo.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Undo {
-    /// End a process: SIGTERM, and SIGKILL five seconds later. `start` tells it from a later process with its number.
+    /// End a process: SIGTERM, and SIGKILL five seconds later. `start` distinguishes it from a later process with the
+    /// same pid.
     Kill {
         /// Its process id.
         pid: u32,
         /// When it started, in clock ticks since boot.
         start: u64,
     },
-    /// The same for a process that we started as the first of its own process group, and for all that it started there.
+    /// The same for a process that leads its own process group, and for all processes in that group.
     KillGroup {
         /// Its process id.
         pid: u32,
@@ -59,7 +60,7 @@ impl Undo {
             }
             Undo::KillGroup { pid, start } => {
                 Undo::Kill { pid: *pid, start: *start }.run();
-                // The group's number is free again once all of it is gone: another process may be the first of one by now.
+                // When all processes of a group have ended, another process may lead a new group with the same number.
                 if process::start_of(*pid).is_none_or(|now| now == *start) {
                     process::kill_group(*pid);
                 }
@@ -74,7 +75,7 @@ impl Undo {
                 }
             }
             Undo::Loop(dev) => {
-                // `--detach` of a device that is in use marks it to go with its last user.
+                // `--detach` of a device in use makes the kernel remove it when its last user closes it.
                 if cmd::cmd("losetup").arg(dev).succeeds() {
                     cmd::cmd("losetup").arg("--detach").arg(dev).succeeds();
                 }
@@ -102,11 +103,11 @@ fn tell(word: &Word) -> Result<()> {
     pipe.write_all(&line).context("the process that cleans up after this one is gone")
 }
 
-/// Hidden argument under which this program is its own reaper.
+/// Hidden argument that makes this program the reaper.
 pub const REAPER_ARG: &str = "__reaper";
 
 fn start_reaper() -> Result<ChildStdin> {
-    // A group of its own: Ctrl-C in the terminal reaches us and not it.
+    // A group of its own, so that Ctrl-C in the terminal does not reach it.
     let mut child = Command::new(std::env::current_exe()?)
         .arg(REAPER_ARG)
         .stdin(Stdio::piped())
@@ -116,7 +117,7 @@ fn start_reaper() -> Result<ChildStdin> {
     child.stdin.take().context("no pipe")
 }
 
-/// The reaper's whole life.
+/// Runs the reaper.
 pub fn reap() {
     let mut left = BTreeMap::new();
     for line in std::io::stdin().lock().lines() {
@@ -128,15 +129,15 @@ pub fn reap() {
         }
     }
     if !left.is_empty() {
-        eprintln!("interrupted: taking back {} things (processes, mounts, loop devices)", left.len());
+        eprintln!("interrupted: undoing {} changes (processes, mounts, loop devices)", left.len());
     }
     for undo in left.values().rev() {
         undo.run();
     }
 }
 
-/// Takes its [`Undo`] back when dropped, or when this process ends in any other way.
-#[must_use = "dropping it takes the thing back at once"]
+/// Runs its [`Undo`] when dropped, or when this process ends in any other way.
+#[must_use = "dropping it undoes the change at once"]
 #[derive(Debug)]
 pub struct Guard {
     id: u64,
@@ -144,10 +145,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Registers `undo`. Call it before the thing is done where a half-done thing must be taken back too.
+    /// Registers `undo`. Call it before the change if a half-done change must be undone too.
     ///
     /// # Errors
-    /// When the reaper cannot be told.
+    /// When the reaper cannot be reached.
     pub fn new(undo: Undo) -> Result<Self> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl Guard {
         Ok(Self { id, undo: Some(undo) })
     }
 
-    /// The thing is gone by itself.
+    /// Forgets the action: there is nothing left to undo.
     pub fn forget(mut self) {
         self.undo = None;
     }
@@ -166,12 +167,12 @@ impl Drop for Guard {
         if let Some(undo) = self.undo.take() {
             undo.run();
         }
-        // If the reaper is gone there is nobody left to tell.
+        // If the reaper has ended, there is no one to notify.
         let _ = tell(&Word::Done(self.id));
     }
 }
 
-/// Guards that are taken back newest first.
+/// Guards that are dropped newest first.
 #[derive(Debug, Default)]
 pub struct Stack(Vec<Guard>);
 

@@ -1,4 +1,4 @@
-//! The list: what each bug changes, which rule it breaks, and which tests are to find it, the quickest first.
+//! The list of known bugs: what each one changes, which rule it breaks, and which tests must find it, fastest first.
 
 mod agent;
 mod cluster;
@@ -15,7 +15,7 @@ mod volumes;
 
 use anyhow::{Result, ensure};
 
-/// All of them, room by room.
+/// All bugs, by crate.
 pub(super) const MUTATIONS: &[&[Mutation]] = &[
     control::MUTATIONS,
     data::MUTATIONS,
@@ -31,7 +31,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     cluster::MUTATIONS,
 ];
 
-/// What cannot be mutated, because it is not built. Told on the page.
+/// Rules without a bug, because the code does not exist yet. Shown on the page.
 pub(super) const NOT_YET: &str = "
 Taken out: what the journal holds of the time before a rollback is still found after it. Nothing can see it: a rollback is refused unless all of that is in
 a checkpoint (S12), so there is nothing left to forget.
@@ -43,29 +43,29 @@ Two more had no scenario that could see them (`paused-gateway` reads after the p
 `lease-checked-before-the-read` and `goes-on-after-an-unknown` are decisions of their own now, with a unit test each.
 ";
 
-/// A bug.
+/// A known bug.
 pub(super) struct Mutation {
     pub(super) name: &'static str,
-    /// What it does, in a sentence.
+    /// Its effect, in one sentence.
     pub(super) bug: &'static str,
     /// The rule that it breaks.
     pub(super) rule: &'static str,
     pub(super) edits: &'static [Edit],
-    /// Asked in this order, until one is red.
+    /// Run in this order until one fails.
     pub(super) tests: &'static [Test],
     /// Part of `--smoke`.
     pub(super) smoke: bool,
 }
 
-/// A replacement of text.
+/// A text replacement.
 pub(super) struct Edit {
     pub(super) file: &'static str,
-    /// There exactly once.
+    /// Occurs exactly once in the file.
     pub(super) old: &'static str,
     pub(super) new: &'static str,
 }
 
-/// What sort of test it is.
+/// The kind of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Layer {
     Model,
@@ -93,7 +93,7 @@ impl Layer {
     }
 }
 
-/// A test to ask.
+/// A test to run.
 pub(super) enum Test {
     /// `cargo test -p PACKAGE TARGET -- FILTER`.
     Cargo { layer: Layer, package: &'static str, target: &'static [&'static str], filter: &'static [&'static str] },
@@ -101,10 +101,10 @@ pub(super) enum Test {
     Scenario(&'static str),
 }
 
-/// Seeds of the simulation, as many of those that CI runs as begin within `SIM_COURSE_SECONDS` for each sort.
+/// Simulation seeds: the same as in CI, as many as begin within `SIM_COURSE_SECONDS` in each mode.
 const SIMULATION: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["no_seed_breaks_a_rule"]);
 
-/// A test in the library's own modules.
+/// A unit test of a library.
 const fn lib(layer: Layer, package: &'static str, filter: &'static [&'static str]) -> Test {
     Test::Cargo { layer, package, target: &["--lib"], filter }
 }
@@ -127,7 +127,7 @@ impl Test {
         }
     }
 
-    /// As a person types it.
+    /// The command line that runs it.
     pub(super) fn command(&self) -> String {
         match self {
             Test::Cargo { package, target, filter, .. } => {
@@ -148,7 +148,7 @@ impl Edit {
     /// The text with the bug in it.
     ///
     /// # Errors
-    /// When what is to be replaced is not there exactly once.
+    /// When the text to replace does not occur exactly once.
     pub(super) fn apply(&self, text: &str) -> Result<String> {
         let found = text.matches(self.old).count();
         ensure!(found == 1, "found {found} times, expected once: {:?}", self.old);
@@ -157,9 +157,9 @@ impl Edit {
 }
 
 impl Mutation {
-    /// Changes with whatever would make an earlier result say nothing.
+    /// Fingerprint of everything on which a result depends: when it changes, earlier results are invalid.
     pub(super) fn fingerprint(&self) -> String {
-        // FNV-1a: no secret, no dependency, the same on every machine.
+        // FNV-1a: not secret, needs no dependency, and is the same on every machine.
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
         let mut eat = |text: &str| {
             for byte in text.bytes().chain([0]) {
@@ -180,7 +180,8 @@ mod tests {
     use crate::binary::root;
     use std::collections::BTreeSet;
 
-    /// The list cannot rot: every text to replace is in the tree, exactly once, and edits of one bug do not undo each other.
+    /// Keeps the list up to date: every text to replace is in the tree exactly once, and edits of one bug do not undo
+    /// each other.
     #[test]
     fn every_bug_can_be_put_in() {
         let mut wrong = Vec::new();
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(names.len(), all.len(), "a name twice");
         for mutation in &all {
             assert!(!mutation.edits.is_empty() && !mutation.tests.is_empty(), "{}", mutation.name);
-            // A bug that chance may miss would make it red for nothing.
+            // A test that finds a bug only by chance would make the smoke run fail without a reason.
             let fixed = |test: &Test| matches!(test.layer(), Layer::Model | Layer::Story | Layer::Unit);
             let certain = mutation.tests.first().is_some_and(fixed);
             assert!(!mutation.smoke || certain, "{}: the smoke run asks fixed cases", mutation.name);

@@ -1,8 +1,11 @@
-//! `mutations`: known bugs, put in on purpose one by one, and which test finds each. A bug that nothing finds is a hole to close.
+//! `mutations`: puts known bugs into the code one at a time, and shows which test finds each. A bug that no test finds
+//! shows a missing test.
 //!
-//! A mutation is text of the tree that is replaced by other text; a run works on a copy below `target/`, never on the tree. Each of its
-//! tests must be green on the copy as it is and red with the bug in it; one that does not end in time is neither. What was seen is kept below `target/`; `--page` adds
-//! it to what is committed of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
+//! A mutation replaces a text in the sources. A run works on a copy below `target/`, never on the tree. Each test must
+//! pass on the unchanged
+//! copy and fail with the bug; a test that does not end in time counts as neither. Results are kept below `target/`.
+//! `--page` adds them to the
+//! committed results of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
 
 mod list;
 mod page;
@@ -25,50 +28,52 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What the simulation's test takes: its courses of seeds (crates/sim/tests/seeds.rs), for how long each begins further ones here (its HOLDFAST_SIM_SECONDS), and how long one
-/// seed may take before it counts as one that hangs (crates/sim/src/runner.rs).
+/// Duration of the simulation's test: its number of courses (crates/sim/tests/seeds.rs), the seconds for which each
+/// starts new seeds here
+/// (HOLDFAST_SIM_SECONDS), and the limit after which a seed counts as hanging (crates/sim/src/runner.rs).
 const SIM_COURSES: u64 = 6;
 const SIM_COURSE_SECONDS: u64 = 120;
 const SIM_SEED_SECONDS: u64 = 600;
 
-/// How long one test may run. One that has not ended by then has found nothing and has not passed: that is no verdict.
+/// Limit for one test. A test that has not ended by then has neither passed nor found the bug: there is no verdict.
 const TEST_LIMIT: Duration = Duration::from_secs(1500);
 const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
 
-/// Selected beside the package of a test, and nothing of them is built for it. For that package alone cargo would choose other features of what it depends on than
-/// for the whole tree, and build all of that once more; these depend on everything.
+/// Packages selected together with a test's package; nothing of them is built for the test. For the test's package
+/// alone, cargo would choose other
+/// features of the dependencies and build them all again. These packages depend on everything.
 const WHOLE: [&str; 3] = ["holdfast", "holdfast-sim", "holdfast-bench"];
 
-/// How long a build may take: a scenario's is that of nearly everything.
+/// Limit for a build: a scenario needs a build of nearly everything.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 struct Args {
-    /// Show them and their tests; run nothing
+    /// List the bugs and their tests and exit
     #[arg(long)]
     list: bool,
-    /// Only these
+    /// Run only these
     #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
     only: Vec<String>,
-    /// Only a few, each with the one fixed case that must find it: what `cargo xtask test` runs
+    /// Run only a few, each with the one deterministic test that must find it, as `cargo xtask test` does
     #[arg(long)]
     smoke: bool,
-    /// Leave out the tests that need whole clusters
+    /// Skip tests that need whole clusters
     #[arg(long)]
     no_scenarios: bool,
-    /// Write docs/proof/mutations.md from what runs have seen, here and before; run nothing
+    /// Write docs/proof/mutations.md from the results of all runs, and exit
     #[arg(long)]
     page: bool,
 }
 
-/// The programs of chores that this one is: `mutations`, and the process that takes back what it left.
+/// The commands of this program: `mutations`, and the process that undoes its changes.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
-    /// Known bugs, put into a copy of the tree one by one: which test finds each?
+    /// Put known bugs into a copy of the tree, one at a time, and report which test finds each
     Mutations(Args),
-    /// Takes back what an interrupted run left; started by the program itself
+    /// Undo the changes of an interrupted run; the program starts this itself
     #[command(name = undo::REAPER_ARG, hide = true)]
     Reaper,
 }
@@ -83,10 +88,10 @@ fn main() -> ExitCode {
     })
 }
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
-/// When a bug was not found, or a mutation does not fit the tree.
+/// When a bug was not found, or a mutation does not match the sources.
 fn chore(args: &Args) -> Result<()> {
     if args.page {
         return page::write(&seen::gather()?);
@@ -109,13 +114,13 @@ fn chore(args: &Args) -> Result<()> {
     count.close()
 }
 
-/// Which of a bug's tests are asked.
+/// Which of a bug's tests to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     All,
-    /// Those that need no whole cluster.
+    /// Tests that need no whole cluster.
     Quick,
-    /// The first one, which is to find it.
+    /// The first test, which must find it.
     First,
 }
 
@@ -148,7 +153,7 @@ fn run(chosen: &[&'static Mutation], asked: Asked, count: &mut Count) -> Result<
                 scratch.restore()?;
                 let ran = run_test(&scratch, test)?;
                 if !matches!(ran, Ran::Green { .. }) {
-                    count.check(&test.command(), Err(anyhow::anyhow!("not green without any bug: {}", ran.said())));
+                    count.check(&test.command(), Err(anyhow::anyhow!("fails without any bug: {}", ran.said())));
                 }
                 place.insert(matches!(ran, Ran::Green { .. }));
             }
@@ -168,7 +173,7 @@ fn run(chosen: &[&'static Mutation], asked: Asked, count: &mut Count) -> Result<
     Ok(())
 }
 
-/// Puts one bug in and runs its tests until one is red.
+/// Puts one bug in and runs its tests until one fails.
 fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
     step(format!("{}: {}", mutation.name, mutation.bug));
     scratch.restore()?;
@@ -177,9 +182,9 @@ fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &
     for test in tests {
         let begun = Instant::now();
         match run_test(scratch, test)? {
-            Ran::NoBuild(why) => bail!("with the bug in it the tree does not build: {why}"),
+            Ran::NoBuild(why) => bail!("the tree with the bug does not build: {why}"),
             Ran::Green { .. } => {
-                note(format!("not seen by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
+                note(format!("not found by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
                 passed_by.push(test.command());
             }
             Ran::Unended(how) => {
@@ -192,15 +197,15 @@ fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &
             }
         }
     }
-    // Not remembered: it is neither caught nor a hole.
+    // Not recorded: the bug is neither found nor missed.
     if !unended.is_empty() {
         bail!(
-            "no verdict: within {TEST_LIMIT:?} these did not end, and no other test catches it: {}",
+            "no verdict: these did not end within {TEST_LIMIT:?}, and no other test finds it: {}",
             unended.join("; ")
         );
     }
     seen::remember(mutation, None, 0.0, passed_by)?;
-    bail!("nothing catches it")
+    bail!("no test finds it")
 }
 
 enum Ran {
@@ -211,13 +216,13 @@ enum Ran {
         seconds: f64,
         how: String,
     },
-    /// It was ended at its limit.
+    /// It was killed at its limit.
     Unended(String),
     NoBuild(String),
 }
 
 impl Ran {
-    /// What a test came to in which so many cases passed.
+    /// The result of a test with this many passed cases.
     fn of(ended: Ended, passed: u64) -> Self {
         let Ended { in_time, success, seconds, end, .. } = ended;
         match (success, passed) {
@@ -275,7 +280,7 @@ fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
     }
 }
 
-/// The program of scenarios, of the tree and not of the copy; built once.
+/// The scenario program, built once from the tree and not from the copy.
 fn scenarios() -> Result<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     if let Some(program) = PROGRAM.get() {
@@ -285,34 +290,35 @@ fn scenarios() -> Result<&'static Path> {
     Ok(PROGRAM.get_or_init(|| program))
 }
 
-/// A program that ran to its end, or was ended.
+/// A program that has ended or was killed.
 struct Ended {
     /// By itself.
     in_time: bool,
     success: bool,
     seconds: f64,
     text: String,
-    /// The last lines that say something.
+    /// The last useful lines of its output.
     end: String,
 }
 
 impl Scratch {
     fn cargo(&self, args: &[&str]) -> Cmd {
-        // A failure file that one run leaves would make the next find the bug at once.
+        // A failure file of one run would make the next run find the bug at once.
         Cmd::of(cargo())
             .args(args)
             .dir(self.tree())
             .env("CARGO_TARGET_DIR", root().join("target"))
-            // The same few crates are built over and over, with a line or two changed: here it pays, on a clean checkout as well.
+            // The same few crates are built again and again with a changed line or two: incremental builds pay here,
+            // also on a clean checkout.
             .env("CARGO_INCREMENTAL", "1")
             .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
-            // The same seeds for each bug, and as many as there are: what one run finds the next one finds.
+            // Always the same seeds, so that each run finds the same bugs.
             .env("HOLDFAST_SEED", "1")
             .env("HOLDFAST_TIER", "all")
             .env("HOLDFAST_SIM_SECONDS", SIM_COURSE_SECONDS.to_string())
     }
 
-    /// With a folder of its own for what is built: the program `holdfast` of the tree must not be replaced by one with a bug in it.
+    /// With its own build folder: a program with a bug must not replace the tree's `holdfast`.
     fn apart(&self, command: Cmd) -> Cmd {
         command.env("CARGO_TARGET_DIR", root().join("target/mutations-build"))
     }
@@ -360,7 +366,7 @@ mod tests {
         assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
     }
 
-    /// Else it would be built, and asked.
+    /// Otherwise it would be built and run.
     #[test]
     fn what_is_selected_as_well_has_no_test_of_that_name() {
         let folder = |package: &str| match package.strip_prefix("holdfast-") {
@@ -381,7 +387,7 @@ mod tests {
         }
     }
 
-    /// What the limit is reckoned from is what the simulation has.
+    /// The constants of the limit agree with the simulation.
     #[test]
     fn the_simulation_ends_within_the_limit() {
         let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();

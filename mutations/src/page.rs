@@ -1,4 +1,4 @@
-//! docs/proof/mutations.md: the list as a table, with what was seen of each.
+//! docs/proof/mutations.md: the list as a table, with the latest result of each bug.
 
 use super::list::{Layer, MUTATIONS, Mutation};
 use super::seen::{Results, Seen};
@@ -11,22 +11,22 @@ const PATH: &str = "docs/proof/mutations.md";
 
 const HEAD: &str = "# Known bugs, put in on purpose
 
-Each row is a bug that such systems have had or could have. It is put into a copy of the sources, and tests that are green without it must go
-red. A row that nothing catches is a hole to close. This page is written by `cargo xtask mutations --page`; the list is
-`mutations/src/list/`, and what runs have seen of it `mutations/src/seen.json`: a run below `target/` adds to that, and takes nothing away.
+Each row is a bug that systems like this have had or could have. A run puts it into a copy of the sources. Tests that pass without it must then
+fail. A row that no test catches shows a missing test. `cargo xtask mutations --page` writes this page. The list of bugs is in
+`mutations/src/list/`, the results of all runs are in `mutations/src/seen.json`: a run adds its results and removes none.
 
     cargo xtask mutations                   all of them; hours, most of it building
     cargo xtask mutations --only NAME,..    some
     cargo xtask mutations --smoke           a few, in a minute or two
-    cargo xtask mutations --list            what there is, and which tests are asked in which order
+    cargo xtask mutations --list            lists the bugs and, in order, the tests that are run for each
 
-**Layer** is what caught it: *model* walks through all histories within bounds ([model](model.md)), *property* draws histories at random and compares
-with a dumb model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
-process, *simulation* runs whole clusters of them from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** are what that test ran until it was red, without building, on a busy machine.
-`not run` means just that: the test is named, nobody has yet seen it red for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A8 are the
-agent's (`crates/agent/src/machine.rs`). The seeds of the simulation are as many here as begin within 120 s for each sort of them; a test that has not ended after 25 minutes gives no verdict.
+**Layer** is the kind of test that caught it: *model* walks through all histories within bounds ([model](model.md)), *property* draws random histories and compares
+with a simple model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
+process, *simulation* runs whole clusters from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** is the time until that test failed, without building, on a busy machine.
+`not run` means that the test is named, but no run has yet seen it fail for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A8 are the
+agent's (`crates/agent/src/machine.rs`). Here the simulation runs as many seeds as begin within 120 s in each mode; a test that has not ended after 25 minutes gives no verdict.
 
-`--smoke` is few, in crates that build in seconds, each with a case that finds it in every run (what is drawn at random may miss a bug). It is part of `cargo xtask test`.
+`--smoke` runs a few bugs in crates that build in seconds, each with a test that finds it in every run (random tests may miss a bug). It is part of `cargo xtask test`.
 ";
 
 pub(super) fn write(results: &Results) -> Result<()> {
@@ -42,7 +42,7 @@ fn text(results: &Results) -> String {
     let caught = all.iter().filter(|m| seen(m).is_some_and(|s| s.caught_by.is_some())).count();
     let missed = all.iter().filter(|m| seen(m).is_some_and(|s| s.caught_by.is_none())).count();
     let mut out = String::from(HEAD);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "\n{} bugs: {caught} caught, {missed} not caught, {} not run.\n",
@@ -81,12 +81,12 @@ fn not_run(mutation: &Mutation) -> (String, String, String) {
 mod tests {
     use super::*;
 
-    /// The page is the list's: no bug is missing from it, and none is on it that is not in the list.
+    /// The page has exactly the bugs of the list.
     #[test]
     fn the_page_has_a_row_for_each_bug() {
         let page = std::fs::read_to_string(root().join(PATH)).unwrap();
         let rows: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
         let names: Vec<&str> = MUTATIONS.iter().copied().flatten().map(|mutation| mutation.name).collect();
-        assert_eq!(rows, names, "cargo xtask mutations --page writes it anew");
+        assert_eq!(rows, names, "run cargo xtask mutations --page");
     }
 }

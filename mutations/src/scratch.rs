@@ -1,4 +1,4 @@
-//! The copy of the tree that a bug is put into.
+//! The copy of the tree into which a bug is put.
 
 use super::list::Mutation;
 use crate::binary::root;
@@ -7,15 +7,16 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A copy of every file of the tree, below `target/`. Held by one process at a time.
+/// A copy of every file of the tree, below `target/`. One process at a time locks it.
 pub(super) struct Scratch {
     tree: PathBuf,
     files: BTreeSet<PathBuf>,
     _lock: std::fs::File,
 }
 
-/// What cargo has noted of our own crates goes: the copy is built beside the tree, under the same names, and cargo would take what it built of a tree with a bug
-/// in it, or of an older one, for fresh.
+/// Deletes cargo's fingerprints of our own crates. Copy and tree share one build folder and the same crate names, so
+/// cargo could take a build
+/// with a bug, or an old one, for fresh.
 fn forget_own_builds() {
     let notes = root().join("target/debug/.fingerprint");
     for entry in std::fs::read_dir(notes).into_iter().flatten().flatten() {
@@ -37,20 +38,20 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// Makes the copy what the tree is now, changes that are not committed included.
+    /// Makes the copy equal to the tree, uncommitted changes included.
     ///
     /// # Errors
-    /// When another run has it, or a file cannot be copied.
+    /// When another run holds it, or a file cannot be copied.
     pub(super) fn open() -> Result<Self> {
         let tree = root().join("target/mutations");
         std::fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
         let lock = std::fs::File::create(tree.with_extension("lock"))?;
-        lock.try_lock().with_context(|| format!("{}: another run uses it; wait for its end", tree.display()))?;
+        lock.try_lock().with_context(|| format!("{}: another run uses it; wait until it ends", tree.display()))?;
         let listed =
             cmd("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).dir(root()).out()?;
         let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
         let files = files.filter(|name| root().join(name).is_file()).collect();
-        // A run that was killed left its own.
+        // Left by a run that was killed.
         forget_own_builds();
         let scratch = Self { tree, files, _lock: lock };
         scratch.restore()?;
@@ -61,14 +62,14 @@ impl Scratch {
         &self.tree
     }
 
-    /// An empty file for what a program says.
+    /// An empty file for a program's output.
     pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
         let path = root().join(format!("target/mutations-{name}.log"));
         std::fs::write(&path, "").with_context(|| path.display().to_string())?;
         Ok(path)
     }
 
-    /// Writes what differs from the tree, and only that: what is built depends on the times of the files.
+    /// Writes only files that differ from the tree, because builds depend on the times of the files.
     pub(super) fn restore(&self) -> Result<()> {
         for name in &self.files {
             let (from, to) = (root().join(name), self.tree.join(name));
@@ -84,7 +85,7 @@ impl Scratch {
         self.remove_others(&self.tree)
     }
 
-    /// Removes what is not of the tree: files that are gone from it, and what a test left.
+    /// Removes files that are not in the tree: deleted ones, and files left by a test.
     fn remove_others(&self, dir: &Path) -> Result<()> {
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();
@@ -103,7 +104,7 @@ impl Scratch {
     /// Puts the bug in.
     ///
     /// # Errors
-    /// When a text to replace is not there exactly once.
+    /// When a text to replace does not occur exactly once.
     pub(super) fn apply(&self, mutation: &Mutation) -> Result<()> {
         for edit in mutation.edits {
             let path = self.tree.join(edit.file);

@@ -1,4 +1,5 @@
-//! What runs have seen: of this copy below `target/`, and of all of them in the tree, so that a page written here keeps what was seen elsewhere.
+//! Results of runs: those of this machine below `target/`, and those of all runs in the repository, so that a page
+//! written here keeps results from elsewhere.
 
 use super::list::{Layer, MUTATIONS, Mutation, Test};
 use crate::binary::root;
@@ -6,17 +7,17 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What became of one mutation.
+/// The latest result of one mutation.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Seen {
-    /// Of the edits and the tests: what was seen of others says nothing.
+    /// Fingerprint of the edits and tests: a result with another one is invalid.
     pub(super) fingerprint: String,
-    /// The test that went red; `None`: none did.
+    /// The test that failed; `None`: none did.
     pub(super) caught_by: Option<String>,
     pub(super) layer: Option<Layer>,
-    /// Seconds that this test ran.
+    /// Duration of this test in seconds.
     pub(super) seconds: f64,
-    /// Tests that stayed green before it.
+    /// Tests that passed before it.
     pub(super) passed_by: Vec<String>,
     /// Unix time in seconds.
     pub(super) at: u64,
@@ -24,12 +25,12 @@ pub(super) struct Seen {
 
 pub(super) type Results = BTreeMap<String, Seen>;
 
-/// Committed. One line for each mutation, so that two branches that ran different ones merge.
+/// Committed. One line for each mutation, so that branches with different runs merge without conflict.
 fn kept() -> PathBuf {
     root().join("mutations/src/seen.json")
 }
 
-/// Of this copy.
+/// Results of this machine.
 fn own() -> PathBuf {
     root().join("target/mutations-results.json")
 }
@@ -42,7 +43,7 @@ fn read(path: &Path) -> Result<Results> {
     }
 }
 
-/// Notes what a run of this copy has seen of one mutation; `None`: no test was red.
+/// Records the result of one mutation; `None`: no test failed.
 ///
 /// # Errors
 /// When the results cannot be read or written.
@@ -60,7 +61,7 @@ pub(super) fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64,
     std::fs::write(own(), serde_json::to_string_pretty(&all)?).with_context(|| own().display().to_string())
 }
 
-/// Adds what this copy has seen to what is committed, and gives both.
+/// Adds the results below `target/` to the committed ones, and returns all.
 ///
 /// # Errors
 /// When the results cannot be read or written.
@@ -70,7 +71,7 @@ pub(super) fn gather() -> Result<Results> {
     Ok(all)
 }
 
-/// Of each mutation of the list what was seen last of it as it is now.
+/// The latest valid result of each mutation of the list.
 fn newest<'a>(kept: Results, own: Results, list: impl Iterator<Item = &'a Mutation>) -> Results {
     let mut all = Results::new();
     for mutation in list {
@@ -108,7 +109,8 @@ mod tests {
         Results::from([(mutation.name.to_owned(), seen)])
     }
 
-    /// A copy that ran nothing, or something else, takes nothing away; what was seen of another form of a bug says nothing of this one.
+    /// Other or missing results below `target/` remove no committed result; results of an older form of a bug are
+    /// invalid.
     #[test]
     fn what_was_seen_elsewhere_is_kept_and_the_newer_counts() {
         let mutation = MUTATIONS.iter().copied().flatten().next().unwrap();

@@ -1,9 +1,10 @@
-//! An export as a block device where the kernel has no nbd: nbdfuse shows it as a file, a loop device makes that a device.
+//! Makes an export a block device without nbd in the kernel: nbdfuse shows it as a file, and a loop device makes that
+//! file a device.
 //!
 //! ```text
 //!  NBD export ── nbdfuse ──▶ FILE ── losetup --direct-io=on ──▶ /dev/loopN ── ext4 ──▶ mount point
 //! ```
-//! nbdfuse never reconnects: after its server died the device errors for ever, and is detached and made anew.
+//! nbdfuse never reconnects: after its server died the device only returns errors, and must be detached and made again.
 
 use crate::cmd::cmd;
 use crate::ends;
@@ -34,18 +35,18 @@ impl Device {
         std::fs::create_dir_all(&mount)?;
         let file = mount.join("device");
         let mut stack = Stack::default();
-        // Registered before it is mounted: an interrupted start leaves nothing behind.
+        // Registered before mounting, so that an interrupted start leaves nothing behind.
         stack.push(Undo::Umount(mount))?;
         let command = cmd("nbdfuse").arg("-C").arg(connections.to_string()).arg(&file).arg(uri.to_string());
         let mut fuse = Proc::spawn("nbdfuse", command.into_command(), &work.join("nbdfuse.log"))?;
-        // libnbd's own program: it may abort when its server is gone, and whoever uses the device sees the errors.
+        // A program of libnbd: it may abort when its server is gone, and users of the device see the errors.
         ends::expect_abort(fuse.pid());
         let limit = Duration::from_secs(30);
         fuse.ready_when("connected", limit, || std::fs::metadata(&file).is_ok_and(|m| m.len() > 0))?;
         Ok(Self { uri: Some(uri.clone()), ..Self::over(&file, stack, Some(fuse))? })
     }
 
-    /// The same over a local file: what the attach path is compared with.
+    /// The same over a local file, to compare the attach path with.
     ///
     /// # Errors
     /// When there is no free loop device.
@@ -98,7 +99,7 @@ impl Device {
         cmd("e2fsck").args(["-f", "-n"]).arg(&self.path).run()
     }
 
-    /// Takes everything down, whether the server behind it lives or not.
+    /// Detaches everything, whether its server runs or not.
     ///
     /// # Errors
     /// When nbdfuse does not end.

@@ -1,8 +1,9 @@
-//! `cargo xtask chaos`: three real gateways in network namespaces, clients that read and write registers of a volume, and a nemesis from
-//! a seed; the history is judged for linearizability by Porcupine. docs/proof/chaos.md tells how to read it.
+//! `cargo xtask chaos`: three real gateways in network namespaces, clients that read and write registers on a volume,
+//! and faults from a
+//! seed. Porcupine checks the history for linearizability. docs/proof/chaos.md explains the output.
 //!
 //! ```text
-//!   chaos (the machine's namespace)  builds holdfast and the judge, looks whether namespaces can be made
+//!   chaos (the machine's namespace)  builds holdfast and the judge, checks whether namespaces can be made
 //!     └─ unshare --net ─ chaos again  bridge, gateways, object store, clients, nemesis ─▶ history.jsonl ─▶ judge
 //!                                                                                     └▶ summary.json
 //! ```
@@ -36,7 +37,7 @@ use verdict::{Check, Figures};
 const SET: &str = "chaos";
 const EXPORT: &str = "chaos/vol1";
 
-/// Small bounds and frequent checkpoints, so that a short run sees the store, purging and snapshots as well.
+/// Small limits and frequent checkpoints, so that a short run also exercises the store, purging and snapshots.
 const SMALL: &str = r#"[journal]
 bound = "1GiB"
 reserve = "128MiB"
@@ -51,50 +52,50 @@ bytes = "16MiB"
 whole_root = "0B"
 "#;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Decides the schedule of faults; drawn and printed if not given
+    /// Seed of the schedule of faults; default: a new one, which is printed
     #[arg(long)]
     seed: Option<u64>,
-    /// How long the faults go on
+    /// Seconds of faults
     #[arg(long, default_value_t = 300)]
     seconds: u64,
-    /// Print the schedule of the seed and do nothing
+    /// Print the schedule of the seed and exit
     #[arg(long)]
     plan: bool,
-    /// After it two short runs with a deliberate error each, which the judge must find: what `cargo xtask test` runs
+    /// Then make two short runs, each with a deliberate error that the judge must find, as `cargo xtask test` does
     #[arg(long, conflicts_with_all = ["plan", "lie"])]
     with_lies: bool,
-    /// A deliberate error of the test itself, which the judge must find
+    /// Make a deliberate error in the test itself, which the judge must find
     #[arg(long, value_enum)]
     lie: Option<client::Lie>,
     #[command(flatten)]
     build: Build,
-    /// Set by the chore itself: it is in a namespace of its own, and this is the judge
+    /// Set by the chore itself when it runs in its own namespace: the judge program
     #[arg(long, hide = true)]
     judge: Option<PathBuf>,
-    /// Set by the chore itself: where to put everything
+    /// Set by the chore itself: the folder for all files
     #[arg(long, hide = true)]
     dir: Option<PathBuf>,
 }
 
-/// What the inner run leaves behind.
+/// The result of the inner run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Summary {
     seed: u64,
     lie: Option<String>,
     figures: Figures,
-    /// Longest time to a write that got through, in milliseconds: while a fault lasted, and after its healing.
+    /// Longest time until a write succeeded, in milliseconds: during a fault, and after its healing.
     slowest_during_ms: u64,
     slowest_after_ms: u64,
     checks: Vec<Check>,
 }
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
-/// When something did not hold, or nothing could be tried.
+/// When a check failed, or the test could not run.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(judge) = &args.judge {
         return inside(args, judge);
@@ -111,7 +112,7 @@ pub fn chore(args: &Args) -> Result<()> {
     count.close()
 }
 
-/// The run asked for, which must be good, and two short ones with a lie each, which must be found.
+/// The requested run, which must pass, and two short ones with a lie each, which must be found.
 fn with_lies(args: &Args, count: &mut Count) -> Result<()> {
     let lies = [(args.seconds, None), (15, Some(client::Lie::StaleRead)), (15, Some(client::Lie::LostWrite))];
     for (seconds, lie) in lies {
@@ -149,7 +150,7 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
     ));
     let judge = match build_judge(&dir) {
         Ok(judge) => judge,
-        // Go is here: without its judge nothing of this has been looked at, and that is no reason to skip it.
+        // Go is installed, so a judge that does not build is a failure and no reason to skip.
         Err(e) => {
             count.check(&name, Err(e));
             return Ok(());
@@ -173,12 +174,12 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
         (Err(e), _) | (_, Err(e)) => count.check(&name, Err(e).with_context(|| format!("see {}", dir.display()))),
     }
     let wrong = crate::ends::fine(&crate::ends::look_through(&dir));
-    count.check(&format!("{name}: no process panicked, aborted or ended unasked (seed {seed})"), wrong);
-    // What failed is evidence, whole.
+    count.check(&format!("{name}: no process panicked, aborted or exited unexpectedly (seed {seed})"), wrong);
+    // Keep all files of a failed run as evidence.
     if count.failed == failed_before
         && let Err(e) = room::thin_out(&dir)
     {
-        note(format!("not tidied up: {e:#}"));
+        note(format!("cannot free disk space: {e:#}"));
     }
     Ok(())
 }
@@ -190,7 +191,7 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
         f.reads_ok, f.writes_ok, f.unknown, f.refused, f.contended, f.registers, f.grants, f.faults, f.kinds_of_faults
     ));
     note(format!(
-        "slowest write to get through: {} ms in a fault, {} ms after one",
+        "longest time until a write succeeded: {} ms during a fault, {} ms after one",
         summary.slowest_during_ms, summary.slowest_after_ms
     ));
     if summary.lie.is_none() {
@@ -206,20 +207,20 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
 }
 
 fn no_go() -> Option<String> {
-    find_go().is_none().then(|| "no Go that builds the judge (cargo xtask setup)".to_owned())
+    find_go().is_none().then(|| "no Go to build the judge (cargo xtask setup)".to_owned())
 }
 
-/// The judge, once it has judged the hand-made histories beside it, good ones and bad ones, as they are.
+/// Builds the judge and runs its tests: hand-made good and bad histories that it must judge correctly.
 fn build_judge(dir: &Path) -> Result<PathBuf> {
     let judge = dir.join("porcupine");
-    let program = find_go().context("no Go that builds the judge")?;
+    let program = find_go().context("no Go to build the judge")?;
     let go = || cmd(&program).dir(root().join("scenarios/porcupine")).env("GOFLAGS", "-mod=mod -buildvcs=false");
     go().args(["build", "-o"]).arg(&judge).arg(".").run().context("the judge does not build")?;
     go().args(["test", "./..."]).run().context("the judge does not pass its own tests")?;
     Ok(judge)
 }
 
-/// In a namespace of our own.
+/// The part that runs in its own namespace.
 fn inside(args: &Args, judge: &Path) -> Result<()> {
     let (seed, dir) = (args.seed.context("no seed")?, args.dir.clone().context("no folder")?);
     let bin = args.build.bin.clone().context("no program")?;
@@ -227,7 +228,7 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
     let mut store = match missing(&["versitygw"]) {
         None => Some(S3::start_on(&dir, net::HUB)?),
         Some(why) => {
-            note(format!("the store is a directory, and is never stopped: {why}"));
+            note(format!("the store is a folder, so it is never stopped: {why}"));
             None
         }
     };
@@ -269,7 +270,7 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
         u64::try_from(most.as_millis()).unwrap_or(u64::MAX)
     };
     if args.lie.is_some() {
-        // The only thing that such a run can show.
+        // Such a run can show nothing else.
         let found = match judged {
             Err(e) if format!("{e}").contains("not linearizable") => Ok(()),
             Err(e) => Err(e),
@@ -295,7 +296,7 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The clients and the nemesis side by side; then everything is healed and read back.
+/// Runs clients and faults at the same time, then heals everything and reads all registers back.
 fn besiege(args: &Args, seed: u64, mut siege: siege::Siege<'_>) -> Result<(Vec<siege::Outcome>, Vec<Check>)> {
     let (history, access) = (siege.history, siege.access);
     let stop = AtomicBool::new(false);
@@ -313,7 +314,7 @@ fn besiege(args: &Args, seed: u64, mut siege: siege::Siege<'_>) -> Result<(Vec<s
         });
         let ended = (|| {
             let up = wait_until(siege::PROGRESS_LIMIT, || history.progressed_since(1));
-            anyhow::ensure!(up, "no client gets a write through before anything was done to the cluster");
+            anyhow::ensure!(up, "no client could write before the first fault");
             for step in nemesis::Schedule::new(seed, siege.store.is_some()) {
                 if history.now() / 1_000_000_000 >= args.seconds {
                     break;

@@ -1,4 +1,4 @@
-//! A cluster on this machine, through `holdfast dev`: started, its gateways killed, paused and started again one by one.
+//! A cluster on this machine, started by `holdfast dev`. Its gateways can be killed, paused and restarted one by one.
 
 mod members;
 
@@ -23,15 +23,15 @@ pub struct Options {
     pub bin: PathBuf,
     /// Folder of the cluster; the log is beside it.
     pub dir: PathBuf,
-    /// How many gateways.
+    /// Number of gateways.
     pub gateways: usize,
-    /// Store URL; the embedded one if none.
+    /// Store URL; `None` is the embedded store.
     pub store: Option<String>,
     /// Size of `vol1`, such as `1GiB`.
     pub size: String,
-    /// Settings of every gateway, `KEY=VALUE` as in its file.
+    /// Settings of every gateway, `KEY=VALUE` as in its configuration file.
     pub settings: Vec<String>,
-    /// More environment, such as keys of the store.
+    /// Environment variables, such as keys of the store.
     pub env: Vec<(String, String)>,
 }
 
@@ -46,14 +46,14 @@ struct Announcement {
 /// One gateway process.
 #[derive(Debug)]
 pub struct Gateway {
-    /// The volume by way of it.
+    /// The volume's export at this gateway.
     pub nbd: Uri,
     /// Address of its admin API as announced.
     pub api: String,
     /// Its process id.
     pub pid: u32,
     launch: Launch,
-    /// Ours, once we had to start it again; before that it is a child of `holdfast dev`.
+    /// The process, if we restarted it; before that it is a child of `holdfast dev`.
     own: Option<Proc>,
     guard: Option<Guard>,
 }
@@ -72,10 +72,10 @@ pub struct Cluster {
 /// How long `holdfast dev` may take until all its gateways run.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Between two looks meanwhile at whether that can still be.
+/// Pause between two checks whether that is still possible.
 const HOPE_LOOK: Duration = Duration::from_millis(100);
 
-/// How long one attempt to reach a gateway may wait. A gateway that is there answers in far less.
+/// Timeout of one attempt to reach a gateway. A running gateway answers much faster.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The set that every chore uses.
@@ -87,7 +87,7 @@ impl Cluster {
     /// Starts it and waits until a gateway serves the volume.
     ///
     /// # Errors
-    /// When `holdfast dev` ends, announces nothing within a minute, or nobody serves after another.
+    /// When `holdfast dev` ends, prints no announcement within a minute, or no gateway serves within another minute.
     pub fn start(options: Options) -> Result<Self> {
         let port = free_ports(options.gateways)?;
         Self::start_at(options, port, &|| None)
@@ -114,7 +114,7 @@ impl Cluster {
             let mut lines = std::io::BufReader::new(out).lines();
             let first = lines.next();
             let _ = tell.send(first);
-            // Whatever comes later is read away, so that a full pipe cannot stop it.
+            // Reads and drops all later output, so that a full pipe cannot block the process.
             lines.for_each(drop);
         });
         let begun = Instant::now();
@@ -127,7 +127,7 @@ impl Cluster {
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() < ANNOUNCED_WITHIN => {
                     if let Some(why) = hopeless() {
-                        bail!("holdfast dev announces nothing, and will not: {why}");
+                        bail!("holdfast dev cannot start: {why}");
                     }
                 }
                 Err(_) => bail!("holdfast dev announced nothing for {ANNOUNCED_WITHIN:?}: {}", tail_of(&log, 8)),
@@ -157,7 +157,7 @@ impl Cluster {
         self.gateways.iter().map(|gateway| gateway.api.clone()).collect()
     }
 
-    /// All gateways at once by SIGKILL, and `holdfast dev` first, so that it cannot help.
+    /// Kills all gateways at once with SIGKILL, and `holdfast dev` first, so that it cannot react.
     ///
     /// # Errors
     /// When a process survives that.
@@ -173,7 +173,7 @@ impl Cluster {
         Ok(Stopped { options: self.options.clone(), port: self.port })
     }
 
-    /// Ends it politely.
+    /// Stops the cluster with SIGTERM.
     ///
     /// # Errors
     /// When a process does not end.
@@ -193,7 +193,7 @@ impl Cluster {
         Ok(Stopped { options: self.options.clone(), port: self.port })
     }
 
-    /// The gateway that serves the volume to a plain export now.
+    /// The gateway that serves the volume to plain NBD clients now.
     ///
     /// # Errors
     /// When none does within `limit`; says what each answered last.
@@ -202,14 +202,16 @@ impl Cluster {
         self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
     }
 
-    /// Waits for the end of the plain lease that a question of ours took: the next to connect shall take its own. Not for
-    /// ever: whether the set is free is for the next to find out.
+    /// Waits until the plain lease that our own query took has ended, so that the next client can take a new one.
+    /// Gives up after
+    /// a while: the next client then sees whether the set is free.
     fn settle(&self) {
         let free = || self.holdfast(&["lease", "show", SET]).is_ok_and(|said| said["lease"].is_null());
         wait_until(Duration::from_secs(2), free);
     }
 
-    /// Asks all of `among` at once and over again until one of them answers a read; which, and how long after `since`.
+    /// Asks all of `among` in parallel, again and again, until one answers a read. Returns which one, and the time
+    /// since `since`.
     ///
     /// # Errors
     /// When none does within `limit`; says what each answered last.
@@ -225,7 +227,7 @@ impl Cluster {
                     while !found.load(Ordering::Relaxed) && since.elapsed() < limit {
                         match probe(uri) {
                             Ok(()) => {
-                                // Only the first counts; the order in the channel decides.
+                                // Only the first answer in the channel counts.
                                 let _ = tell.send((index, since.elapsed()));
                                 found.store(true, Ordering::Relaxed);
                                 return String::from("serves");
@@ -247,7 +249,7 @@ impl Cluster {
             Err(_) => {
                 self.dev.must_run()?;
                 let said: Vec<String> = among.iter().zip(answers).map(|(i, a)| format!("g{}: {a}", i + 1)).collect();
-                bail!("nobody serves {SET}/{VOLUME} after {limit:?}: {}", said.join("; "))
+                bail!("no gateway serves {SET}/{VOLUME} after {limit:?}: {}", said.join("; "))
             }
         }
     }
@@ -262,14 +264,14 @@ impl Cluster {
             let index = self.serving(limit.saturating_sub(begun.elapsed()))?;
             match Client::connect(&self.gateways[index].nbd, Duration::from_secs(30)) {
                 Ok(client) => return Ok((index, client)),
-                // It may have moved in between.
+                // The set may have moved in between.
                 Err(e) if begun.elapsed() > limit => bail!("{}: {e}", self.name(index)),
                 Err(_) => std::thread::sleep(POLL),
             }
         }
     }
 
-    /// `kill -9`; gives the moment just before it.
+    /// Sends SIGKILL. Returns the time just before it.
     ///
     /// # Errors
     /// When the process survives that.
@@ -280,7 +282,7 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// SIGSTOP; returns once all its threads have stopped.
+    /// Sends SIGSTOP and waits until all its threads have stopped.
     ///
     /// # Errors
     /// When they do not.
@@ -294,7 +296,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn proceed(&self, index: usize) {
         process::signal(self.gateways[index].pid, Signal::CONT);
     }
@@ -308,7 +310,7 @@ impl Cluster {
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 
-    /// The same of a command that prints a JSON value per line.
+    /// The same for a command that prints one JSON value per line.
     ///
     /// # Errors
     /// As [`Cluster::holdfast`].
@@ -329,18 +331,18 @@ impl Cluster {
         command.out()
     }
 
-    /// The member that a gateway is now: its id as `cluster status` shows it.
+    /// The current member id of a gateway, from `cluster status`.
     ///
     /// # Errors
-    /// When the status cannot be had or does not show it.
+    /// When the status is not available or does not show it.
     pub fn member(&self, index: usize) -> Result<u64> {
         member_called(&self.holdfast(&["cluster", "status"])?, &self.name(index))
     }
 
-    /// Waits until every member is there and has applied nearly all that its leaders have.
+    /// Waits until every member is up and has applied nearly all entries of its leaders.
     ///
     /// # Errors
-    /// When `limit` passes first; says what the status was.
+    /// When `limit` passes first; the error has the last status.
     pub fn caught_up(&self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -356,7 +358,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a killed gateway again with the command line and environment that it had. (`holdfast dev` leaves it dead.)
+    /// Restarts a killed gateway with its old command line and environment. (`holdfast dev` does not restart it.)
     ///
     /// # Errors
     /// When it does not come up within a minute.
@@ -372,17 +374,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// The volume by way of each gateway.
+    /// The volume's export at each gateway.
     pub fn exports(&self) -> Vec<Uri> {
         self.gateways.iter().map(|g| g.nbd.clone()).collect()
     }
 
-    /// How people call a gateway: `g1` is the first.
+    /// The name of a gateway: `g1` is the first.
     pub fn name(&self, index: usize) -> String {
         format!("g{}", index + 1)
     }
 
-    /// All gateways but one.
+    /// All gateways except one.
     pub fn others(&self, index: usize) -> Vec<usize> {
         (0..self.gateways.len()).filter(|i| *i != index).collect()
     }
@@ -395,7 +397,7 @@ impl Gateway {
             own.wait(Duration::from_secs(10))?;
         }
         let ended = wait_until(Duration::from_secs(10), || !process::is_alive(self.pid));
-        anyhow::ensure!(ended, "process {} is still there", self.pid);
+        anyhow::ensure!(ended, "process {} is still running", self.pid);
         if let Some(guard) = self.guard.take() {
             guard.forget();
         }
@@ -403,10 +405,10 @@ impl Gateway {
     }
 }
 
-/// A cluster that is not running; its folder is there.
+/// A stopped cluster; its folder still exists.
 #[derive(Debug)]
 pub struct Stopped {
-    /// How it was started, and how it will be.
+    /// The options with which it was started and will be started again.
     pub options: Options,
     port: u16,
 }
@@ -420,7 +422,7 @@ impl Stopped {
         self.start_unless(&|| None)
     }
 
-    /// The same, given up as soon as `hopeless` says why.
+    /// The same, but gives up as soon as `hopeless` returns a reason.
     ///
     /// # Errors
     /// As [`Cluster::start`].
@@ -429,10 +431,10 @@ impl Stopped {
     }
 }
 
-/// Entries behind its leader with which a member still counts as caught up.
+/// A member that is at most this many entries behind its leader counts as caught up.
 const CLOSE_ENTRIES: u64 = 64;
 
-/// Of a `cluster status`: what is not up and close to its leader.
+/// The members in a `cluster status` that are not up or not close to their leader.
 pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
     let none = Vec::new();
     let groups = status["groups"].as_array().unwrap_or(&none);
@@ -456,7 +458,7 @@ pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
     behind
 }
 
-/// Which member a gateway is, as `cluster status` shows it.
+/// The member id of a gateway in `cluster status`.
 ///
 /// # Errors
 /// When the status does not show it.
@@ -478,12 +480,14 @@ fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
     Ok(())
 }
 
-/// The first of `n` ports in a row that are free on loopback now. From below the range that `holdfast dev` draws its own from.
+/// The first of `n` consecutive free ports on loopback. They are below the range from which `holdfast dev` takes its
+/// own.
 ///
 /// # Errors
-/// When there is no such row.
+/// When there are none.
 pub fn free_ports(n: usize) -> Result<u16> {
-    // Two runs at once begin at different places. And no row is given out again before all others were: between the look and the use a second scenario may look.
+    // Two programs at once start at different places. Ports are handed out again only after all others: a second
+    // scenario may search before the first one uses its ports.
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let spread = u16::try_from(std::process::id() % 440).unwrap_or(0);
     for _ in 0..440 {
@@ -495,5 +499,5 @@ pub fn free_ports(n: usize) -> Result<u16> {
             return Ok(first);
         }
     }
-    bail!("no {n} free ports in a row on 127.0.0.1")
+    bail!("no {n} consecutive free ports on 127.0.0.1")
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: PostgreSQL on a volume of three gateways, the serving one killed, nothing acknowledged lost.
+//! `cargo xtask demo`: PostgreSQL runs on a volume of three gateways, and the serving gateway is killed: no
+//! acknowledged commit is lost.
 //!
 //! ```text
 //!  writers ──▶ PostgreSQL ──▶ ext4 ──▶ /dev/loopN ──▶ nbdfuse ══NBD══▶ g1 ✗        g1, g2, g3: Raft
@@ -26,11 +27,12 @@ use std::time::{Duration, Instant};
 /// Other demos.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Other {
-    /// Two PostgreSQL hosts behind HAProxy: a killed host, a switchover, a killed gateway, a cut; a timeline for each, nothing acknowledged lost
+    /// Run two PostgreSQL hosts behind HAProxy; kill a host, switch over, kill a gateway, cut a host off; prints a
+    /// timeline for each: no acknowledged commit is lost
     Failover(failover::Args),
 }
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -51,7 +53,7 @@ pub struct Args {
     /// Store URL, such as s3://bucket/prefix; the embedded store if none is given
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
@@ -61,16 +63,16 @@ pub struct Args {
 const LEDGER_WRITERS: usize = 4;
 const PGBENCH: [&str; 4] = ["-c", "8", "-j", "2"];
 
-/// As the page of proofs has it.
+/// Its name in the table on docs/proof/README.md.
 const PROOF: &str = "demo: gateway killed below PostgreSQL";
 
-/// Built as a release, but without what takes longest: a newcomer waits for it.
+/// A release build without its slowest steps, because a new user waits for it.
 const PROFILE: &str = "demo";
 
-/// How long a takeover may last before the demo calls it failed. The figure in the table is what was measured.
+/// Limit for a takeover; a longer one fails the demo. The table shows the measured time.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Settings beside the defaults: a WAL that fits a small volume, buffers above the data.
+/// PostgreSQL settings: a WAL that fits a small volume, and buffers larger than the data.
 /// After a crash the server must not start again by itself on a device that is dead.
 const SETTINGS: &str =
     "shared_buffers = '256MB'\nmax_wal_size = '512MB'\nsynchronous_commit = on\nrestart_after_crash = off\n";
@@ -110,7 +112,7 @@ struct Summary {
     rounds: Vec<Round>,
 }
 
-/// The whole demo.
+/// Runs the demo.
 ///
 /// # Errors
 /// When anything does not work, or an acknowledged commit is lost.
@@ -128,7 +130,7 @@ pub fn demo(args: &Args) -> Result<()> {
     let (public, _guard) = public_dir("demo")?;
     let ran = shown(args, begun, bin, &dir, &public);
     if let Err(error) = &ran {
-        // Whatever it was: a run that did not come to its end did not hold.
+        // Whatever the error: a run that did not finish counts as failed.
         let mut proof = Proof::now(PROOF, begun.elapsed().as_secs(), Held::Broken);
         proof.note = format!("{error:#}");
         proof.note();
@@ -185,7 +187,7 @@ fn shown(args: &Args, begun: Instant, bin: PathBuf, dir: &Path, public: &Path) -
 
     step("Checking the database and the file system as a whole");
     host.pg.pgbench_balances()?;
-    note("pgbench's books balance");
+    note("pgbench's sums agree");
     host.pg.amcheck()?;
     note("pg_amcheck: every table agrees with its indexes");
     host.pg.stop(Signal::INT)?;
@@ -251,7 +253,7 @@ fn kill_round(
 
     let verdict = ledger.check(&host.pg)?;
     note(format!(
-        "ledger: {} acknowledged, {} lost ({} more were under way and made it)",
+        "ledger: {} acknowledged, {} lost ({} more were committed without an acknowledgement)",
         verdict.acknowledged, verdict.lost, verdict.in_doubt_found
     ));
     cluster.restart(serving)?;
@@ -284,12 +286,12 @@ fn round_of(
     }
 }
 
-/// The load has no server any more: pgbench may wait for a backend that is stuck in I/O.
+/// The server is gone: pgbench may wait for a backend that hangs in I/O.
 fn end_load(mut pgbench: Proc) -> Result<()> {
     pgbench.stop(Signal::INT, Duration::from_secs(2))
 }
 
-/// Through which gateway the device goes.
+/// The gateway to which the device is connected.
 fn host_gateway(cluster: &Cluster, host: &OneHost) -> Result<usize> {
     let device = host.device.as_ref().context("no device")?;
     let addr = device.uri().map(|u| u.addr.clone());
@@ -297,10 +299,10 @@ fn host_gateway(cluster: &Cluster, host: &OneHost) -> Result<usize> {
         .gateways
         .iter()
         .position(|g| Some(&g.nbd.addr) == addr.as_ref())
-        .context("the device is at no gateway of this cluster")
+        .context("the device is connected to no gateway of this cluster")
 }
 
-/// For the table of all that was run.
+/// The record of this run for `cargo xtask proof`.
 fn write_summary(dir: &Path, args: &Args, tps: f64, rounds: &[Round]) -> Result<Summary> {
     let of = |what: fn(&Round) -> f64| rounds.iter().map(what).collect::<Vec<f64>>();
     let takeovers = of(|r| r.takeover_ms);

@@ -1,4 +1,5 @@
-//! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
+//! End-to-end scenarios with real processes, real clients and real kills. Each prints `ok`, `FAILED` or `skipped` with
+//! its name.
 
 mod agent;
 mod agent_orders;
@@ -71,45 +72,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Scenarios to run; all of them if none is named
+    /// Scenarios to run; default: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Those of a tier and of the tiers before it
+    /// Run the scenarios of this tier and of the tiers before it
     #[arg(long, value_enum, value_name = "TIER", conflicts_with = "names")]
     tier: Option<Upto>,
-    /// Print the scenarios with their tiers, and run none
+    /// List the scenarios with their tiers and exit
     #[arg(long)]
     list: bool,
-    /// The long form: two minutes without S3, more rounds
+    /// Run the long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
-    /// A program of an older build, for `rolling-upgrade`
+    /// A `holdfast` program of an older version, for `rolling-upgrade`
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
     #[command(flatten)]
     pub build: Build,
 }
 
-/// What a scenario is given.
+/// Input of a scenario.
 struct Lab {
     bin: PathBuf,
     dir: PathBuf,
     long: bool,
-    /// A program of an older build, where one was given.
+    /// A `holdfast` program of an older version, if one was given.
     older: Option<PathBuf>,
 }
 
-/// When a scenario runs, and why then.
+/// The tier of a scenario, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
-    /// Within minutes, while somebody works: `cargo xtask test --quick`.
+    /// Minutes, for use while working: `cargo xtask test --quick`.
     Quick(&'static str),
-    /// Before each landing: `cargo xtask test`.
+    /// Before each merge: `cargo xtask test`.
     Gate(&'static str),
-    /// Before an issue is said to be done: `cargo xtask test --all`. Says what covers it in the gate.
+    /// Before an issue is closed: `cargo xtask test --all`. The reason says what covers it in the gate.
     Long(&'static str),
 }
 
@@ -126,7 +127,7 @@ impl Tier {
         self.first() <= upto
     }
 
-    /// The shortest run that has it.
+    /// The smallest tier that includes it.
     fn first(self) -> Upto {
         match self {
             Self::Quick(_) => Upto::Quick,
@@ -144,17 +145,17 @@ impl Tier {
 /// A named scenario.
 struct Scenario {
     name: &'static str,
-    /// What it shows, in one line.
+    /// What it proves, in one line.
     shows: &'static str,
     tier: Tier,
     needs: &'static [&'static str],
     run: fn(&Lab) -> Result<()>,
 }
 
-/// The chore: set up, run, count.
+/// Runs the chore: set up, run scenarios, count.
 ///
 /// # Errors
-/// When a scenario failed or is not known.
+/// When a scenario failed or its name is unknown.
 pub fn chore(args: &Args) -> Result<()> {
     if args.list {
         table();
@@ -168,7 +169,7 @@ pub fn chore(args: &Args) -> Result<()> {
     count.close_after(Some(&times))
 }
 
-/// The one table of scenarios and tiers.
+/// The table of scenarios and tiers.
 fn table() {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
@@ -185,14 +186,14 @@ fn table() {
     line(table.to_string());
     let of = |upto| SCENARIOS.iter().filter(|scenario| scenario.tier.is_in(upto)).count();
     line(format!(
-        "quick: {} scenarios (cargo xtask test --quick), gate: {} with those (cargo xtask test), all: {} (cargo xtask test --all)",
+        "quick: {} scenarios (cargo xtask test --quick), gate: {} including those (cargo xtask test), all: {} (cargo xtask test --all)",
         of(Upto::Quick),
         of(Upto::Gate),
         of(Upto::All)
     ));
 }
 
-/// This run, for the page on what was run.
+/// The record of this run for `cargo xtask proof`.
 fn noted(args: &Args, count: Count, took: Duration) -> Run {
     let verdict = match count {
         Count { failed: 1.., .. } => Verdict::Broken,
@@ -217,10 +218,10 @@ fn noted(args: &Args, count: Count, took: Duration) -> Run {
     run
 }
 
-/// Runs the scenarios asked for, and notes how long each took.
+/// Runs the requested scenarios and measures each.
 ///
 /// # Errors
-/// When `holdfast` does not build, or a name is not known.
+/// When `holdfast` does not build, or a name is unknown.
 pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     for name in &args.names {
         let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
@@ -253,17 +254,18 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     Ok(count)
 }
 
-/// Those that run in company, and those that have the machine to themselves. One that would have nobody beside it is of the latter: a person sees it go on.
+/// Splits the scenarios into those that run two at a time and those that run alone. A single one of the first kind runs
+/// alone, so that its output appears at once.
 fn parted(chosen: Vec<&'static Scenario>) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
     let (company, alone): (Vec<_>, Vec<_>) =
         chosen.into_iter().partition(|scenario| IN_COMPANY.contains(&scenario.name));
     if company.len() > 1 { (company, alone) } else { (Vec::new(), [company, alone].concat()) }
 }
 
-/// Runs scenarios in their order, the next one whenever one has ended, and tells of each as it ends, in one piece.
+/// Runs two scenarios at a time, in order: the next one starts when one ends. Prints the output of each when it ends.
 ///
 /// # Errors
-/// The first that `ended` returns; those that run meanwhile come to their end.
+/// The first error that `ended` returns. Scenarios that run at that time still run to their end.
 fn two_at_a_time<T: Send>(
     scenarios: &[&'static Scenario],
     play: impl Fn(&Scenario) -> T + Sync,
@@ -292,7 +294,7 @@ fn two_at_a_time<T: Send>(
     })
 }
 
-/// What a scenario came to.
+/// The result of a scenario.
 struct Ran {
     result: Result<()>,
     took: Duration,
@@ -305,7 +307,7 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let (bin, dir) = (bin.to_path_buf(), fresh_dir(&format!("e2e/{}", scenario.name))?);
     let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
     let result = (scenario.run)(&lab);
-    // Whatever the scenario itself looks at: nothing may panic, abort or end unasked behind its back.
+    // Whatever the scenario itself checks: no process may panic, abort or exit unexpectedly.
     let wrong = ends::look_through(&lab.dir);
     if result.is_err() {
         wrong.iter().for_each(note);
@@ -313,27 +315,28 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let result = result.and_then(|()| ends::fine(&wrong));
     let result = result.with_context(|| format!("logs in {}", lab.dir.display()));
     let took = begun.elapsed();
-    // Of one that leaves them idle it can be asked whether another could run beside it.
+    // A scenario that leaves the processors idle could perhaps run beside another one.
     let busy = Processors::now().percent_since(before);
-    note(format!("{:.0} s, the processors worked {busy} % of it", took.as_secs_f64()));
+    note(format!("{:.0} s, processors {busy} % busy", took.as_secs_f64()));
     Ok(Ran { result, took, dir: lab.dir })
 }
 
 fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &mut Times) {
     times.single(scenario.name, ran.took);
-    // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
+    // The files of a failed scenario that was run alone stay for inspection. In a run of everything they would take the
+    // disk space of later ones.
     let looked_into = ran.result.is_err() && !args.names.is_empty();
     count.check(scenario.name, ran.result);
     if !looked_into && let Err(e) = room::thin_out(&ran.dir) {
-        note(format!("not tidied up: {e:#}"));
+        note(format!("cannot free disk space: {e:#}"));
     }
     room::say_free(root());
 }
 
-/// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
+/// A need of a scenario that is no program: network namespaces with bridge, links and packet rules.
 const NAMESPACES: &str = "network namespaces";
 
-/// The same: a program of an older build.
+/// A need of a scenario: a `holdfast` program of an older version.
 const OLDER: &str = "an older build";
 
 fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
@@ -346,16 +349,16 @@ fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
     missing(&programs).or_else(spaces).or_else(older)
 }
 
-/// How long a takeover may last before a scenario calls it failed.
+/// Limit for a takeover; a longer one fails the scenario.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
 
 impl Lab {
-    /// Three gateways on a fresh folder with the embedded store.
+    /// Three gateways on an empty folder with the embedded store.
     fn cluster(&self, size: &str) -> Result<Cluster> {
         self.cluster_with(size, None, Vec::new())
     }
 
-    /// On a store, with no checkpoint but those that are asked for.
+    /// Three gateways on a given store, without automatic checkpoints.
     fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
         self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
     }
@@ -364,7 +367,7 @@ impl Lab {
         self.cluster_as(size, store, &[], env)
     }
 
-    /// With settings of every gateway.
+    /// Three gateways with further settings for each.
     fn cluster_as(
         &self,
         size: &str,
@@ -391,7 +394,7 @@ mod tests {
         let (company, alone) = parted(all());
         assert_eq!(company.iter().map(|s| s.name).collect::<Vec<_>>(), IN_COMPANY, "in the order of the list");
         assert_eq!(company.len() + alone.len(), SCENARIOS.len());
-        // One of them, chosen among those that are not.
+        // One of them, chosen together with others that run alone.
         let chosen = all().into_iter().filter(|s| !IN_COMPANY[1..].contains(&s.name)).collect();
         let (company, alone) = parted(chosen);
         assert!(company.is_empty(), "{} has nobody beside it", IN_COMPANY[0]);
@@ -405,7 +408,7 @@ mod tests {
         let (running, most, met) = (AtomicUsize::new(0), AtomicUsize::new(0), std::sync::Barrier::new(2));
         let play = |scenario: &Scenario| {
             most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
-            // Nobody gets past it alone.
+            // A barrier: a scenario can only continue together with another one.
             met.wait();
             running.fetch_sub(1, Ordering::SeqCst);
             scenario.name
@@ -422,7 +425,7 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(names, expected);
         assert_eq!(most.into_inner(), 2);
-        // Whoever runs it is told of an error, and of what runs beside it nothing is left behind.
+        // The caller gets the error, and no scenario keeps running.
         let error = two_at_a_time(scenarios, |_| (), |_, ()| anyhow::bail!("no room")).expect_err("told");
         assert_eq!(error.to_string(), "no room");
         two_at_a_time(&[], |_| (), |_, ()| anyhow::bail!("none ran")).expect("nothing to run");
@@ -451,7 +454,8 @@ mod tests {
     #[test]
     fn scenarios_in_company_share_nothing_of_the_machine() {
         for scenario in parted(all()).0 {
-            // What mounts, or makes devices or namespaces, names the programs that do: none of them is among these.
+            // A scenario that mounts, or makes devices or namespaces, lists a program for that; none of these programs
+            // does.
             let clients = ["versitygw", "nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
             for need in scenario.needs {
                 assert!(clients.contains(need), "{} needs {need}", scenario.name);

@@ -1,6 +1,8 @@
-//! A proxy in front of a real S3 server that spoils requests on purpose: some of them, drawn from a seed, or all of one kind for a while.
+//! A proxy in front of a real S3 server that injects faults: into some requests, drawn from a seed, or into all
+//! requests of one kind for a while.
 //!
-//! Byte for byte otherwise: signatures stay valid, since nothing that is signed is changed (but where that is the fault).
+//! Otherwise it forwards byte for byte: signatures stay valid, because nothing signed is changed (except where that is
+//! the fault).
 
 mod http;
 
@@ -16,19 +18,19 @@ use std::time::{Duration, Instant};
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// 503 SlowDown; not done.
+    /// 503 SlowDown; the request is not executed.
     SlowDown,
-    /// 500; done all the same.
+    /// 500, but the request is executed.
     Failing,
     /// Answered late.
     Slow,
-    /// Never answered; not done.
+    /// Never answered; the request is not executed.
     Hang,
-    /// Never answered; done.
+    /// Never answered; the request is executed.
     HangAfter,
-    /// The connection breaks before the request is read; not done.
+    /// The connection breaks before the request is read; it is not executed.
     Reset,
-    /// The connection breaks instead of the answer; done.
+    /// The connection breaks instead of the answer; the request is executed.
     LostReply,
     /// The answer's body ends early.
     Truncated,
@@ -36,13 +38,13 @@ pub enum Fault {
     Corrupted,
     /// One bit of the request's body is flipped on its way.
     CorruptedUpload,
-    /// A conditional PUT that is done and answered with 412.
+    /// A conditional PUT that is executed and answered with 412.
     Own412,
-    /// A conditional PUT that is done and answered with 409.
+    /// A conditional PUT that is executed and answered with 409.
     Own409,
-    /// 404 for an object that may be there.
+    /// 404 for an object that may exist.
     Missing,
-    /// The listing as it was at an earlier question.
+    /// An old answer to the same listing.
     StaleList,
     /// 403 ExpiredToken.
     Expired,
@@ -58,7 +60,7 @@ use Fault::{
 };
 
 impl Fault {
-    /// What a mixed weather is made of.
+    /// The faults of a mixed plan.
     pub const MIXED: [Fault; 14] = [
         SlowDown,
         Failing,
@@ -76,7 +78,7 @@ impl Fault {
         StaleList,
     ];
 
-    /// Whether it can happen to this request.
+    /// Whether the fault applies to this request.
     fn fits(self, request: &Message) -> bool {
         let put = request.method() == "PUT";
         let conditional = put && ["if-match", "if-none-match"].iter().any(|name| request.header(name).is_some());
@@ -93,27 +95,27 @@ impl Fault {
     }
 }
 
-/// What is played: faults with their rates in thousandths of the requests that they fit.
+/// The current plan: faults with their rates, in thousandths of the requests to which they apply.
 pub type Weather = Vec<(Fault, u64)>;
 
-/// Every mixed fault at the same rate; what keeps a caller waiting for its own timeout at a fifth of it.
+/// Every mixed fault at the same rate; faults that make a caller wait for its timeout at a fifth of it.
 pub fn mixed(thousandths: u64) -> Weather {
     let rate = |fault| if matches!(fault, Hang | HangAfter) { thousandths.div_ceil(5) } else { thousandths };
     Fault::MIXED.iter().map(|fault| (*fault, rate(*fault))).collect()
 }
 
-/// Nothing but this, always.
+/// Only this fault, in every request to which it applies.
 pub fn only(fault: Fault) -> Weather {
     vec![(fault, 1000)]
 }
 
-/// A request that hangs is let go after so long at the latest; its caller has given up by then.
+/// A hanging request is dropped after this time; its caller has given up by then.
 const HANG_MAX: Duration = Duration::from_secs(20);
-/// An idle connection is closed after so long.
+/// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Requests that are remembered.
+/// Number of recent requests that are kept.
 const RECENT_MAX: usize = 64;
-/// One request in so many gets a fault that fits it and was not played yet.
+/// One request in this many gets a fault that applies to it and did not occur yet.
 const OWED_ONE_IN: u64 = 4;
 const SLOW_BY: Duration = Duration::from_millis(300);
 
@@ -126,7 +128,8 @@ struct Shared {
     /// The last requests.
     recent: Mutex<VecDeque<String>>,
     played: Mutex<BTreeMap<Fault, u64>>,
-    /// What was spoilt on its way lately: a gateway asks thrice, and what is spoilt three times running is damage to it, rightly.
+    /// Objects whose replies were damaged recently. A gateway asks three times; if all three replies are damaged, it
+    /// rightly treats the object as damaged.
     spoilt: Mutex<VecDeque<String>>,
     listings: Mutex<BTreeMap<String, Vec<u8>>>,
     ended: AtomicBool,
@@ -144,7 +147,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proxy {
-    /// Starts one on a free port of loopback, in front of `upstream` (HOST:PORT). Spoils nothing yet.
+    /// Starts a proxy on a free port of loopback, in front of `upstream` (HOST:PORT). It injects no faults yet.
     ///
     /// # Errors
     /// When no port is free.
@@ -152,7 +155,7 @@ impl Proxy {
         Self::start_on("127.0.0.1", upstream, seed)
     }
 
-    /// The same on another address of ours.
+    /// The same on another local address.
     ///
     /// # Errors
     /// As [`Proxy::start`].
@@ -179,7 +182,7 @@ impl Proxy {
                 let Ok(client) = client else { continue };
                 let shared = accepting.clone();
                 std::thread::spawn(move || {
-                    // A connection that breaks is what this is for.
+                    // Broken connections are expected here.
                     let _ = serve(client, &shared);
                 });
             }
@@ -192,24 +195,24 @@ impl Proxy {
         &self.address
     }
 
-    /// What is played from now on.
+    /// Changes the plan.
     pub fn set(&self, weather: Weather) {
         *lock(&self.shared.weather) = weather;
     }
 
-    /// Requests that came so far.
+    /// Number of requests so far.
     pub fn asked(&self) -> u64 {
         self.shared.asked.load(Ordering::Relaxed)
     }
 
-    /// The last `count` requests, method and path, as far as they are remembered.
+    /// Method and path of the last `count` requests, as far as they are kept.
     pub fn recent(&self, count: u64) -> Vec<String> {
         let recent = lock(&self.shared.recent);
         let skip = recent.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
         recent.iter().skip(skip).cloned().collect()
     }
 
-    /// How often each fault was played.
+    /// How often each fault occurred.
     pub fn played(&self) -> BTreeMap<Fault, u64> {
         self.shared.played()
     }
@@ -224,7 +227,8 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// SplitMix64. Which request gets which number depends on their order of arrival: a seed repeats the dice, not the run.
+    /// SplitMix64. Which request gets which number depends on the order of arrival: a seed repeats the numbers, not the
+    /// run.
     fn draw(&self) -> u64 {
         let mut z = self.dice.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -234,7 +238,7 @@ impl Shared {
 
     fn fault(&self, request: &Message) -> Option<Fault> {
         let weather = lock(&self.weather).clone();
-        // Every fault has its turn: one that was never played is not left to chance for long.
+        // Makes sure that every fault occurs: one that did not occur yet is soon chosen without chance.
         if self.draw().is_multiple_of(OWED_ONE_IN) {
             let played = self.played();
             let owed = weather.iter().map(|(fault, _)| *fault).find(|f| f.fits(request) && !played.contains_key(f));
@@ -252,7 +256,7 @@ impl Shared {
         None
     }
 
-    /// Whether a reply is to be spoilt: not the next one of the same object.
+    /// Whether to damage a reply: not twice in a row for the same object.
     fn spoils(&self, target: &str) -> bool {
         let mut spoilt = lock(&self.spoilt);
         let before = spoilt.len();
@@ -283,7 +287,7 @@ impl Shared {
         *lock(&self.played).entry(fault).or_default() += 1;
     }
 
-    /// Waits as one who never answers, until the caller has gone.
+    /// Answers nothing and waits until the caller has closed the connection.
     fn hang(&self, client: &TcpStream) {
         let begun = Instant::now();
         let _ = client.set_read_timeout(Some(Duration::from_millis(100)));
@@ -306,7 +310,7 @@ fn serve(client: TcpStream, shared: &Shared) -> Result<()> {
         shared.asked.fetch_add(1, Ordering::Relaxed);
         shared.remember(&request);
         let fault = shared.fault(&request);
-        // A stale listing is one once there is an older one to show.
+        // A stale listing needs an older answer to show.
         if let Some(fault) = fault.filter(|fault| *fault != StaleList) {
             shared.note(fault);
         }
@@ -377,7 +381,7 @@ fn serve(client: TcpStream, shared: &Shared) -> Result<()> {
     }
 }
 
-/// Asks the server; a connection that it has closed meanwhile is made anew, once.
+/// Sends the request to the server. Reconnects once if the server has closed the connection.
 fn forward(upstream: &mut Option<TcpStream>, shared: &Shared, request: &Message) -> Result<Message> {
     let reused = upstream.is_some();
     for fresh in [false, true] {
@@ -405,7 +409,7 @@ fn forward(upstream: &mut Option<TcpStream>, shared: &Shared, request: &Message)
     anyhow::bail!("{} does not answer", shared.upstream)
 }
 
-/// An answer in S3's form.
+/// An error answer in S3's format.
 fn refuse(mut client: &TcpStream, request: &Message, status: u16, code: &str) -> Result<()> {
     let body =
         format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>played by the proxy</Message></Error>");

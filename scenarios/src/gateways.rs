@@ -1,4 +1,5 @@
-//! Three `holdfast gateway run`, each in its namespace: started, killed, paused, started again; and the command line beside them.
+//! Three `holdfast gateway run` processes, each in its own network namespace: start, kill, pause, restart. Also the
+//! `holdfast` command line for them.
 
 use crate::cmd::{cmd, tail_of};
 use crate::net::{Net, address};
@@ -7,10 +8,10 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many.
+/// Number of gateways.
 pub const GATEWAYS: usize = 3;
 
-/// The one volume of the set.
+/// The only volume of the set.
 pub const VOLUME: &str = "vol1";
 
 /// What to start.
@@ -22,42 +23,42 @@ pub struct Plan<'a> {
     pub size: u64,
     /// Store URL.
     pub store: &'a str,
-    /// More environment, such as keys of the store.
+    /// Environment variables of every gateway, such as keys of the store.
     pub env: Vec<(String, String)>,
     /// Further sections of every gateway's settings.
     pub settings: &'a str,
-    /// What each has beyond that.
+    /// What differs between the gateways.
     pub own: [Own; GATEWAYS],
 }
 
-/// What one gateway has of its own.
+/// Extras of one gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Own {
-    /// More environment.
+    /// Environment variables.
     pub env: Vec<(String, String)>,
     /// Further sections of its settings.
     pub settings: String,
-    /// Mounts that it has in place of ours: a file such as `/proc/PID/ns/mnt`.
+    /// Mount namespace to use instead of ours: a file such as `/proc/PID/ns/mnt`.
     pub mounts: Option<PathBuf>,
 }
 
-/// How long a gateway may take to end when it is asked to.
+/// How long a gateway may take to stop after SIGTERM.
 const ENDS: Duration = Duration::from_secs(20);
 
-/// Address of a gateway's NBD door.
+/// Address at which a gateway serves NBD.
 pub fn nbd(gateway: usize) -> String {
     format!("{}:10809", address(gateway))
 }
 
-/// Address of a gateway's admin door.
+/// Address of a gateway's admin API.
 pub fn api(gateway: usize) -> String {
     format!("{}:7400", address(gateway))
 }
 
-/// How the folder of a twin's data is called, behind the name of its gateway.
+/// Suffix that a twin's data folder adds to the name of its gateway.
 pub const TWIN: &str = "twin";
 
-/// How people call it.
+/// The name of a gateway.
 pub fn name(gateway: usize) -> String {
     format!("g{}", gateway + 1)
 }
@@ -74,14 +75,14 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    /// Starts them all and makes a cluster of them, with one set and its volume.
+    /// Starts all gateways and bootstraps a cluster with one set and its volume.
     ///
     /// # Errors
     /// When they do not come up.
     pub fn start(net: &Net, bin: &Path, dir: &Path, wanted: Plan<'_>) -> Result<Self> {
         std::fs::create_dir_all(dir.join("store"))?;
         let key = dir.join("cluster.key");
-        // Not a secret: the data is ours, and gone with the folder.
+        // No real secret: this is test data, deleted with the folder.
         std::fs::write(&key, "5a".repeat(32))?;
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         let mut plan = String::new();
@@ -114,7 +115,7 @@ impl Gateways {
         Ok(all)
     }
 
-    /// Starts a gateway that does not run.
+    /// Starts a stopped gateway.
     ///
     /// # Errors
     /// When it does not listen within a minute.
@@ -138,17 +139,18 @@ impl Gateways {
         Ok(())
     }
 
-    /// `kill -9`, and nobody waits for its end: [`Gateways::kill`] does. For one that goes together with something else.
+    /// Sends SIGKILL without waiting for the end; [`Gateways::kill`] waits. For a gateway that is killed together with
+    /// something else.
     pub fn strike(&mut self, gateway: usize) {
         if let Some(proc) = &mut self.procs[gateway] {
             proc.signal(Signal::KILL);
         }
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Errors
-    /// When it survives that.
+    /// When it does not end.
     pub fn kill(&mut self, gateway: usize) -> Result<()> {
         let Some(mut proc) = self.procs[gateway].take() else { return Ok(()) };
         self.paused[gateway] = false;
@@ -156,10 +158,10 @@ impl Gateways {
         proc.wait(Duration::from_secs(10)).map(drop)
     }
 
-    /// SIGTERM, and waits for its end.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
-    /// When it does not end by itself in time.
+    /// When it does not end in time.
     pub fn end(&mut self, gateway: usize) -> Result<()> {
         let Some(proc) = &mut self.procs[gateway] else { return Ok(()) };
         proc.signal(Signal::TERM);
@@ -168,13 +170,17 @@ impl Gateways {
         Ok(())
     }
 
-    /// Starts a second process of a gateway, on a folder that has [`TWIN`] behind its name and with other ports; where its log is. It may end at once.
+    /// Starts a second process of a gateway with other ports, on the folder with the suffix [`TWIN`]. Returns the path
+    /// of its log. It may exit at once.
     ///
     /// # Errors
-    /// When it cannot be started, or its gateway has mounts of its own: the folder would not be in them.
+    /// When it cannot be started, or its gateway has its own mounts, which would not contain the folder.
     pub fn twin(&self, net: &Net, gateway: usize) -> Result<(Proc, PathBuf)> {
         let (name, own) = (name(gateway), &self.own[gateway]);
-        anyhow::ensure!(own.mounts.is_none(), "{name}: its data lie on a disk of their own, which is not used twice");
+        anyhow::ensure!(
+            own.mounts.is_none(),
+            "{name}: its data is on a separate disk, which a second process cannot use"
+        );
         let file = |what: &str| self.dir.join(format!("{name}.{TWIN}.{what}"));
         let own_settings = self.dir.join(format!("{name}.toml"));
         let mut settings = std::fs::read_to_string(&own_settings)?;
@@ -194,7 +200,7 @@ impl Gateways {
         Ok((Proc::spawn(&name, command.into_command(), &log)?, log))
     }
 
-    /// SIGSTOP, until all its threads have stopped.
+    /// Sends SIGSTOP and waits until all its threads have stopped.
     ///
     /// # Errors
     /// When they do not.
@@ -207,7 +213,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// Whatever was done to the processes is undone: continued, started again.
+    /// Repairs all gateways: continues paused ones, starts killed ones again.
     ///
     /// # Errors
     /// As [`Gateways::launch`].
@@ -228,7 +234,7 @@ impl Gateways {
         if self.procs[gateway].is_none() { self.launch(net, gateway) } else { Ok(()) }
     }
 
-    /// R11: nobody ends but by our hand.
+    /// Checks R11: no gateway has ended except those that we stopped.
     ///
     /// # Errors
     /// When one has.
@@ -236,17 +242,17 @@ impl Gateways {
         self.procs.iter_mut().flatten().try_for_each(Proc::must_run)
     }
 
-    /// Whether it runs, or was ended by our hand.
+    /// Whether it runs, or was stopped by us.
     pub fn lives(&mut self, gateway: usize) -> bool {
         self.procs[gateway].as_mut().is_none_or(|proc| proc.ended().is_none())
     }
 
-    /// Whether it was started, and not ended by our hand since.
+    /// Whether it was started and not stopped by us since.
     pub fn is_on(&self, gateway: usize) -> bool {
         self.procs[gateway].is_some()
     }
 
-    /// SIGTERM to all of them.
+    /// Stops all gateways with SIGTERM.
     ///
     /// # Errors
     /// When even SIGKILL does not end one.
@@ -267,7 +273,7 @@ impl Gateways {
         self.door().holdfast(args, limit)
     }
 
-    /// Where the log of a gateway is.
+    /// Path of a gateway's log.
     pub fn log(&self, gateway: usize) -> PathBuf {
         self.dir.join(format!("{}.log", name(gateway)))
     }
@@ -278,7 +284,7 @@ impl Gateways {
     }
 }
 
-/// The `holdfast` command line, told of every gateway.
+/// The `holdfast` command line with the addresses of all gateways.
 #[derive(Clone, Debug)]
 pub struct Door {
     bin: PathBuf,
@@ -288,7 +294,7 @@ impl Door {
     /// Runs `holdfast ARGS --output json`.
     ///
     /// # Errors
-    /// When it ends with another status than 0, or prints no JSON. The outcome may be unknown.
+    /// When it ends with a status other than 0, or prints no JSON. The outcome may be unknown.
     pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
         let doors: Vec<String> = (0..GATEWAYS).map(api).collect();
         let limit = format!("{}ms", limit.as_millis());

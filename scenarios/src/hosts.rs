@@ -1,7 +1,9 @@
-//! Hosts of PostgreSQL as pid, mount and IPC namespaces, where wanted with a network of their own: killed, one is gone with every process and
-//! mount at once, as a machine is. Each runs `holdfast agent` over the same set: ext4 on the attached device, PostgreSQL by pg_ctl.
+//! PostgreSQL hosts as pid, mount and IPC namespaces, optionally with their own network. When a host is killed, all its
+//! processes and mounts
+//! end at once, like those of a machine. Each runs `holdfast agent` on the same set: ext4 on the attached device,
+//! PostgreSQL by pg_ctl.
 //!
-//! Owns: a host's settings, its processes, what is asked of its agent. Does not own: gateways, networks.
+//! Owns: a host's settings, its processes, requests to its agent. Does not own: gateways, networks.
 
 mod first;
 mod pool;
@@ -29,18 +31,19 @@ pub const HTTP: u16 = 8008;
 /// A health check that takes longer counts as not answered.
 const HTTP_LIMIT: Duration = Duration::from_millis(500);
 
-/// Until all processes of a host have stopped.
+/// Limit until all processes of a host have stopped.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Of each host's `[pool]`, whatever the default is: a host is a namespace here, and its reboot would be the machine's.
+/// Set in each host's `[pool]`, whatever the default: a host is a namespace here, so a reboot would reboot the test
+/// machine.
 const NO_REBOOT: &str = "fence_action = \"retry\"\n";
 
-/// What is on the device, and how PostgreSQL is started.
+/// The file system on the device, and how PostgreSQL is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// ext4; by pg_ctl, which the agent calls itself.
+    /// ext4; the agent calls pg_ctl itself.
     Ext4,
-    /// XFS; by commands of the host's own (`database.kind = "command"`).
+    /// XFS; start and stop commands of the host (`database.kind = "command"`).
     XfsCommand,
 }
 
@@ -54,25 +57,26 @@ impl Way {
     }
 }
 
-/// What a host is made of.
+/// Settings of a host.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub name: &'static str,
-    /// Of PostgreSQL and of the health checks.
+    /// Address of PostgreSQL and of the health checks.
     pub address: String,
     /// Names and addresses of the other hosts of the set.
     pub peers: Vec<(&'static str, String)>,
     pub set: &'a str,
     /// Admin addresses of the gateways.
     pub gateways: Vec<String>,
-    /// For settings, logs, history.
+    /// Folder for settings, logs, history.
     pub dir: PathBuf,
-    /// For the mount and PostgreSQL's socket: the system user postgres must get there, and a socket's path is short.
+    /// Folder for the mount and PostgreSQL's socket: the system user postgres must reach it, and its path must be
+    /// short.
     pub open: PathBuf,
     pub bin: PathBuf,
     /// Its network namespace; that of this process if none.
     pub space: Option<PathBuf>,
-    /// The agents' token: needed where they talk over more than loopback.
+    /// The agents' token: needed if they communicate over more than loopback.
     pub token: Option<PathBuf>,
     pub way: Way,
     /// Further lines of the agent's settings, above its sections.
@@ -98,7 +102,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Writes its settings; nothing runs yet.
+    /// Writes its settings; starts nothing.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -164,12 +168,12 @@ impl Host {
         }
     }
 
-    /// Switches it on.
+    /// Starts the host.
     ///
     /// # Errors
     /// When it cannot start.
     pub fn boot(&mut self) -> Result<()> {
-        // Its first process stays when the agent ends: what a host's init is.
+        // Its first process stays when the agent ends, like the init of a machine.
         let script = "\"$0\" agent run --config \"$1\" & while :; do wait; sleep 1; done";
         let command =
             self.within("unshare").args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc"]);
@@ -178,14 +182,15 @@ impl Host {
         Ok(())
     }
 
-    /// Pulls its plug. The moment, and how many processes it had.
+    /// Kills the host, like a power failure. Returns the time and the number of its processes.
     ///
     /// # Errors
-    /// When it is off, or a process survives that.
+    /// When it is off already, or a process does not end.
     pub fn kill(&mut self) -> Result<(Instant, usize)> {
         let space = self.pids();
         let mut process = self.process.take().context("it is off already")?;
-        // Held until its processes are gone: else the last of them unmounts what it serves itself (nbdfuse below ext4), and waits for itself for ever.
+        // Keeps the mount namespace until its processes have ended: otherwise the last one would unmount what it serves
+        // itself (nbdfuse below ext4) and wait for itself for ever.
         let mounts = std::fs::File::open(format!("/proc/{}/ns/mnt", process.pid()))?;
         let had = in_space(space.as_deref()).len();
         let moment = Instant::now();
@@ -199,14 +204,16 @@ impl Host {
         Ok((moment, had))
     }
 
-    /// SIGSTOP to every process of it, as a hypervisor stops a machine; what its kernel does for them goes on. How many there were.
+    /// Sends SIGSTOP to all its processes, like a hypervisor that pauses a machine; I/O in the kernel continues.
+    /// Returns their number.
     ///
     /// # Errors
     /// When it is off.
     pub fn pause(&self) -> Result<usize> {
         let space = self.pids().context("it is off")?;
         let mut stopped = 0;
-        // Who is not stopped yet may start others. One that waits for its device stops only when that answers: not waited for.
+        // A process that is not stopped yet may start others. A process that waits for its device stops only when the
+        // device answers, so do not wait for it.
         wait_until(PAUSE_LIMIT, || {
             let all = in_space(Some(&space));
             stopped = all.len();
@@ -218,17 +225,17 @@ impl Host {
         Ok(stopped)
     }
 
-    /// SIGCONT to every process of it.
+    /// Sends SIGCONT to all its processes.
     pub fn proceed(&self) {
         in_space(self.pids().as_deref()).into_iter().for_each(|pid| crate::process::signal(pid, Signal::CONT));
     }
 
-    /// Whether it is on.
+    /// Whether it runs.
     pub fn is_on(&self) -> bool {
         self.process.is_some()
     }
 
-    /// A host that loses its power has no loop devices left; ours shares its kernel with us.
+    /// Detaches the loop devices of a killed host: they would stay, because the host shares the kernel with us.
     fn forget_device(&self) {
         let status = self.attach_status();
         for volume in status["volumes"].as_array().map_or(&[][..], Vec::as_slice) {
@@ -244,15 +251,15 @@ impl Host {
         }
     }
 
-    /// Which pid namespace is its own, while it runs.
+    /// Its pid namespace, while it runs.
     fn pids(&self) -> Option<PathBuf> {
         let pid = self.process.as_ref()?.pid();
         let space = |which: &str| std::fs::read_link(format!("/proc/{pid}/ns/{which}")).ok();
-        // Until `unshare` has made one, it would be ours.
+        // Until `unshare` has made one, this would be our own.
         space("pid_for_children").filter(|theirs| Some(theirs) != space("pid").as_ref())
     }
 
-    /// Processes of PostgreSQL on it now.
+    /// Running processes of PostgreSQL on it.
     pub fn postgres(&self) -> Vec<u32> {
         let Some(space) = self.pids() else { return Vec::new() };
         processes().filter(|pid| is_postgres(*pid, &space)).collect()
@@ -271,7 +278,7 @@ impl Host {
         })
     }
 
-    /// The first of them, which started the others.
+    /// The postmaster.
     ///
     /// # Errors
     /// When there is none.
@@ -282,7 +289,7 @@ impl Host {
         first.copied().with_context(|| format!("{}: found no PostgreSQL", self.name))
     }
 
-    /// What its attach shows of itself; null where there is none.
+    /// Status of its attach; null if there is none.
     pub fn attach_status(&self) -> Value {
         status(&self.dir.join("run/attach")).unwrap_or_default()
     }
@@ -303,15 +310,15 @@ impl Host {
         format!("{}: {}", self.name, tail_of(&self.log(), 3))
     }
 
-    /// The code that a health check gets; 0 where nobody answers in time.
+    /// HTTP status of a health check; 0 if there is no answer in time.
     pub fn asks(&self, path: &str) -> u16 {
         self.http("OPTIONS", path, HTTP_LIMIT).map_or(0, |(code, _)| code)
     }
 
-    /// One HTTP request to its agent: the code, and what comes behind the head. `limit` is for each step of it.
+    /// Sends one HTTP request to its agent. Returns status and body. `limit` is the timeout of each step.
     ///
     /// # Errors
-    /// When there is no whole answer.
+    /// When there is no complete answer.
     pub fn http(&self, method: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
         let address = format!("{}:{HTTP}", self.address).parse()?;
         let mut stream = TcpStream::connect_timeout(&address, limit)?;
@@ -324,12 +331,12 @@ impl Host {
         Ok((code.parse()?, body.to_owned()))
     }
 
-    /// Whether its agent says that PostgreSQL takes writes there.
+    /// Whether its agent reports that PostgreSQL accepts writes there.
     pub fn is_primary(&self) -> bool {
         self.asks("/primary") == 200
     }
 
-    /// Waits until it is primary; how long after `since`.
+    /// Waits until it is primary. Returns the time since `since`.
     ///
     /// # Errors
     /// When it is not within `limit` from now.
@@ -340,17 +347,17 @@ impl Host {
         bail!("{} is not primary after {limit:?}: {}", self.name, tail_of(&self.log(), 6))
     }
 
-    /// Waits until it would take over.
+    /// Waits until it is ready to take over.
     ///
     /// # Errors
-    /// When it would not within `limit`.
+    /// When it is not within `limit`.
     pub fn stands_by(&self, limit: Duration) -> Result<()> {
         let ready = wait_until(limit, || self.asks("/readiness") == 200 && !self.is_primary());
         anyhow::ensure!(ready, "{} does not stand by after {limit:?}: {}", self.name, tail_of(&self.log(), 6));
         Ok(())
     }
 
-    /// `holdfast ARGS --agent` this host.
+    /// Runs `holdfast ARGS --agent` with this host's address.
     ///
     /// # Errors
     /// When it ends with another status than 0, or prints no JSON.
@@ -359,7 +366,7 @@ impl Host {
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 
-    /// The same, which must be refused (exit code 3); what it says then.
+    /// The same for a command that must be refused (exit code 3). Returns its message.
     ///
     /// # Errors
     /// When it ends otherwise.
@@ -379,7 +386,7 @@ impl Host {
         }
     }
 
-    /// Number of its agent's process, as seen from here.
+    /// Process id of its agent, in our pid namespace.
     ///
     /// # Errors
     /// When there is none.

@@ -1,5 +1,6 @@
-//! `cargo xtask jepsen`: the Jepsen test in `jepsen/`, each workload under seven names of faults (or those that are asked for), one table.
-//! docs/proof/jepsen.md tells how to read it.
+//! `cargo xtask jepsen`: runs the Jepsen test in `jepsen/`, each workload under seven nemeses (or the requested ones),
+//! and prints one table.
+//! docs/proof/jepsen.md explains the output.
 //!
 //! ```text
 //!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them, lets the judges be tested (judges.rs)
@@ -8,10 +9,11 @@
 //!          └─ store/ (Jepsen's folder of the run), logs/NAME.log, one line of the table
 //! ```
 //!
-//! Owns: which runs there are, what a lie's run must find, the exit code. Does not own: what is checked (jepsen/src).
+//! Owns: the list of runs, what a run with a lie must find, the exit code. Does not own: the checks (jepsen/src).
 //!
-//! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict or to its start,
-//! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
+//! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not start or has no
+//! verdict,
+//! 2 nothing is wrong but a run did too little to mean anything, 0 all is well.
 
 mod disk;
 mod jars;
@@ -35,30 +37,30 @@ use std::time::Duration;
 
 const WORKLOADS: &[&str] = &["register", "lease", "order", "flush-kill", APPEND];
 
-/// The workload on PostgreSQL, and what is done to it.
+/// The workload on PostgreSQL, and its nemeses.
 const APPEND: &str = "append";
 const APPEND_NEMESES: &[&str] = &["mix", "mix-2", "kill-host", "cut-host", "pause-host", "switchover", "kill-gateway"];
 
-/// Seconds that a fault lasts there, and that are calm between: a takeover takes some.
+/// Seconds of each fault there, and of the pause between two faults: a takeover takes some seconds.
 const APPEND_TIMES: [&str; 4] = ["--hold", "10", "--interval", "6"];
 
 const NEMESES: &[&str] =
     &["mix", "mix-2", "kill-primary", "partition-primary", "partition-halves", "pause-primary", "restart-all"];
 
-/// Names of many faults in turn, which do not fit in the time of one.
+/// Nemeses that make many faults in turn and so need a longer run.
 const MIXES: &[&str] = &["mix", "mix-2"];
 const MIX_TIMES: u64 = 2;
 
-/// Faults that have the set's store on an S3 server of its own.
+/// Faults for which the set's store is a separate S3 server.
 const OF_S3: &[&str] = &["mix-2", "s3-down", "s3-slow", "s3-503"];
 
-/// Beyond its seconds: to start, to end, to judge.
+/// Extra time of a run: to start, to end, to judge.
 const SPARE: Duration = Duration::from_secs(300);
 
-/// Exit code of a stage that did not come up: none of Jepsen's verdicts.
+/// Exit code of a stage that did not start; no verdict of Jepsen uses it.
 const NOT_RUN: i32 = 250;
 
-/// A program, the Debian package that has it, and what for.
+/// A program, its Debian package, and its purpose.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("java", "default-jre-headless", "Jepsen runs on it"),
     ("go", "golang-go", "builds Porcupine, the second judge"),
@@ -67,23 +69,26 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("iptables", "iptables", "partitions"),
     ("sudo", "sudo", "Jepsen puts it before each command, as root too"),
     ("gnuplot", "gnuplot-nox", "Jepsen's plots"),
-    ("dot", "graphviz", "Elle draws what it found; where it cannot, its verdict is unknown"),
+    ("dot", "graphviz", "Elle draws its findings; without it the verdict is unknown"),
 ];
 
-/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap. `ip netns exec` gives each gateway
-/// mounts of its own: shared, or a disk that is unmounted here would stay there.
+/// All processes, mounts and interfaces of a run end with it. Bash stays as the first process, to reap children. `ip
+/// netns exec` gives each gateway
+/// its own mount namespace; mounts are shared, because otherwise a disk that is unmounted here would stay mounted
+/// there.
 const INSIDE: &str = "ip link set lo up && mount --make-rshared / && mkdir -p /etc/netns /run/netns \
     && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
     rc=0; \"$@\" || rc=$?; exit $rc";
 
-/// A deliberate error of the client or the nemesis, and the checkers that must find it, each of them.
+/// A deliberate error of the client or the nemesis, and the checkers that must all find it.
 struct Lie {
     workload: &'static str,
     lie: &'static str,
     nemesis: &'static str,
-    /// As a run's row names them: `workload/knossos` is one of several judges of a workload; with a question mark, it has to say that it cannot know.
+    /// Names as in a run's row: `workload/knossos` is one of several judges of a workload. With a question mark, its
+    /// verdict must be "unknown".
     found_by: &'static [&'static str],
-    /// A shorter run cannot show it.
+    /// Minimum length: a shorter run cannot show it.
     least_seconds: u64,
 }
 
@@ -91,7 +96,7 @@ const fn lie(workload: &'static str, lie: &'static str, found_by: &'static [&'st
     Lie { workload, lie, nemesis: "kill-primary", found_by, least_seconds: 0 }
 }
 
-/// Judges of the same history, which share nothing: each must find what is wrong with it.
+/// Independent judges of the same history: each must find the error.
 const BOTH: &[&str] = &["workload/knossos", "workload/porcupine"];
 
 const LIES: &[Lie] = &[
@@ -99,9 +104,9 @@ const LIES: &[Lie] = &[
     lie("register", "lost-write", BOTH),
     lie("register", "early-ack", BOTH),
     lie("flush-kill", "lost-write", &["workload"]),
-    // What is in flight when a gateway is killed is little; one that is cut off goes on taking requests for a second.
+    // Few requests are in flight when a gateway is killed; one that is cut off accepts requests for another second.
     Lie { nemesis: "partition-primary", ..lie("flush-kill", "early-ack", &["workload"]) },
-    // What a cluster does whose syncs were lost: it says that the data are gone, or cannot be asked any more.
+    // A cluster that lost synced data reports that, or does not answer any more.
     Lie { nemesis: "unsynced-all", ..lie("flush-kill", "lying-disk", &["workload"]) },
     lie("order", "lost-write", &["workload/read-backs"]),
     lie("order", "late-write", &["workload/read-backs"]),
@@ -110,7 +115,7 @@ const LIES: &[Lie] = &[
     lie("lease", "old-grant", &["workload/epochs", "workload/porcupine"]),
     lie("register", "leave-dead", &["alive"]),
     lie("register", "idle", &["coverage?"]),
-    // With the bound that every run has: it must be longer than that.
+    // The run must be longer than the limit on outages that every run has.
     Lie { nemesis: "pause-all", least_seconds: 60, ..lie("flush-kill", "outage", &["availability"]) },
     Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", &["coverage?"]) },
     Lie { nemesis: "s3-503", ..lie("register", "miss", &["coverage?"]) },
@@ -120,42 +125,44 @@ const LIES: &[Lie] = &[
     Lie { nemesis: "partition-primary,loss,clock-drift,s3-503", ..lie(APPEND, "miss", &["coverage?"]) },
 ];
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How long faults and requests go on in each run (mix, mix-2: twice as long)
+    /// Seconds of faults and requests in each run (mix, mix-2: twice as long)
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Only these: register, lease, order, flush-kill, append
+    /// Run only these workloads: register, lease, order, flush-kill, append
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only these: mix, mix-2, kill-primary, partition-halves, s3-down, ..., for append also kill-host, ... (a wrong name prints them all)
+    /// Run only these nemeses: mix, mix-2, kill-primary, partition-halves, s3-down, ..., for append also kill-host, ...
+    /// (an unknown name prints all)
     #[arg(long, value_name = "NAME", value_delimiter = ' ')]
     nemesis: Vec<String>,
-    /// Of the first run, the next has one more; drawn and printed if not given
+    /// Seed of the first run, increased by one for each further run; default: a new one, which is printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Instead: runs with deliberate errors, each of which its checkers must find
+    /// Instead make runs with deliberate errors, which the checkers must find
     #[arg(long)]
     lies: bool,
-    /// The program that `upgrade` takes every gateway to, and the next time back from; without it they are only restarted
+    /// The program to which `upgrade` upgrades each gateway, and from which it goes back the next time; default: only
+    /// restart them
     #[arg(long, value_name = "PATH")]
     other_binary: Option<PathBuf>,
-    /// A file with a Java class path that has Jepsen, for a machine that cannot reach Clojars
+    /// A file with a Java class path that contains Jepsen, for a machine that cannot reach Clojars
     #[arg(long, env = "HOLDFAST_JEPSEN_CLASSPATH", value_name = "FILE")]
     classpath: Option<PathBuf>,
     #[command(flatten)]
     build: Build,
-    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    /// Set by the chore itself when it runs in its own network namespace: the folder for all files
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
-    /// Set by the chore itself: what the faults are built of is there
+    /// Set by the chore itself: the folder with the tools of the faults
     #[arg(long, hide = true, value_name = "DIR", requires = "inside")]
     tools: Option<PathBuf>,
-    /// Set by the tests: be a node's disk, mounted here
+    /// Set by the tests: serve a node's disk, mounted here
     #[arg(long, hide = true, value_name = "DIR")]
     disk: Option<PathBuf>,
-    /// Set by the chore itself: what to run beside the stage
+    /// Set by the chore itself: the command to run on the stage
     #[arg(last = true, hide = true, requires = "inside")]
     command: Vec<OsString>,
 }
@@ -175,7 +182,7 @@ impl std::fmt::Debug for Lie {
     }
 }
 
-/// How a run ended; the order is that of the exit code's precedence.
+/// The result of a run, ordered by the precedence of exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Fine,
@@ -196,7 +203,7 @@ impl Verdict {
         }
     }
 
-    /// From the exit code of Jepsen's command line and the row that it said.
+    /// From the exit code of Jepsen's command line and the row that it printed.
     fn of(lie: Option<&Lie>, code: Option<i32>, row: &str) -> Self {
         let red = row.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(red, _)| red);
         let red: Vec<&str> = red.split(", ").collect();
@@ -213,15 +220,16 @@ impl Verdict {
     }
 }
 
-/// Whether what a row names is the checker `by`, or a part of it that said no: one that does not know (`workload/final?`) has found nothing.
+/// Whether a name in a row is the checker `by` or a part of it that failed. A part with verdict "unknown"
+/// (`workload/final?`) has found nothing.
 fn is_or_part_of(red: &str, by: &str) -> bool {
     red == by || (!red.ends_with('?') && red.strip_prefix(by).is_some_and(|part| part.starts_with('/')))
 }
 
-/// The chore. Ends the process with the code that [the module](self) tells.
+/// Runs the chore. Ends the process with an exit code of [the module](self).
 ///
 /// # Errors
-/// None: what kept it from a verdict is printed.
+/// None: if there is no verdict, the reason is printed.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(dir) = &args.inside {
         let wanted = postgres::Wanted {
@@ -244,7 +252,7 @@ pub fn chore(args: &Args) -> Result<()> {
         line(format!("error: {e:#}"));
         Verdict::Unjudged
     });
-    // The code says more than failed or not.
+    // The exit code says more than pass or fail.
     std::process::exit(worst.exit_code());
 }
 
@@ -263,7 +271,7 @@ fn all(args: &Args) -> Result<Verdict> {
         setup::versitygw();
         anyhow::ensure!(
             on_path("versitygw"),
-            "faults of the store want versitygw on PATH (go install github.com/versity/versitygw/cmd/versitygw@latest), or --nemesis without {}",
+            "faults of the store need versitygw on PATH (go install github.com/versity/versitygw/cmd/versitygw@latest), or --nemesis without {}",
             OF_S3.join(", ")
         );
     }
@@ -330,7 +338,8 @@ fn runs(args: &Args) -> Vec<Run> {
     let mut runs = Vec::new();
     for workload in or(&args.workload, WORKLOADS) {
         let usual = if workload == APPEND { APPEND_NEMESES } else { NEMESES };
-        // Who asks for a fault alone means the workloads that have it; who asks for both hears that they do not go together.
+        // A fault without a workload selects the workloads that have it. A fault with a workload that does not have it
+        // is an error.
         let meant = |nemesis: &String| !args.workload.is_empty() || fits(&workload, nemesis);
         for nemesis in or(&args.nemesis, usual).into_iter().filter(meant) {
             let seconds = if MIXES.contains(&nemesis.as_str()) { args.seconds * MIX_TIMES } else { args.seconds };
@@ -340,12 +349,12 @@ fn runs(args: &Args) -> Vec<Run> {
     runs
 }
 
-/// Whether a workload has a fault. Some are of both, by the same name.
+/// Whether a workload has a fault. Some faults exist for both kinds of workload, under the same name.
 fn fits(workload: &str, nemesis: &str) -> bool {
     if workload == APPEND { nemesis == "none" || postgres::knows(nemesis) } else { !postgres::is_own(nemesis) }
 }
 
-/// Installs what is missing and says so.
+/// Installs missing programs and prints which.
 fn programs(maven: bool) -> Result<()> {
     let mut missing: Vec<_> = PROGRAMS.iter().filter(|(program, ..)| !on_path(program)).collect();
     if maven && !on_path("mvn") {
@@ -366,10 +375,10 @@ fn programs(maven: bool) -> Result<()> {
     apt().args(["install", "--no-install-recommends", "--no-upgrade"]).args(&names).run().context(by_hand)
 }
 
-/// The second judge, and what the faults need, in `dir`.
+/// Builds the second judge and the tools of the faults in `dir`.
 fn build_tools(dir: &Path) -> Result<()> {
     for tool in ["porcupine", "between"] {
-        // go.sum has the digest of the one module that any of them needs.
+        // go.sum has the digest of the only module that they need.
         let go = cmd("go").dir(root().join("jepsen").join(tool)).env("GOFLAGS", "-mod=readonly -buildvcs=false");
         go.args(["build", "-o"])
             .arg(dir.join(tool))
@@ -385,12 +394,12 @@ fn build_tools(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What all runs have.
+/// Inputs of all runs.
 #[derive(Clone, Copy, Debug)]
 struct Given<'a> {
     dir: &'a Path,
     bin: &'a Path,
-    /// For `upgrade`.
+    /// The other program, for `upgrade`.
     other: Option<&'a Path>,
     /// Java's class path.
     path: &'a str,
@@ -401,11 +410,11 @@ fn one(run: &Run, seed: u64, given: Given<'_>) -> Result<(Verdict, String)> {
     let name =
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
-    // Ends with us, however we end; with unshare ends the first process inside, and with that one all others.
+    // unshare ends when we end, in whichever way. Then the first process inside ends, and with it all others.
     let run_alone = ["--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"];
     let java = cmd("setpriv").args(["--pdeathsig", "KILL", "unshare"]);
     let java = if run.workload == APPEND {
-        // It takes back what it made itself, mounts and loop devices too, however it ends.
+        // It undoes its own changes, mounts and loop devices too, however it ends.
         let stage = dir.join("stage");
         if stage.exists() {
             std::fs::remove_dir_all(&stage)?;
@@ -459,7 +468,7 @@ fn one(run: &Run, seed: u64, given: Given<'_>) -> Result<(Verdict, String)> {
     Ok((verdict, said.unwrap_or_else(|| row_without(run, seed))))
 }
 
-/// The row of a run that said none.
+/// The row of a run that printed none.
 fn row_without(run: &Run, seed: u64) -> String {
     let lie = run.lie.map_or("", |l| l.lie);
     format!("| {} | {} | {lie} | {} | {seed} | | | | | | **no verdict** |", run.workload, run.nemesis, run.seconds)

@@ -1,13 +1,18 @@
-//! The commit ledger: what PostgreSQL acknowledged, written down outside of PostgreSQL.
+//! The commit ledger: records outside of PostgreSQL which commits PostgreSQL acknowledged.
 //!
-//! Each writer inserts (writer, n) for n = 1, 2, 3 … as transactions of their own with `synchronous_commit = on`, and
-//! appends n to a file on the local disk once the commit has been acknowledged, with the moments of that. After a crash every row of the files must be
-//! in the table. A row that was under way when the connection went may be there or not (R12): it is never tried again
-//! under the same n, and it counts as neither acknowledged nor lost. Any other row in the table was never written: found and named.
+//! Each writer inserts (writer, n) for n = 1, 2, 3 …, each in its own transaction with `synchronous_commit = on`. When
+//! a commit is acknowledged, it
+//! appends n and the times to a file on the local disk. After a crash every row of the files must be in the table. A
+//! row whose connection was lost
+//! before the acknowledgement may be there or not (R12): it is never tried again with the same n, and counts as neither
+//! acknowledged nor lost.
+//! Any other row in the table was never written, and is reported.
 //!
-//! Lasting writers go on after that: they connect anew, as a user's program behind a load balancer does, and try the next n.
+//! Lasting writers reconnect after a lost connection, like a program behind a load balancer, and continue with the next
+//! n.
 //!
-//! A database that was set back to a moment is judged by [`Restored`]: it may lack what was acknowledged later, and nothing else.
+//! A database that was restored to a point in time is checked by [`Restored`]: it may miss only commits that were
+//! acknowledged later.
 
 mod restored;
 
@@ -30,25 +35,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
-    /// Last n that each writer tried, over all rounds.
+    /// The last n of each writer, over all rounds.
     tried: Vec<u64>,
-    /// Tried and not acknowledged: may be in the table. With the microsecond in which it was begun.
+    /// Commits without an acknowledgement, which may be in the table, with their start in microseconds.
     in_doubt: BTreeMap<Row, u64>,
-    /// What microseconds are counted from.
+    /// Start of the microsecond clock.
     clock: Instant,
 }
 
 /// Writer and n.
 type Row = (usize, u64);
 
-/// When a commit was acknowledged. A line of a file is n and these, in this order.
+/// Times of an acknowledged commit. A line of a file has n and these, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Commit {
-    /// By the wall clock, Unix milliseconds: not before the acknowledgement.
+    /// Wall clock in Unix milliseconds, after the acknowledgement.
     unix_ms: u64,
-    /// Microseconds by a clock that nobody sets: before the commit was asked for.
+    /// Monotonic clock in microseconds, before the commit was sent.
     begun_us: u64,
-    /// The same clock: not before the acknowledgement.
+    /// The same clock, after the acknowledgement.
     ended_us: u64,
 }
 
@@ -60,7 +65,7 @@ impl Commit {
     }
 }
 
-/// Writers at work.
+/// Running writers.
 #[derive(Debug)]
 pub struct Writers {
     threads: Vec<JoinHandle<Result<Outcome>>>,
@@ -81,16 +86,16 @@ struct Outcome {
     in_doubt: Vec<(u64, u64)>,
 }
 
-/// What the table says about the ledger.
+/// Comparison of table and ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Rows in the files.
     pub acknowledged: u64,
-    /// Of those, not in the table.
+    /// Acknowledged rows that are not in the table: lost.
     pub lost: u64,
-    /// In the table though their commit was not acknowledged; allowed.
+    /// Rows in the table without an acknowledged commit; allowed.
     pub in_doubt_found: u64,
-    /// In the table and never tried.
+    /// Rows in the table that were never written.
     pub invented: u64,
 }
 
@@ -124,7 +129,7 @@ impl Ledger {
         self.dir.join(format!("writer-{writer}.ledger"))
     }
 
-    /// Sets the writers to work, each after what it tried last. A lost session ends a writer.
+    /// Starts the writers, each after its last n. A lost session ends a writer.
     ///
     /// # Errors
     /// When a session cannot be opened.
@@ -146,7 +151,7 @@ impl Ledger {
         Ok(Writers { threads, stop, tally })
     }
 
-    /// The same, with writers that connect anew whenever their session is lost, until they are taken back.
+    /// The same with writers that reconnect whenever their session is lost, until they are stopped.
     ///
     /// # Errors
     /// When a file cannot be opened.
@@ -177,10 +182,10 @@ impl Ledger {
         Ok(Writers { threads, stop, tally })
     }
 
-    /// Takes the writers back, once they ended.
+    /// Collects the results of the writers after they ended.
     ///
     /// # Errors
-    /// When a writer failed for another reason than a server that went away.
+    /// When a writer failed for another reason than a lost server.
     pub fn join(&mut self, writers: Writers) -> Result<()> {
         writers.stop.store(true, Ordering::Relaxed);
         for (w, thread) in writers.threads.into_iter().enumerate() {
@@ -212,7 +217,7 @@ impl Ledger {
         Ok(compare(&self.acknowledged()?, &self.in_doubt, &table(client)?))
     }
 
-    /// The same for a database that was set back to the moment `moment_ms` (Unix milliseconds).
+    /// The same for a database that was restored to the time `moment_ms` (Unix milliseconds).
     ///
     /// # Errors
     /// As [`Ledger::check`].
@@ -278,11 +283,11 @@ fn write_rows(
         match client.query(&format!("insert into ledger (writer, n) values ({writer}, {n})")) {
             Ok(_) => {
                 let (at, ended_us) = (unix_ms(), us());
-                // One write for the line: it is there as a whole or not at all.
+                // One write call per line, so that a line is there completely or not at all.
                 file.write_all(format!("{n} {at} {begun_us} {ended_us}\n").as_bytes()).context("the ledger file")?;
                 acknowledged(at);
             }
-            // A server that dies says so in several ways; none of them tells whether the commit happened.
+            // A dying server reports that in several ways; none of them shows whether the commit happened.
             Err(_) => {
                 outcome.in_doubt.push((n, begun_us));
                 return Ok(());

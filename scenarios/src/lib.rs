@@ -1,8 +1,10 @@
-//! Everything that runs the product from outside, as its users do: end-to-end scenarios, demo, chaos, Jepsen, power cuts, ZFS; and their
-//! harness of clusters, hosts, networks and clients.
+//! Runs the product from outside, as its users do: end-to-end scenarios, demo, chaos, Jepsen, power cuts, ZFS. Also
+//! their harness:
+//! clusters, hosts, networks and clients.
 //!
-//! Owns: scenarios and the harness. `bench` uses the harness too. Does not own: any code of the product. It depends on no crate of
-//! the product, so that nothing is tested with the tested code.
+//! Owns: scenarios and the harness, which `bench` uses too. Does not own: code of the product. It depends on no crate
+//! of
+//! the product, so that no tested code takes part in testing.
 
 pub mod attach;
 mod bridge;
@@ -39,29 +41,31 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
 enum Chore {
-    /// PostgreSQL on a volume of three gateways; kill -9 of the serving one; nothing acknowledged lost
+    /// Run PostgreSQL on a volume of three gateways and kill -9 the serving one: no acknowledged write is lost
     Demo(demo::Args),
-    /// End-to-end scenarios against real processes, all or by name
+    /// Run end-to-end scenarios against real processes, all or by name
     E2e(e2e::Args),
-    /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
+    /// Run three gateways in network namespaces under faults from a seed; Porcupine checks the clients' history
     Chaos(chaos::Args),
-    /// Power cuts below PostgreSQL and three gateways: their disks lose what was not synced; nothing acknowledged lost
+    /// Cut the power under PostgreSQL and three gateways: disks lose what was not synced, no acknowledged write is lost
     Power(power::Args),
-    /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
+    /// Run the Jepsen test (Clojure): workloads under faults in network namespaces; --lies shows that its checkers find
+    /// errors
     Jepsen(jepsen::Args),
-    /// Virtual machines with the kernel's nbd, ZFS and PostgreSQL: gateway, attach and host killed, a host paused; nothing acknowledged lost
+    /// Run virtual machines with the kernel's nbd, ZFS and PostgreSQL, kill gateway, attach and host, pause a host: no
+    /// acknowledged write is lost
     Zfs(zfs::Args),
-    /// Takes back what an interrupted chore left; started by the chores themselves
+    /// Undo the changes of an interrupted chore; the chores start this themselves
     #[command(name = undo::REAPER_ARG, hide = true)]
     Reaper,
 }
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     holdfast_chore::status(run(Chore::parse()))
 }
 
-/// Runs a chore, and then looks for what went wrong in processes and logs that no part of it has looked at.
+/// Runs a chore, and then checks the exits and logs of processes that no part of it has checked.
 fn run(chore: Chore) -> Result<()> {
     let result = play(chore);
     let wrong = ends::look_through_the_rest();

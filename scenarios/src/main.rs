@@ -1,4 +1,4 @@
-//! The program of scenarios: see the library. `cargo xtask CHORE` builds and runs it.
+//! The program of the scenarios; see the library. `cargo xtask CHORE` builds and runs it.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,9 @@
-//! A small NBD client of our own, for what libnbd hides: who refused and with which words, requests left unanswered,
-//! bytes that lie in a stopped server's receive buffer.
+//! A small NBD client for what libnbd hides: error texts of the server, unanswered requests, and bytes in the receive
+//! buffer of a
+//! stopped server.
 //!
-//! Fixed newstyle, simple replies only. Independent of `crates/nbd` on purpose: a tester must not share the tested code.
+//! Fixed newstyle, simple replies only. Independent of `crates/nbd` on purpose: a test must not share code with what it
+//! tests.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Where an export is: `nbd://HOST:PORT/NAME`.
+/// Address of an export: `nbd://HOST:PORT/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// `HOST:PORT`.
@@ -31,7 +33,7 @@ impl Uri {
         Ok(Self { addr: addr.into(), export: export.into() })
     }
 
-    /// The same server, another export.
+    /// Another export of the same server.
     pub fn with_export(&self, export: &str) -> Self {
         Self { addr: self.addr.clone(), export: export.into() }
     }
@@ -43,16 +45,16 @@ impl fmt::Display for Uri {
     }
 }
 
-/// Why the client has no answer of the wanted sort.
+/// Why a request has no good answer.
 #[derive(Debug)]
 pub enum NbdError {
-    /// The server answered the handshake with an error and words.
+    /// The server answered the handshake with an error and a text.
     Refused(String),
     /// The server answered a request with this errno.
     Errno(u32),
-    /// The connection is gone or silent: the outcome of what was unanswered is unknown (R12).
+    /// The connection is closed or silent: the outcome of unanswered requests is unknown (R12).
     Gone(std::io::Error),
-    /// The server said what the protocol does not allow.
+    /// The server violated the protocol.
     Protocol(String),
 }
 
@@ -95,14 +97,14 @@ const CMD_TRIM: u16 = 4;
 pub struct Client {
     stream: TcpStream,
     next: u64,
-    /// Length of the data that a good answer to each open request carries.
+    /// For each open request, the length of data in a successful answer.
     open: BTreeMap<u64, u32>,
 }
 
 /// An answer to one request.
 #[derive(Debug)]
 pub struct Reply {
-    /// The number that the request had.
+    /// The cookie of the request.
     pub cookie: u64,
     /// Data of a read, or the server's errno.
     pub result: std::result::Result<Vec<u8>, u32>,
@@ -115,10 +117,10 @@ fn be<const N: usize>(stream: &mut TcpStream) -> std::io::Result<[u8; N]> {
 }
 
 impl Client {
-    /// Connects and opens the export; `patience` bounds each wait for the server, now and later.
+    /// Connects and opens the export. `patience` is the timeout of each wait for the server, now and later.
     ///
     /// # Errors
-    /// [`NbdError::Refused`] with the server's words, or whatever went wrong on the way.
+    /// [`NbdError::Refused`] with the server's text, or another error of the connection.
     pub fn connect(uri: &Uri, patience: Duration) -> std::result::Result<Self, NbdError> {
         let addr =
             uri.addr.to_socket_addrs()?.next().ok_or_else(|| NbdError::Protocol(format!("no address: {uri}")))?;
@@ -170,7 +172,7 @@ impl Client {
         Ok(Self { stream, next: 1, open: BTreeMap::new() })
     }
 
-    /// Another bound for each wait from now on.
+    /// Changes the timeout of each wait.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -222,10 +224,10 @@ impl Client {
         self.send(CMD_FLUSH, 0, 0, &[])
     }
 
-    /// Waits for the next answer, to whichever request.
+    /// Waits for the next answer to any request.
     ///
     /// # Errors
-    /// When the connection is gone or silent for longer than the patience given at connect.
+    /// When the connection is closed, or silent for longer than the timeout.
     pub fn receive(&mut self) -> std::result::Result<Reply, NbdError> {
         let head: [u8; 16] = be(&mut self.stream)?;
         let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap_or_default());
@@ -236,7 +238,7 @@ impl Client {
         let len = self
             .open
             .remove(&cookie)
-            .ok_or_else(|| NbdError::Protocol(format!("answer to unasked cookie {cookie}")))?;
+            .ok_or_else(|| NbdError::Protocol(format!("answer with unknown cookie {cookie}")))?;
         if word(4) != 0 {
             return Ok(Reply { cookie, result: Err(word(4)) });
         }
@@ -253,10 +255,11 @@ impl Client {
         reply.result.map_err(NbdError::Errno)
     }
 
-    /// Reads and waits. Not to be mixed with unanswered requests; the same holds for [`Client::write`] and [`Client::flush`].
+    /// Reads and waits. Do not use it while requests are unanswered; the same holds for [`Client::write`] and
+    /// [`Client::flush`].
     ///
     /// # Errors
-    /// The server's errno, or a connection that is gone.
+    /// The server's errno, or a closed connection.
     pub fn read(&mut self, offset: u64, len: u32) -> std::result::Result<Vec<u8>, NbdError> {
         let cookie = self.send_read(offset, len)?;
         self.answer_to(cookie)
@@ -280,7 +283,7 @@ impl Client {
         self.answer_to(cookie).map(drop)
     }
 
-    /// Lets a range read as zeroes, and waits.
+    /// Zeroes a range and waits.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -289,22 +292,22 @@ impl Client {
         self.answer_to(cookie).map(drop)
     }
 
-    /// Says goodbye; the server closes.
+    /// Disconnects cleanly; the server closes the connection.
     pub fn disconnect(mut self) {
         let _ = self.send(CMD_DISC, 0, 0, &[]);
-        // Wait for the server's end of the stream: from then on its side has noticed.
+        // Wait for the end of the stream: then the server has noticed the disconnect.
         let _ = self.stream.read(&mut [0; 1]);
     }
 }
 
-/// A block of bytes that tells where it belongs and which write it was: `tag` and `offset`, repeated.
+/// A block that contains the number of its write and its place: `tag` and `offset`, repeated.
 pub fn pattern(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     let mut word = 0u64;
     while bytes.len() < len {
         bytes.extend(tag.to_le_bytes());
         bytes.extend(offset.to_le_bytes());
-        // Incompressible filler, so that the path behind does not see an easy case.
+        // Incompressible filler, so that compression does not make it an easy case.
         for _ in 0..6 {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(tag ^ offset ^ 1_442_695_040_888_963_407);
             bytes.extend(word.to_le_bytes());
@@ -314,12 +317,12 @@ pub fn pattern(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The tag of a block made by [`pattern`], checking that all of it is there.
+/// The tag of a block made by [`pattern`]. Checks the whole block.
 ///
 /// # Errors
-/// When the block is torn or belongs elsewhere.
+/// When the block is torn or belongs to another offset.
 pub fn tag_of(bytes: &[u8], offset: u64) -> Result<u64> {
-    anyhow::ensure!(bytes.len() >= 16, "{} bytes are no pattern", bytes.len());
+    anyhow::ensure!(bytes.len() >= 16, "a pattern has at least 16 bytes, found {}", bytes.len());
     let tag = u64::from_le_bytes(bytes[..8].try_into()?);
     if bytes == pattern(tag, offset, bytes.len()) {
         return Ok(tag);

@@ -1,5 +1,6 @@
-//! Network namespaces of our own: one per node (a gateway, or a host of PostgreSQL), and one with the bridge between them, in which this
-//! program, its clients and the object store live.
+//! Network namespaces: one per node (a gateway or a PostgreSQL host), and one with the bridge between them, in which
+//! this program,
+//! its clients and the object store run.
 //!
 //! ```text
 //!   hub (this process): bridge 10.98.0.1 ── veth ── n1 10.98.0.11
@@ -8,9 +9,10 @@
 //! ```
 //! Owns: namespaces, links, packet rules. Does not own: what runs in them.
 //!
-//! N1  No namespace has a name, and nothing is made in the machine's own: two runs at once cannot meet.
-//! N2  A namespace lives as long as the processes in it. Ours is held by this process, a node's by one `sleep` that is registered
-//!     for taking back; when they end, in whatever way, the kernel takes bridge, links and rules with it.
+//! N1  No namespace has a name, and nothing is created in the machine's own namespace: two runs at once cannot collide.
+//! N2  A namespace exists as long as a process is in it. Ours is held by this process, a node's by one `sleep` that is
+//! registered
+//!     in [`crate::undo`]. When these end, in whatever way, the kernel removes bridge, links and rules.
 
 use crate::cmd::{Cmd, cmd};
 use crate::process::{Proc, wait_until};
@@ -19,10 +21,10 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Programs that this needs.
+/// Required programs.
 pub const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter", "sleep"];
 
-/// Where the clients and the store are.
+/// Address of the clients and the store.
 pub const HUB: &str = "10.98.0.1";
 
 /// Address of a node.
@@ -30,10 +32,10 @@ pub fn address(node: usize) -> String {
     format!("10.98.0.{}", 11 + node)
 }
 
-/// Why there can be no namespaces here, if so. Tries, in namespaces that are gone afterwards.
+/// The reason why namespaces cannot be made here, if so. Tries it in temporary namespaces.
 pub fn why_not() -> Option<String> {
     if !crate::setup::is_root() {
-        return Some("only root makes network namespaces".into());
+        return Some("only root can make network namespaces".into());
     }
     let script = "ip link add br0 type bridge && ip link add v0 type veth peer name v1 && \
                   iptables -w 5 -A INPUT -s 10.98.0.99 -j DROP && iptables -w 5 -F INPUT";
@@ -41,16 +43,16 @@ pub fn why_not() -> Option<String> {
     tried.err().map(|e| format!("no network namespaces with bridge, veth and iptables here: {e:#}"))
 }
 
-/// Packets that a node's rules have dropped since they were made.
+/// Number of packets that a node's rules have dropped since they were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Of those who are cut off from it, or all.
+    /// Packets dropped by a partition.
     pub cut: u64,
-    /// By chance.
+    /// Packets dropped at random.
     pub lost: u64,
 }
 
-/// The namespaces of the nodes; this process must be in a namespace of its own already.
+/// The namespaces of the nodes. This process must be in its own namespace already.
 #[derive(Debug)]
 pub struct Net {
     holders: Vec<Proc>,
@@ -68,7 +70,7 @@ impl Net {
         ip(&["link", "set", "br0", "up"])?;
         let mut net = Self { holders: Vec::new() };
         for node in 0..n {
-            // Longer than any run; it is ended with us.
+            // Longer than any run; it ends when this process ends.
             let holder = cmd("unshare").args(["--net", "--", "sleep", "1000000"]).into_command();
             net.holders.push(Proc::spawn("namespace holder", holder, log)?);
             net.link(node)?;
@@ -93,23 +95,24 @@ impl Net {
         Ok(())
     }
 
-    /// The namespace of a node, as a file.
+    /// The file of a node's namespace.
     pub fn space(&self, node: usize) -> PathBuf {
         PathBuf::from(format!("/proc/{}/ns/net", self.holders[node].pid()))
     }
 
-    /// A command to be run in a node's namespace; what it runs keeps its pid.
+    /// A command that runs in a node's namespace. The program has the pid of the command.
     pub fn within(&self, node: usize, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
         cmd("nsenter").arg(format!("--net={}", self.space(node).display())).arg("--").arg(program)
     }
 
-    /// The same with the mounts of another process, a file such as `/proc/PID/ns/mnt`. Its folder is the top one then.
+    /// The same in the mount namespace of another process, a file such as `/proc/PID/ns/mnt`. The working directory is
+    /// then `/`.
     pub fn within_mounts(&self, node: usize, mounts: &Path, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
         let spaces = cmd("nsenter").arg(format!("--net={}", self.space(node).display()));
         spaces.arg(format!("--mount={}", mounts.display())).arg("--").arg(program)
     }
 
-    /// From now on `node` hears nobody and is heard by nobody, and goes on running: its cable is pulled.
+    /// Cuts `node` off: it receives and sends no packet, and keeps running.
     ///
     /// # Errors
     /// When iptables fails.
@@ -120,7 +123,7 @@ impl Net {
         Ok(())
     }
 
-    /// From now on `node` receives nothing from `from`. One direction only, but no TCP connection survives it for long.
+    /// Drops all packets from `from` to `node`. One direction only, but no TCP connection survives that for long.
     ///
     /// # Errors
     /// When iptables fails.
@@ -128,7 +131,7 @@ impl Net {
         self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
     }
 
-    /// Gateways hear each other as far as `shape` lets them.
+    /// Partitions the gateways as in `shape`.
     ///
     /// # Errors
     /// As [`Net::deafen`].
@@ -136,7 +139,7 @@ impl Net {
         shape.deaf().into_iter().try_for_each(|(who, from)| self.deafen(who, &address(from)))
     }
 
-    /// From now on a packet of TCP that comes to `node` is lost with this probability, from 0 to 1, whoever sent it.
+    /// Drops incoming TCP packets of `node` with this probability, from 0 to 1.
     ///
     /// # Errors
     /// As [`Net::deafen`].
@@ -146,7 +149,7 @@ impl Net {
         rule.args(["-j", "DROP"]).run()
     }
 
-    /// What the rules of `node` have dropped; after [`Net::heal`] there are none, and nobody knows.
+    /// What the rules of `node` have dropped. [`Net::heal`] removes the rules and with them the counts.
     ///
     /// # Errors
     /// As [`Net::deafen`].
@@ -155,12 +158,12 @@ impl Net {
         Ok(count(&listed))
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.holders.len()
     }
 
-    /// Everybody hears everybody again.
+    /// Removes all rules: all nodes are connected again.
     ///
     /// # Errors
     /// As [`Net::deafen`].
@@ -173,7 +176,7 @@ fn ip(args: &[&str]) -> Result<()> {
     cmd("ip").args(args).run()
 }
 
-/// Of `iptables -v -x -L`: the first column of each rule is how many packets it took.
+/// Parses `iptables -v -x -L`: the first column of each rule is its number of packets.
 fn count(listed: &str) -> Dropped {
     let mut dropped = Dropped::default();
     for line in listed.lines() {

@@ -1,4 +1,4 @@
-//! PostgreSQL on ext4 on an attached volume, without an agent: what has to be taken down and put up again around a failover.
+//! PostgreSQL on ext4 on an attached volume, without an agent: stops and starts the whole stack around a failover.
 
 use crate::attach::Device;
 use crate::cluster::Cluster;
@@ -51,7 +51,7 @@ impl OneHost {
         self.device.as_mut().context("no device")?.mount(&self.mount)
     }
 
-    /// After the server behind the device died: nothing here can be saved, everything must go.
+    /// Stops everything without saving, after the server of the device died.
     ///
     /// # Errors
     /// When PostgreSQL or nbdfuse do not end.

@@ -1,4 +1,4 @@
-//! A PostgreSQL 15 server of our own, on a folder of our choice, reached over a Unix socket only; and pgbench.
+//! A PostgreSQL 15 server on a given folder, reached over a Unix socket only; and pgbench.
 
 use crate::cmd::{Cmd, cmd};
 use crate::pgwire::{Client, PgError, Reach};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where Debian's package puts the programs.
+/// The folder of the programs in Debian's package.
 pub const BIN: &str = "/usr/lib/postgresql/15/bin";
 
 /// Number in the socket's name; there is no TCP port.
 const PORT: u16 = 5432;
 
-/// How pgbench's and initdb's user is called, in the system and in the database.
+/// Name of the user of pgbench and initdb, in the system and in the database.
 const USER: &str = "postgres";
 
-/// One data folder and, while it runs, its server.
+/// A data folder and its server, if it runs.
 #[derive(Debug)]
 pub struct Postgres {
     data: PathBuf,
@@ -36,10 +36,10 @@ fn id_of(what: &str) -> Result<u32> {
 }
 
 impl Postgres {
-    /// Names the folders; nothing runs yet. `data` is on the volume, `sockets` is not.
+    /// Sets the folders and starts nothing. `data` is on the volume, `sockets` is not.
     ///
     /// # Errors
-    /// When there is no system user postgres.
+    /// When the system user postgres does not exist.
     pub fn new(data: &Path, sockets: &Path, log: &Path) -> Result<Self> {
         let (uid, gid) = (id_of("-u")?, id_of("-g")?);
         std::fs::create_dir_all(sockets)?;
@@ -48,13 +48,13 @@ impl Postgres {
     }
 
     fn program(&self, name: &str) -> Command {
-        // The server refuses to run as root; `uid` also drops root's other groups.
+        // The server does not run as root; `uid` also drops root's other groups.
         let mut command = cmd(Path::new(BIN).join(name)).dir("/").env("LC_ALL", "C.UTF-8").into_command();
         command.uid(self.uid).gid(self.gid).env("PGHOST", &self.sockets).env("PGPORT", PORT.to_string());
         command
     }
 
-    /// Creates the data folder with page checksums, and the settings.
+    /// Creates the data folder, with page checksums, and the settings.
     ///
     /// # Errors
     /// initdb's.
@@ -62,7 +62,8 @@ impl Postgres {
         self.initdb_with(&[], settings)
     }
 
-    /// The same without a sync of each file: they are there once the file system was unmounted. For a device on which a sync is slow.
+    /// The same without a sync of each file: the files are safe after the file system was unmounted. For a device with
+    /// slow syncs.
     ///
     /// # Errors
     /// initdb's.
@@ -86,12 +87,13 @@ impl Postgres {
         Ok(())
     }
 
-    /// Copies the data folder of a PostgreSQL that runs at `host`, so that it follows that one under the name `name` when it is started.
+    /// Copies the data folder of the PostgreSQL at `host`. When started, the copy is a standby of that server under the
+    /// name `name`.
     ///
     /// # Errors
     /// pg_basebackup's.
     pub fn basebackup(&self, host: &str, name: &str) -> Result<()> {
-        // Of an earlier life.
+        // Left by an earlier run.
         match std::fs::remove_dir_all(&self.data) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => std::fs::create_dir_all(&self.data)?,
@@ -105,7 +107,7 @@ impl Postgres {
         Cmd::of(command).run()
     }
 
-    /// Lets clients from `network` in without a password.
+    /// Allows clients from `network` without a password.
     ///
     /// # Errors
     /// When pg_hba.conf cannot be written.
@@ -115,18 +117,18 @@ impl Postgres {
         Ok(std::fs::write(&path, rules)?)
     }
 
-    /// Whoever comes as `user` over TCP needs a password, whatever the other rules say.
+    /// Requires a password from `user` over TCP, whatever the other rules say.
     ///
     /// # Errors
     /// When pg_hba.conf cannot be written.
     pub fn wants_password_of(&self, user: &str) -> Result<()> {
         let path = self.data.join("pg_hba.conf");
-        // The first rule that fits counts.
+        // The first matching rule counts.
         let rules = format!("host all {user} all scram-sha-256\n") + &std::fs::read_to_string(&path)?;
         Ok(std::fs::write(&path, rules)?)
     }
 
-    /// Starts the server and waits until it answers a query, recovery included. Gives the time that took.
+    /// Starts the server and waits until it answers a query, recovery included. Returns the time that took.
     ///
     /// # Errors
     /// When it ends, or is not ready after three minutes.
@@ -138,7 +140,7 @@ impl Postgres {
         server.ready_when("ready", Duration::from_secs(180), || {
             let ready = self.client().is_ok_and(|mut c| c.query("select 1").is_ok());
             if !ready {
-                // Each question costs the server a process and its log two lines, while it recovers.
+                // During recovery each attempt costs the server a process, and its log two lines.
                 std::thread::sleep(Duration::from_millis(45));
             }
             ready
@@ -147,7 +149,7 @@ impl Postgres {
         Ok(begun.elapsed())
     }
 
-    /// Ends the server: `INT` is a fast shutdown with a checkpoint, `QUIT` an immediate one, as after a crash.
+    /// Stops the server: `INT` is a fast shutdown with a checkpoint, `QUIT` an immediate one, like a crash.
     ///
     /// # Errors
     /// When it does not end.
@@ -171,8 +173,9 @@ impl Postgres {
         Reach::Socket(self.sockets.join(format!(".s.PGSQL.{PORT}")))
     }
 
-    /// pgbench over TCP in the background, started again whenever it ends: a load that outlives its server. Each start is a line
-    /// `run N` in `log`, and its connections have the name [`run_name`] of that.
+    /// Runs pgbench over TCP in the background and restarts it whenever it ends: a load that continues after its
+    /// server failed. Each start is a
+    /// line `run N` in `log`, and its connections have the name [`run_name`] of N.
     ///
     /// # Errors
     /// When it cannot start.
@@ -198,7 +201,7 @@ impl Postgres {
         Cmd::of(command).run()
     }
 
-    /// Runs pgbench to its end and gives its transactions per second, without the time to connect.
+    /// Runs pgbench to its end. Returns the transactions per second, without the time to connect.
     ///
     /// # Errors
     /// pgbench's, or when its report cannot be read.
@@ -217,7 +220,7 @@ impl Postgres {
         tps_of(&Cmd::of(command).out()?)
     }
 
-    /// pgbench in the background for as long as it lasts.
+    /// Starts pgbench in the background.
     ///
     /// # Errors
     /// When it cannot start.
@@ -230,7 +233,7 @@ impl Postgres {
     /// Checks every table and index with amcheck, heap against index included.
     ///
     /// # Errors
-    /// When it finds anything.
+    /// When it finds an error.
     pub fn amcheck(&self) -> Result<()> {
         let mut command = self.program("pg_amcheck");
         command.args(["--install-missing", "--heapallindexed", "--on-error-stop", "-d", USER]);
@@ -239,7 +242,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Whether pgbench's four sums agree, which each of its transactions keeps equal.
+    /// Checks that pgbench's four sums are equal, as each of its transactions keeps them.
     ///
     /// # Errors
     /// When they differ, or cannot be read.
@@ -248,12 +251,12 @@ impl Postgres {
                     (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)";
         let rows = self.client()?.query(sums)?;
         let row = rows.first().context("no sums")?;
-        anyhow::ensure!(row.iter().all(|v| *v == row[0]), "pgbench's books do not balance: {row:?}");
+        anyhow::ensure!(row.iter().all(|v| *v == row[0]), "pgbench's sums differ: {row:?}");
         Ok(())
     }
 }
 
-/// What PostgreSQL is told by the connections of a run of [`Postgres::pgbench_again`].
+/// The application name of the connections in a run of [`Postgres::pgbench_again`].
 pub fn run_name(run: impl std::fmt::Display) -> String {
     format!("pgbench run {run}")
 }

@@ -1,7 +1,8 @@
 //! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket or TCP, simple query.
 //!
-//! By hand and not by psql or a client crate: an acknowledged commit is exactly a CommandComplete message that has been
-//! read here, with no buffer of somebody else's between.
+//! Own code, not psql or a client crate: a commit is acknowledged exactly when this code has read its CommandComplete
+//! message, with
+//! no foreign buffer in between.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub enum PgError {
     /// The server refused: SQLSTATE and message. The statement had no effect, unless the state is one of a dying server.
     Server { state: String, message: String },
-    /// The connection is gone: the outcome of a statement under way is unknown (R12).
+    /// The connection is lost: the outcome of a running statement is unknown (R12).
     Gone(std::io::Error),
 }
 
@@ -45,7 +46,7 @@ pub enum Reach {
     Tcp(SocketAddr),
 }
 
-/// How long a statement may stay unanswered. Over TCP less: whoever stands there must notice a server that is gone much sooner.
+/// Timeout of a statement. Shorter over TCP, where a proxy must detect a lost server much sooner.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(120);
 const TCP_PATIENCE: Duration = Duration::from_secs(60);
 

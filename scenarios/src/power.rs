@@ -1,13 +1,15 @@
-//! `cargo xtask power`: the lights go out under everything at once, at a random moment, over and over.
+//! `cargo xtask power`: cuts the power of the whole system at random moments, many times.
 //!
 //! ```text
-//!  writers ──▶ PostgreSQL ──▶ ext4 ──▶ nbdfuse ══NBD══▶ g1 g2 g3 ──▶ their data directories and the store, each on a disk that
-//!     └──▶ ledger files, which stay                                loses, at the cut, any part of what was not synced
+//!  writers ──▶ PostgreSQL ──▶ ext4 ──▶ nbdfuse ══NBD══▶ g1 g2 g3 ──▶ their data folders and the store, each on a disk
+//!  that
+//!     └──▶ ledger files, which survive                             loses any part of its unsynced data at the cut
 //! ```
-//! A round: load, the cut, all processes dead, the disks as a cut may have left them, everything started again, and then the ledger
-//! row by row, `e2fsck -fn`, `pg_amcheck`, pgbench's books.
+//! A round: load, the cut, all processes are killed, the disks change to a state that a cut may leave, everything
+//! starts again. Then
+//! it checks the ledger row by row, `e2fsck -fn`, `pg_amcheck` and pgbench's sums.
 //!
-//! Owns: the rounds. Does not own: what a cut leaves ([`disk`]), the mounts ([`mount`]).
+//! Owns: the rounds. Does not own: the effect of a cut ([`disk`]), the mounts ([`mount`]).
 
 mod disk;
 pub mod mount;
@@ -30,26 +32,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How often the power goes
+    /// Number of power cuts
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Decides the moments and what is lost; printed in any case
+    /// Seed of the moments and of what is lost; always printed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// From the first load on, the disks say that they synced, and mostly did not: the run passes only if that is noticed
+    /// After the first load the disks acknowledge syncs and mostly do not sync: the run passes only if that is detected
     #[arg(long)]
     lie: bool,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     build: Build,
 }
 
-/// One run, as the chore or a scenario wants it.
+/// Options of one run, for the chore and for scenarios.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub bin: &'a Path,
@@ -65,20 +67,20 @@ const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
 const SCALE: u32 = 2;
 const VOLUME: &str = "1GiB";
 
-/// How long a start may last before it counts as failed.
+/// Limit for a start.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The moment of the cut, in milliseconds after the first acknowledged commits.
 const CUT_MS_MAX: u64 = 3000;
 const FIRST_COMMITS: u64 = 20;
 
-/// Part of every error of what the cut left.
+/// Part of every error after a cut.
 const AFTER: &str = "after the cut";
 
-/// What a gateway says of a group whose log is damaged where it was synced (R9), up to the group's name.
+/// A gateway's log text about a group whose synced log is damaged (R9), up to the group's name.
 const KEPT_OUT: &str = "the group does not start here before it is healed group=";
 
-/// A WAL that fits a small volume; checkpoints of its own every now and then; no restart on a device that is dead.
+/// A WAL that fits a small volume, frequent checkpoints, and no restart on a dead device.
 const SETTINGS: &str = "shared_buffers = '64MB'\nmax_wal_size = '128MB'\ncheckpoint_timeout = 30s\nsynchronous_commit = on\nrestart_after_crash = off\n";
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -93,10 +95,10 @@ struct Sum {
     seed: u64,
 }
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
-/// When an acknowledged commit is lost or anything is not clean; with `--lie`, when nothing is.
+/// When an acknowledged commit is lost or a check fails; with `--lie`, when no check fails.
 pub fn chore(args: &Args) -> Result<()> {
     let begun = Instant::now();
     setup::must_be_able_to_mount()?;
@@ -124,33 +126,33 @@ pub fn chore(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What a run on lying disks must come to.
+/// Checks that a run on lying disks has failed.
 ///
 /// # Errors
-/// When nothing was noticed.
+/// When it has not.
 pub fn lie_found(ended: Result<()>) -> Result<()> {
-    let found = ended.err().context("disks that synced nothing were not noticed: this test is blind")?;
+    let found = ended.err().context("disks that synced nothing were not detected: this test finds nothing")?;
     let text = format!("{found:#}");
-    // Whatever else may go wrong, such as a start, shows nothing.
+    // Other failures, such as a failed first start, prove nothing.
     anyhow::ensure!(text.contains(AFTER) || text.contains("R1:"), "failed before a cut could show anything: {text}");
-    note(format!("noticed, as it has to be: {text}"));
+    note(format!("detected, as expected: {text}"));
     Ok(())
 }
 
-/// All rounds.
+/// Runs all rounds.
 ///
 /// # Errors
-/// When an acknowledged commit is lost, something does not come up again, or is not clean.
+/// When an acknowledged commit is lost, something does not start again, or a check fails.
 pub fn run(run: &Run) -> Result<()> {
     step(format!("Three gateways and their store on disks that lose what was not synced (seed {})", run.seed));
     if run.lie {
-        // What such disks lose may be more than a gateway can go on with: it says so and ends.
+        // Lying disks may lose so much that a gateway cannot continue: it logs that and exits.
         crate::ends::expect_line(run.dir, "ended with exit code");
     }
     let mut chance = Seeded::new(run.seed, 0);
     let cluster_dir = run.dir.join("cluster");
     let (public, _guard) = public_dir("power")?;
-    // Before the cluster, so that they go after it.
+    // Created before the cluster, so that they are dropped after it.
     let disks = ["g1", "g2", "g3", "store"].map(|name| Mounted::new(&cluster_dir.join(name)));
     let mut disks = disks.into_iter().collect::<Result<Vec<_>>>()?;
     // Not on those disks.
@@ -197,7 +199,8 @@ pub fn run(run: &Run) -> Result<()> {
         let losses = disks.iter_mut().map(|disk| disk.switch_on(&mut chance)).collect::<Result<Vec<_>>>()?;
         let begun = Instant::now();
         let before = logs.each_ref().map(|log| std::fs::read(log).map_or(0, |bytes| bytes.len()));
-        // What disks that lie have lost may be more than gateways can mend among them. Once they have said so, nobody waits for them.
+        // Lying disks may have lost more than the gateways can repair from each other. Once they report that, do not
+        // wait for them.
         let hopeless = || {
             let said: Vec<String> = logs.iter().zip(before).map(|(log, from)| said_since(log, from)).collect();
             closed_for_good(&said).filter(|_| run.lie)
@@ -244,7 +247,7 @@ fn told(losses: &[Losses]) -> String {
     )
 }
 
-/// Load, then everything is dead: the disks first and in one moment, then all processes.
+/// Runs load, then stops everything: all disks at the same moment, then all processes.
 fn load_until_the_cut(
     run: &Run,
     host: &mut OneHost,
@@ -257,7 +260,7 @@ fn load_until_the_cut(
     let writers = ledger.start(&host.pg)?;
     let flowing = || writers.acknowledged() >= FIRST_COMMITS || !writers.all_writing();
     anyhow::ensure!(wait_until(START_LIMIT, flowing), "no commits in {START_LIMIT:?}");
-    // An election on a busy machine ends the device below them: then the cut comes at once.
+    // On a busy machine an election may end the writers' device: then cut at once.
     wait_until(wait, || !writers.all_writing());
     Mounted::switch_off(disks);
     let stopped = cluster.kill_all()?;
@@ -268,13 +271,14 @@ fn load_until_the_cut(
     Ok((stopped, commits))
 }
 
-/// What was written to a log behind its first `from` bytes.
+/// The text of a log after its first `from` bytes.
 fn said_since(log: &Path, from: usize) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
 }
 
-/// A group that most gateways keep closed until the others have let them in again: none is left who could (R9). By what each has said.
+/// A group that a majority of gateways keeps closed until the others repair it, so that nobody can repair it (R9).
+/// Judged by their logs.
 fn closed_for_good(said: &[String]) -> Option<String> {
     let mut kept_out: BTreeMap<&str, usize> = BTreeMap::new();
     for one in said {
@@ -288,11 +292,11 @@ fn closed_for_good(said: &[String]) -> Option<String> {
     (2 * count > all).then(|| format!("R9: {count} of {all} gateways keep group {group} closed until it is healed"))
 }
 
-/// Everything up again, and checked.
+/// Starts everything again and checks it.
 fn come_back(host: &mut OneHost, cluster: &mut Cluster, ledger: &Ledger) -> Result<Verdict> {
     let serving = cluster.serving(START_LIMIT)?;
     host.attach(cluster, serving, START_LIMIT)?;
-    // Mounting replays ext4's journal; only after that can the file system be judged.
+    // Mounting replays ext4's journal; the file system can be checked only after that.
     host.mount()?;
     host.device.as_ref().context("no device")?.unmount_and_check(&host.mount)?;
     host.mount()?;

@@ -1,4 +1,4 @@
-//! Distance and width: TCP connections handed on, each byte later than it came, in order, or no faster than a link would carry it.
+//! Simulates latency and bandwidth: forwards TCP connections with a delay, or with a rate limit. Bytes stay in order.
 
 use anyhow::Result;
 use std::io::{Read, Write};
@@ -8,22 +8,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of one piece.
+/// Size of a piece in bytes.
 const PIECE: usize = 64 << 10;
-/// Pieces that one direction of a connection holds back; more than that stay with the sender.
+/// Pieces that one direction of a connection buffers; further ones wait at the sender.
 const PIECES_MAX: usize = 256;
 
-/// How a link hands a piece on.
+/// How a link forwards a piece.
 #[derive(Clone, Debug)]
 enum Way {
-    /// So much later.
+    /// After this delay.
     Later(Duration),
-    /// All pieces of all connections one after the other, at so many bytes a second; the moment at which the link is free again.
+    /// All pieces of all connections one after the other, at this rate in bytes per second; and the time at which the
+    /// link is free again.
     Narrow(u64, Arc<Mutex<Instant>>),
 }
 
 impl Way {
-    /// When a piece of so many bytes that came now is at the other end.
+    /// When a piece of this size that arrives now reaches the other end.
     fn due(&self, bytes: usize) -> Instant {
         let now = Instant::now();
         match self {
@@ -37,16 +38,16 @@ impl Way {
     }
 }
 
-/// A far end that looks near. It stays until this process ends.
+/// A local port that stands for a distant server. It exists until this process ends.
 #[derive(Debug)]
 pub struct Relay {
-    /// Where to connect instead.
+    /// The address to connect to.
     pub addr: String,
     pieces: Arc<AtomicU64>,
 }
 
 impl Relay {
-    /// To the port behind `far`, `delay` away each way.
+    /// Forwards to `far` with `delay` in each direction.
     ///
     /// # Errors
     /// When there is no port for it.
@@ -54,7 +55,7 @@ impl Relay {
         Self::by(far, || Way::Later(delay))
     }
 
-    /// To the port behind `far`, over a link that carries `rate` bytes a second each way, of all its connections together.
+    /// Forwards to `far` over a link with `rate` bytes per second in each direction, shared by all connections.
     ///
     /// # Errors
     /// When there is no port for it.
@@ -70,7 +71,7 @@ impl Relay {
         let count = pieces.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                // A far end that is gone closes the connection.
+                // If `far` cannot be reached, the connection is closed.
                 let Ok(far) = TcpStream::connect(&far) else { continue };
                 hand_on(near, far, &ways, &count);
             }
@@ -78,7 +79,7 @@ impl Relay {
         Ok(Self { addr, pieces })
     }
 
-    /// How many pieces it has held back so far.
+    /// Number of pieces delayed so far.
     pub fn pieces(&self) -> u64 {
         self.pieces.load(Ordering::Relaxed)
     }
@@ -106,10 +107,10 @@ fn take(mut from: TcpStream, tell: &SyncSender<(Instant, Vec<u8>)>, way: &Way, c
     }
 }
 
-/// Ends both once there is nothing more, or nobody takes it.
+/// Closes both directions at the end of the stream, or when the other end does not accept bytes.
 fn give(from: &TcpStream, mut to: TcpStream, told: &Receiver<(Instant, Vec<u8>)>) {
     for (due, piece) in told {
-        // Not to wait for something: this is the distance.
+        // This sleep is the simulated latency.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if to.write_all(&piece).is_err() {
             break;
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(far.read(&mut found).unwrap(), 0, "what one end closed is closed at the other");
     }
 
-    /// Two connections share it, and a direction has it for itself.
+    /// Connections share the rate; the two directions do not.
     #[test]
     fn a_link_carries_so_much_and_no_more() {
         let far = TcpListener::bind("127.0.0.1:0").unwrap();

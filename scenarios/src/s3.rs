@@ -1,4 +1,4 @@
-//! A real S3 server on loopback: versitygw over a folder, with a port that stays the same when it is stopped and started.
+//! A real S3 server on loopback: versitygw over a folder. Its port stays the same when it is stopped and started.
 
 use crate::cluster::free_ports;
 use crate::cmd::cmd;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 const ACCESS: &str = "holdfast-test";
 const SECRET: &str = "holdfast-test-secret";
-/// The bucket that it has.
+/// The server's only bucket.
 pub const BUCKET: &str = "bucket";
 
-/// The server's folder and, while it runs, its process.
+/// The server's folder, and its process if it runs.
 #[derive(Debug)]
 pub struct S3 {
     dir: PathBuf,
     host: String,
     port: u16,
-    /// The only keys that it takes.
+    /// The only keys that it accepts.
     keys: (String, String),
-    /// Where it notes each request, if it does.
+    /// The file in which it logs each request, if any.
     access_log: Option<PathBuf>,
     server: Option<Proc>,
 }
@@ -35,7 +35,8 @@ impl S3 {
         Self::start_on(dir, "127.0.0.1")
     }
 
-    /// The same, and it notes each request that it has answered in the file `access_log` (an absolute path: it changes its folder).
+    /// The same, with an access log in the file `access_log` (an absolute path, because the server changes its working
+    /// directory).
     ///
     /// # Errors
     /// As [`S3::start`].
@@ -43,7 +44,7 @@ impl S3 {
         Self::start_with(dir, "127.0.0.1", Some(access_log.into()))
     }
 
-    /// The same on another address of ours.
+    /// The same on another local address.
     ///
     /// # Errors
     /// As [`S3::start`].
@@ -52,7 +53,7 @@ impl S3 {
     }
 
     fn start_with(dir: &Path, host: &str, access_log: Option<PathBuf>) -> Result<Self> {
-        // To this server a folder is a bucket.
+        // A folder is a bucket for this server.
         std::fs::create_dir_all(dir.join("s3").join(BUCKET))?;
         let keys = (ACCESS.into(), SECRET.into());
         let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, keys, access_log, server: None };
@@ -79,7 +80,7 @@ impl S3 {
         Ok(())
     }
 
-    /// Stops it: connections break, new ones are refused.
+    /// Stops it: connections break, and new ones are refused.
     ///
     /// # Errors
     /// When it does not end.
@@ -87,7 +88,7 @@ impl S3 {
         self.server.take().map_or(Ok(()), |mut s| s.stop(Signal::KILL, Duration::from_secs(5)))
     }
 
-    /// Starts it again with other keys, the only ones that it takes from then on.
+    /// Restarts it with other keys; the old ones are no longer valid.
     ///
     /// # Errors
     /// As [`S3::start`] and [`S3::stop`].
@@ -102,17 +103,17 @@ impl S3 {
         self.server.is_some()
     }
 
-    /// Its process, while it runs.
+    /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Proc::pid)
     }
 
-    /// As `holdfast` wants it.
+    /// The store URL for `holdfast`.
     pub fn url(&self) -> String {
         self.url_by(&self.address())
     }
 
-    /// The same by way of somebody in between, at `address`.
+    /// The store URL through a proxy at `address`.
     pub fn url_by(&self, address: &str) -> String {
         format!("s3://{BUCKET}/e2e?endpoint=http://{address}&region=us-east-1")
     }
@@ -122,13 +123,13 @@ impl S3 {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Keys, as environment variables.
+    /// The keys as environment variables.
     pub fn env(&self) -> Vec<(String, String)> {
         let (access, secret) = &self.keys;
         [("AWS_ACCESS_KEY_ID", access), ("AWS_SECRET_ACCESS_KEY", secret)].map(|(k, v)| (k.into(), v.clone())).into()
     }
 
-    /// Keys, as a credentials file has them.
+    /// The keys in the format of a credentials file.
     pub fn credentials(&self, profile: &str) -> String {
         let (access, secret) = &self.keys;
         format!("[{profile}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
@@ -139,7 +140,7 @@ impl S3 {
         self.dir.join("s3").join(BUCKET).join("e2e")
     }
 
-    /// Bytes in the bucket.
+    /// Number of bytes in the bucket.
     pub fn stored_bytes(&self) -> u64 {
         bytes_below(&self.dir.join("s3").join(BUCKET))
     }
@@ -152,7 +153,7 @@ fn bytes_below(dir: &Path) -> u64 {
         .map(|e| match e.metadata() {
             Ok(m) if m.is_dir() => bytes_below(&e.path()),
             Ok(m) => m.len(),
-            // Gone since it was listed.
+            // Deleted since it was listed.
             Err(_) => 0,
         })
         .sum()

@@ -1,6 +1,7 @@
-//! Partitions among the gateways: who receives nothing from whom. Hosts, clients and the store reach all of them.
+//! Partitions among the gateways: which gateway receives nothing from which. Hosts, clients and the store reach all
+//! gateways.
 //!
-//! Owns: the shapes. Does not own: the packet rules that make one (`net`), when one comes.
+//! Owns: the shapes. Does not own: packet rules (`net`), the schedule.
 
 use crate::gateways::{GATEWAYS, name};
 use std::fmt;

@@ -1,11 +1,11 @@
-//! Two hosts of PostgreSQL over three gateways, behind HAProxy: what failovers are shown and judged on.
+//! Two PostgreSQL hosts over three gateways, behind HAProxy: the setup on which failovers are shown and judged.
 //!
 //! ```text
 //!   hub (this process's network namespace): bridge, HAProxy, clients
 //!     ├─ n1 n2 n3  gateways g1, g2, g3            network namespaces
 //!     └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
 //! ```
-//! Owns: bringing them up, who is primary, who serves. Does not own: faults, load.
+//! Owns: starting all of it, finding the primary and the serving gateway. Does not own: faults, load.
 
 use crate::binary::public_dir;
 use crate::gateways::{self, GATEWAYS, Gateways, Own, VOLUME};
@@ -19,77 +19,78 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long anything here may take before it counts as never getting there.
+/// Limit for every wait here.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs that this needs beside root.
+/// Required programs. Root is required too.
 pub const NEEDS: &[&str] =
     &["ip", "iptables", "unshare", "nsenter", "nbdfuse", "/usr/sbin/haproxy", "/usr/lib/postgresql/15/bin/postgres"];
 
-/// Where HAProxy takes clients.
+/// Port at which HAProxy accepts clients.
 pub const PORT: u16 = 5000;
 
 /// The set.
 const SET: &str = "pg";
 
-/// Its volume, and what of it the file system takes: behind that is room for a probe.
+/// Size of its volume, and of the file system on it: the space after the file system is for a probe.
 pub const VOLUME_BYTES: u64 = 1 << 30;
 const FILE_SYSTEM: &str = "1023M";
 
-/// PostgreSQL's settings beside those of the agent's command line.
+/// PostgreSQL settings in addition to those of the agent's command line.
 const SETTINGS: &str = "shared_buffers = 128MB\nmax_connections = 40\n";
 
-/// Many takeovers are the point here: no limit against flapping.
+/// Without a limit on takeovers: here there are many.
 const AGENT: &str = "[takeover]\nper_hour_max = 1000\n";
 
-/// The same where nothing but the one fault of a round is in the way of a switchover: who gave way stands by sooner, and the next round begins.
+/// The same with a shorter hold after a switchover: the old primary becomes a standby sooner, and the next round can
+/// begin.
 const AGENT_SOON: &str = "[takeover]\nper_hour_max = 1000\nswitchover_hold_s = 5\n";
 
-/// Of the gateways: a run shall fit any machine.
+/// Gateway settings that are small enough for any machine.
 const GATEWAY: &str =
     "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n[cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
 
-/// What the gateways stand on.
+/// Settings of gateways and agents.
 #[derive(Clone, Debug)]
 pub struct Below {
     /// Store URL.
     pub store: String,
-    /// More environment of every gateway.
+    /// Environment variables of every gateway.
     pub env: Vec<(String, String)>,
     /// Further sections of every gateway's settings.
     pub settings: &'static str,
-    /// The same of both agents'.
+    /// Further sections of both agents' settings.
     pub agent: &'static str,
-    /// What each has of its own.
+    /// Extras of each gateway.
     pub own: [Own; GATEWAYS],
 }
 
 impl Below {
-    /// A folder as the store, and nothing else.
+    /// Default settings, with a folder as the store.
     pub fn usual(dir: &Path) -> Self {
         let store = format!("file://{}/store", cluster(dir).display());
         Self { store, env: Vec::new(), settings: GATEWAY, agent: AGENT, own: Default::default() }
     }
 }
 
-/// Everything that runs. Fields are dropped in this order.
+/// The running setup. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Stage {
     pub proxy: Proxy,
     pub hosts: [Host; 2],
     pub gateways: Gateways,
     pub net: Net,
-    /// Where everybody gets at: short, for sockets.
+    /// A folder with a short path that all users can read, for sockets.
     pub open: PathBuf,
     _public: Guard,
 }
 
-/// The network node of a host.
+/// The network node number of a host.
 pub fn node(host: usize) -> usize {
     GATEWAYS + host
 }
 
-/// The gateways' folder, of the stage's.
+/// The gateways' folder below the stage's folder.
 pub fn cluster(dir: &Path) -> PathBuf {
     dir.join("cluster")
 }
@@ -100,7 +101,7 @@ pub fn export() -> String {
 }
 
 impl Stage {
-    /// Starts all of it; this process must be in a network namespace of its own.
+    /// Starts everything. This process must be in its own network namespace.
     ///
     /// # Errors
     /// When something does not come up.
@@ -108,17 +109,17 @@ impl Stage {
         Self::on(Self::net(dir)?, bin, dir, Below { agent: AGENT_SOON, ..Below::usual(dir) })
     }
 
-    /// The network alone, for what has to be there before the gateways are; and their folder.
+    /// Makes only the network and the gateways' folder, for things that must exist before the gateways.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When they cannot be made.
     pub fn net(dir: &Path) -> Result<Net> {
-        step("Five network namespaces and a bridge: three gateways, two hosts of PostgreSQL");
+        step("Five network namespaces and a bridge: three gateways, two PostgreSQL hosts");
         std::fs::create_dir_all(cluster(dir))?;
         Net::make(GATEWAYS + 2, &dir.join("net.log"))
     }
 
-    /// The rest of it.
+    /// Starts the rest.
     ///
     /// # Errors
     /// When something does not come up.
@@ -129,7 +130,7 @@ impl Stage {
 
         let (open, public) = public_dir("failover")?;
         let token = dir.join("agent.token");
-        // Not a secret: nothing outside of these namespaces reaches the agents.
+        // No real secret: nothing outside of these namespaces reaches the agents.
         std::fs::write(&token, "a-token-for-two-agents\n")?;
         let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
         let host = |index: usize| {
@@ -180,10 +181,10 @@ impl Stage {
         Ok(Self { proxy, hosts, gateways, net, open, _public: public })
     }
 
-    /// Where PostgreSQL takes writes now.
+    /// The host on which PostgreSQL accepts writes now.
     ///
     /// # Errors
-    /// When it does so nowhere within [`LIMIT`].
+    /// When there is none within [`LIMIT`].
     pub fn primary(&self) -> Result<usize> {
         let mut found = None;
         wait_until(LIMIT, || {
@@ -205,11 +206,12 @@ impl Stage {
         index.with_context(|| format!("no gateway is called {serving}"))
     }
 
-    /// When the gateways granted the set to a host, Unix milliseconds, as the one that did it says: when it asked the others for the grant. None where
-    /// somebody else has the set.
+    /// When the gateways granted the set to a host, in Unix milliseconds: the time at which the granting gateway
+    /// proposed the grant. `None` if
+    /// another owner has the set.
     ///
     /// # Errors
-    /// When no gateway says who has it.
+    /// When no gateway knows the owner.
     pub fn granted(&self, host: usize) -> Result<Option<u64>> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let lease = &said["lease"];
@@ -217,15 +219,15 @@ impl Stage {
         Ok(lease["since_unix_ms"].as_u64().filter(|_| its))
     }
 
-    /// Waits until every gateway is up and has applied nearly all.
+    /// Waits until every gateway is up and has applied nearly all entries.
     ///
     /// # Errors
-    /// When that is not so within [`LIMIT`].
+    /// When [`LIMIT`] passes first.
     pub fn caught_up(&self) -> Result<()> {
         self.caught_up_but(None)
     }
 
-    /// The same, but for one of which nothing is expected.
+    /// The same, without one gateway that need not be up.
     ///
     /// # Errors
     /// As [`Stage::caught_up`].

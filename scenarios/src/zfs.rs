@@ -1,4 +1,4 @@
-//! `cargo xtask zfs`: PostgreSQL on ZFS on the kernel's nbd, in virtual machines, over three gateways; what fails, and what goes on.
+//! `cargo xtask zfs`: PostgreSQL on ZFS on the kernel's nbd, in virtual machines, over three gateways, under faults.
 //!
 //! ```text
 //!   zfs (the machine's namespace): builds the guest's image once, and the program
@@ -6,7 +6,8 @@
 //!          ├─ n1 n2 n3  gateways g1, g2, g3, on the host
 //!          └─ n4 n5     guests a, b (QEMU): attach, /dev/nbd0..2, a stripe of three or a mirror of two sets, PostgreSQL 15, agent
 //! ```
-//! Times under emulation are several times those of a machine: they are printed to see which phase is long, and judge nothing.
+//! Times under emulation are several times those of a real machine: they are printed to show which phase is long, and
+//! are not checked.
 
 mod agents;
 mod base64;
@@ -41,7 +42,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Which parts to run
@@ -56,15 +57,15 @@ pub struct Args {
     /// Sockets per kernel device
     #[arg(long, default_value_t = 1, value_name = "N")]
     sockets: u8,
-    /// Folder of the guest's image; built there if it is missing or out of date
+    /// Folder of the guest's image; the image is built there if it is missing or out of date
     #[arg(long, value_name = "DIR")]
     image: Option<PathBuf>,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     build: Build,
-    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    /// Set by the chore itself when it runs in its own network namespace: the folder for all files
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
 }
@@ -72,24 +73,29 @@ pub struct Args {
 /// Parts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Every one
+    /// All parts
     #[default]
     All,
-    /// One guest: the pool is made, the volumes grow, a gateway and attach are killed under it, another owner comes between, a killed attach is not followed by another
+    /// One guest: the pool is created, volumes grow, a gateway and attach are killed, another owner takes the set,
+    /// attach is killed and not restarted
     Devices,
-    /// Two guests: a standby on a copy of the pool beside the primary, then beside the pool itself; the copy is killed
+    /// Two guests: a standby on a copy of the pool, first beside the primary, then on the host with the pool itself;
+    /// the copy is killed
     Standby,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
-    /// Two guests with agents: the primary is cut off from everybody, and heard again
+    /// Two guests with agents: the primary is cut off the network, and connected again
     CutOff,
     /// Two guests under systemd, with the machine's watchdog: agent, helper and attach hang, a machine is shut down, PostgreSQL as a unit moves
     Watchdog,
-    /// Two guests with agents and a pool with multihost=on: switchovers, host ids that are missing or two hosts', the primary killed
+    /// Two guests with agents and a pool with multihost=on: switchovers, missing and duplicate host ids, the primary
+    /// killed
     Multihost,
-    /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
+    /// One pool over two sets in two stores: each side is lost and comes back, one side alone is stale, the host is
+    /// killed
     Mirror,
-    /// L2ARC and SLOG on disks of the hosts: what each is worth, the disk lost under load, the host killed, `zpool import -m` and what that gives up
+    /// L2ARC and SLOG on disks of the hosts: the benefit of each, the disk is lost under load, the host is killed,
+    /// `zpool import -m` and what it loses
     SecondDevice,
 }
 
@@ -99,10 +105,10 @@ impl Part {
     }
 }
 
-/// What this needs beside root; the image's builder installs its own.
+/// Required programs. Root is required too; the image's builder installs its own programs.
 const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter"];
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
 /// When anything does not work, or an acknowledged commit is lost.
@@ -139,7 +145,7 @@ pub fn chore(args: &Args) -> Result<()> {
     ran.map_err(|_| Failed.into())
 }
 
-/// Notes the run among those that are counted; one that came to no figures has shown nothing.
+/// Records the run for `cargo xtask proof`. A run without figures has shown nothing.
 fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
     let read = std::fs::read(dir.join(report::FILE)).ok();
     let figures = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
@@ -152,14 +158,14 @@ fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
     let mut proof = Proof::now("PostgreSQL on ZFS in virtual machines", seconds, verdict);
     (proof.under, proof.faults) = (part.to_owned(), figure("faults"));
     if verdict == Verdict::Broken {
-        // Nothing where the process ended without a word: `proof --keep` asks a person then.
+        // Empty if the process ended without an error message: `proof --keep` then asks for a reason.
         let failed = figures.as_ref().and_then(|figures| figures["failed"].as_str());
         proof.note = failed.unwrap_or_default().to_owned();
     }
     proof.did("commits", figure("commits_acknowledged")).note();
 }
 
-/// Commits that were acknowledged, by the ledgers that lie in a run's folder.
+/// Number of acknowledged commits in the ledgers of a run's folder.
 fn commits(dir: &Path) -> u64 {
     let files = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let ledgers = files(dir).flat_map(|folder| files(&folder).collect::<Vec<_>>());
@@ -167,7 +173,7 @@ fn commits(dir: &Path) -> u64 {
     ledgers.map(|file| std::fs::read_to_string(file).unwrap_or_default().lines().count() as u64).sum()
 }
 
-/// Builds the image where it is missing, or was built by other scripts.
+/// Builds the image if it is missing or was built by other versions of the scripts.
 fn build_image(image: &Path, dir: &Path) -> Result<()> {
     let scripts = root().join("deploy/vm");
     let texts = ["build.sh", "init"].map(|file| std::fs::read_to_string(scripts.join(file)));
@@ -190,7 +196,7 @@ fn build_image(image: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The program without what a debugger wants, as a disk: whole sectors.
+/// The program without debug information, as a disk image of whole sectors.
 fn program(bin: &Path, dir: &Path, image: &Path) -> Result<Parts> {
     let disk = dir.join("program.img");
     if !cmd("strip").arg("-o").arg(&disk).arg(bin).succeeds() {
@@ -218,11 +224,11 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
     report.commits_acknowledged = commits(dir);
     report.save(dir)?;
     line(report.table());
-    // A gateway that has ended by itself explains what else failed.
+    // A gateway that has exited by itself explains the other failures.
     stopped.and(ran)
 }
 
-/// What came of something that belongs to `part`, which is named where it failed: the note on a run of all parts says which.
+/// Adds the name of `part` to an error, so that the record of a run of all parts names it.
 fn of<T>(part: Part, result: Result<T>) -> Result<T> {
     result.with_context(|| {
         let named = clap::ValueEnum::to_possible_value(&part);
@@ -247,7 +253,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             of(Part::Devices, expired::act(report, &a, args.sockets))?;
         }
         if part.runs(Part::Watchdog) {
-            // The same guests, with another first process.
+            // The same guests with another init process.
             a.kill()?;
             of(Part::Watchdog, watchdog::acts(lab, report, args))?;
             if part == Part::Watchdog {
@@ -265,7 +271,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
                 of(Part::CutOff, cut_off::act(lab, report, (&primary.0, primary.1), &standby.0))?;
                 std::mem::swap(&mut primary, &mut standby);
             }
-            // Last: it changes the pool, and what a takeover takes.
+            // Last, because it changes the pool and the time of a takeover.
             if part.runs(Part::Multihost) {
                 of(Part::Multihost, multihost::acts(lab, report, args, primary, standby))?;
             }

@@ -1,7 +1,9 @@
-//! Chores: `cargo xtask verify | test | fix | dev | setup | tidy | proof | sim`, and those of other programs, which it builds and runs.
+//! `cargo xtask`: runs `verify | test | fix | dev | setup | tidy | proof | sim` itself, and builds and starts the
+//! programs that run the other chores.
 //!
-//! Owns: looking at the tree, running cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known bugs. They are
-//! programs of their own (`scenarios/`, `bench/`, `mutations/`), so that this one compiles in seconds on a fresh machine.
+//! Owns: checks of the source tree, cargo's tests, the order of a whole run. Does not own: scenarios, benchmarks, known
+//! bugs. They are
+//! separate programs (`scenarios/`, `bench/`, `mutations/`), so that this one compiles in seconds on a fresh machine.
 
 mod parts;
 mod proof;
@@ -22,50 +24,53 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
 enum Chore {
-    /// PostgreSQL on a volume of three gateways; kill -9 of the serving one; nothing acknowledged lost
+    /// Run PostgreSQL on a volume of three gateways and kill -9 the serving one: no acknowledged write is lost
     Demo(Other),
-    /// The gate: verify, all cargo tests, scenarios, chaos, a few known bugs; --quick for five minutes, --all for everything that exists
+    /// Run the gate: verify, all cargo tests, scenarios, chaos, a few known bugs; --quick takes five minutes, --all
+    /// runs everything
     Test(whole::Args),
-    /// End-to-end scenarios against real processes, all or by name
+    /// Run end-to-end scenarios against real processes, all or by name
     E2e(Other),
-    /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
+    /// Run three gateways in network namespaces under faults from a seed; Porcupine checks the clients' history
     Chaos(Other),
-    /// A whole cluster in one process, simulated: one seed decides everything, time included
+    /// Simulate a whole cluster in one process: one seed decides everything, time included
     Sim(sim::Args),
-    /// Power cuts below PostgreSQL and three gateways: their disks lose what was not synced; nothing acknowledged lost
+    /// Cut the power under PostgreSQL and three gateways: disks lose what was not synced, no acknowledged write is lost
     Power(Other),
-    /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
+    /// Run the Jepsen test (Clojure): workloads under faults in network namespaces; --lies shows that its checkers find
+    /// errors
     Jepsen(Other),
-    /// Known bugs, put into a copy of the tree one by one: which test finds each?
+    /// Put known bugs into a copy of the tree, one at a time, and report which test finds each
     Mutations(Other),
-    /// What was run, counted: the table on docs/proof/README.md, from what the chores above noted
+    /// Count the recorded runs of the chores above, and write the table on docs/proof/README.md
     Proof(proof::Args),
-    /// Virtual machines with the kernel's nbd, ZFS and PostgreSQL: gateway, attach and host killed, a host paused; nothing acknowledged lost
+    /// Run virtual machines with the kernel's nbd, ZFS and PostgreSQL, kill gateway, attach and host, pause a host: no
+    /// acknowledged write is lost
     Zfs(Other),
-    /// Format, clippy, tidy, docs; writes nothing
+    /// Check format, clippy, tidy and docs; changes no file
     Verify,
-    /// The part of verify that needs no build: crate arrows, file length, leftovers, links
+    /// Run the part of verify that needs no build: crate arrows, file length, leftovers, links
     Tidy,
-    /// Formats and applies clippy's suggestions
+    /// Format the code and apply clippy's suggestions
     Fix,
-    /// Throughput side by side: local disk, nbdkit, one gateway, three gateways
+    /// Compare throughput: local disk, nbdkit, one gateway, three gateways
     Bench(Other),
-    /// A cluster in the foreground, until Ctrl-C (`cargo xtask dev -- ARGS OF holdfast dev`)
+    /// Run a cluster in the foreground until Ctrl-C (`cargo xtask dev -- ARGS OF holdfast dev`)
     Dev(verify::DevArgs),
-    /// Installs the packages and programs that the other chores need
+    /// Install the packages and programs that the other chores need
     Setup,
 }
 
-/// The arguments of a chore of another program.
+/// The arguments of a chore that another program runs.
 #[derive(Clone, Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 struct Other {
-    /// Handed on as they are; `--help` shows them
+    /// Passed on unchanged; `--help` shows them
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     _args: Vec<OsString>,
 }
 
-/// Chores of other programs, and the package of each.
+/// Chores that other programs run, and the package of each program.
 const OTHERS: [(&str, &str); 8] = [
     ("demo", SCENARIOS),
     ("e2e", SCENARIOS),
@@ -77,10 +82,10 @@ const OTHERS: [(&str, &str); 8] = [
     ("mutations", MUTATIONS),
 ];
 
-/// The package of scenarios, and its program.
+/// The package of the scenarios and the name of its program.
 const SCENARIOS: &str = "holdfast-scenarios";
 
-/// The package of known bugs, and its program.
+/// The package of the known bugs and the name of its program.
 const MUTATIONS: &str = "holdfast-mutations";
 
 fn main() -> ExitCode {
@@ -91,7 +96,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// The package that has the chore asked for, and the arguments for its program: those given, untouched. `help CHORE` is `CHORE --help`.
+/// The package that runs the requested chore, and the arguments for its program, unchanged. `help CHORE` means `CHORE
+/// --help`.
 fn other(args: &[OsString]) -> Option<(&'static str, Vec<OsString>)> {
     let package = |name: &OsString| OTHERS.iter().find(|(chore, _)| *chore == name).map(|(_, package)| *package);
     match args {
@@ -101,7 +107,7 @@ fn other(args: &[OsString]) -> Option<(&'static str, Vec<OsString>)> {
     }
 }
 
-/// Runs the other program in place of this process: signals reach it, and its exit status is ours.
+/// Replaces this process by the other program, so that it gets our signals and its exit status is ours.
 fn hand_on(package: &str, args: &[OsString]) -> Result<()> {
     Err(binary::run_program(package).args(args).exec()).with_context(|| format!("cannot start cargo for {package}"))
 }
@@ -127,7 +133,7 @@ fn run(chore: Chore) -> Result<()> {
         | Chore::Jepsen(_)
         | Chore::Mutations(_)
         | Chore::Zfs(_)
-        | Chore::Bench(_) => anyhow::bail!("a chore of another program comes first on the command line"),
+        | Chore::Bench(_) => anyhow::bail!("put a chore that another program runs first on the command line"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The parts of a whole run of tests: one table of what runs in which tier, in which order, and why.
+//! The parts of `cargo xtask test`: one table that says which part runs in which tier, in which order, and why.
 
 use crate::{MUTATIONS, SCENARIOS};
 use clap::ValueEnum;
@@ -6,11 +6,11 @@ use clap::ValueEnum;
 /// How much to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tier {
-    /// What is useful within five minutes while somebody works.
+    /// Five minutes, for use while working.
     Quick,
-    /// Before each landing: 40 minutes on two processors, from a clean checkout.
+    /// Before each merge: 40 minutes on two processors, from a clean checkout.
     Gate,
-    /// Everything that exists: hours. Before an issue is said to be done.
+    /// Every test, for hours. Run it before an issue is closed.
     All,
 }
 
@@ -23,15 +23,15 @@ pub enum Work {
     Docs,
     /// `cargo deny check`.
     Deny,
-    /// Tests of libraries and programs, without those in `tests/`.
+    /// Unit tests of libraries and programs, without those in `tests/`.
     UnitTests,
-    /// All tests of cargo.
+    /// All cargo tests.
     Tests,
-    /// Seeds of the simulation for some minutes, in each of its modes.
+    /// Simulation seeds for some minutes in each mode.
     Simulation,
-    /// A program of chores that hands over a count: its package and its arguments.
+    /// A program that reports how many checks passed and failed: its package and arguments.
     Counted(&'static str, &'static [&'static str]),
-    /// One whose exit status is all that it says.
+    /// A program of which only the exit status counts: its package and arguments.
     Plain(&'static str, &'static [&'static str]),
 }
 
@@ -54,50 +54,65 @@ const ALL: &[Tier] = &[Tier::All];
 const FROM_GATE: &[Tier] = &[Tier::Gate, Tier::All];
 const EACH: &[Tier] = &[Tier::Quick, Tier::Gate, Tier::All];
 
-/// All of them, in the order in which they run. A name is there once in each tier.
+/// All parts, in the order in which they run. A name occurs once in each tier.
 pub const PARTS: &[Part] = &[
     part(
         "verify",
         EACH,
         Work::Verify,
-        "tidy, format, clippy; what is missing is installed meanwhile, but not by --quick",
+        "tidy, format, clippy; installs missing programs at the same time, except with --quick",
     ),
-    part("docs", ALL, Work::Docs, "rustdoc of private items: slow, and breaks links only"),
-    part("deny", ALL, Work::Deny, "licences, bans, duplicates, advisories: change with Cargo.lock or with the world"),
-    part("unit", QUICK, Work::UnitTests, "tests of libraries and programs"),
-    part("tests", FROM_GATE, Work::Tests, "all cargo tests; seeds for 4 minutes in the gate, for 10 in the long run"),
-    part("scenarios", QUICK, Work::Counted(SCENARIOS, &["e2e", "--tier", "quick"]), "cargo xtask e2e --list"),
-    part("scenarios", GATE, Work::Counted(SCENARIOS, &["e2e", "--tier", "gate"]), "cargo xtask e2e --list"),
-    part("scenarios", ALL, Work::Counted(SCENARIOS, &["e2e"]), "every one"),
+    part("docs", ALL, Work::Docs, "rustdoc of private items: slow, and finds broken links only"),
+    part(
+        "deny",
+        ALL,
+        Work::Deny,
+        "licences, bans, duplicates, advisories: the result depends on Cargo.lock and on the advisory database",
+    ),
+    part("unit", QUICK, Work::UnitTests, "unit tests of libraries and programs"),
+    part(
+        "tests",
+        FROM_GATE,
+        Work::Tests,
+        "all cargo tests; simulation seeds for 4 minutes in the gate, for 10 in the long run",
+    ),
+    part("scenarios", QUICK, Work::Counted(SCENARIOS, &["e2e", "--tier", "quick"]), "see cargo xtask e2e --list"),
+    part("scenarios", GATE, Work::Counted(SCENARIOS, &["e2e", "--tier", "gate"]), "see cargo xtask e2e --list"),
+    part("scenarios", ALL, Work::Counted(SCENARIOS, &["e2e"]), "all scenarios"),
     part(
         "chaos",
         GATE,
         Work::Counted(SCENARIOS, &["chaos", "--with-lies", "--seconds", "90"]),
-        "each fault about once",
+        "makes each fault about once",
     ),
     part(
         "chaos",
         ALL,
         Work::Counted(SCENARIOS, &["chaos", "--with-lies", "--seconds", "300"]),
-        "each fault three times",
+        "makes each fault about three times",
     ),
     part("simulation", ALL, Work::Simulation, "fresh seeds for ten minutes in each mode"),
     part("scenarios-long", ALL, Work::Counted(SCENARIOS, &["e2e", "--long"]), "longer outages, more rounds"),
-    part("demo", ALL, Work::Plain(SCENARIOS, &["demo"]), "what a newcomer runs first"),
-    part("failover", ALL, Work::Plain(SCENARIOS, &["demo", "failover"]), "each phase of a failover, timed"),
-    part("power", ALL, Work::Plain(SCENARIOS, &["power", "--rounds", "50"]), "power cuts below PostgreSQL"),
+    part("demo", ALL, Work::Plain(SCENARIOS, &["demo"]), "the first command that a new user runs"),
+    part("failover", ALL, Work::Plain(SCENARIOS, &["demo", "failover"]), "measures each phase of a failover"),
+    part("power", ALL, Work::Plain(SCENARIOS, &["power", "--rounds", "50"]), "power cuts under PostgreSQL"),
     part("jepsen", ALL, Work::Plain(SCENARIOS, &["jepsen"]), "all workloads; needs Java"),
-    part("jepsen-lies", ALL, Work::Plain(SCENARIOS, &["jepsen", "--lies"]), "its checkers find what they should"),
+    part("jepsen-lies", ALL, Work::Plain(SCENARIOS, &["jepsen", "--lies"]), "shows that its checkers find errors"),
     part("zfs", ALL, Work::Plain(SCENARIOS, &["zfs"]), "virtual machines with the kernel's nbd and ZFS; needs QEMU"),
-    part("bench", ALL, Work::Plain("holdfast-bench", &["bench", "--quick"]), "shows that it runs, not how fast"),
-    // Last: it makes cargo forget what it has built of our own crates.
+    part(
+        "bench",
+        ALL,
+        Work::Plain("holdfast-bench", &["bench", "--quick"]),
+        "shows that the benchmark runs; its figures mean nothing",
+    ),
+    // Last, because cargo must build our own crates again after it.
     part(
         "bugs",
         GATE,
         Work::Counted(MUTATIONS, &["mutations", "--smoke"]),
-        "a few known bugs: tests that cannot fail are worth nothing",
+        "a few known bugs: shows that tests can fail",
     ),
-    part("bugs", ALL, Work::Counted(MUTATIONS, &["mutations"]), "every known bug, until a test is red"),
+    part("bugs", ALL, Work::Counted(MUTATIONS, &["mutations"]), "every known bug, until a test fails"),
 ];
 
 /// The parts of a tier, in their order.
@@ -105,15 +120,15 @@ pub fn of(tier: Tier) -> impl Iterator<Item = &'static Part> {
     PARTS.iter().filter(move |part| part.tiers.contains(&tier))
 }
 
-/// Those of a tier that a person chose: by name, or all from one on.
+/// The parts of a tier that the user chose: by name, or one part and all after it.
 ///
 /// # Errors
-/// When a name is none of this tier.
+/// When a name does not occur in this tier.
 pub fn chosen(tier: Tier, names: &[String], from: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
     let all: Vec<&Part> = of(tier).collect();
     let known: Vec<&str> = all.iter().map(|part| part.name).collect();
     for name in names.iter().map(String::as_str).chain(from) {
-        anyhow::ensure!(known.contains(&name), "no part {name:?} in this tier; there are: {}", known.join(", "));
+        anyhow::ensure!(known.contains(&name), "no part {name:?} in this tier; its parts are: {}", known.join(", "));
     }
     let begin = from.and_then(|from| known.iter().position(|name| *name == from)).unwrap_or(0);
     let wanted = |part: &&Part| names.is_empty() || names.iter().any(|name| name == part.name);
@@ -133,7 +148,7 @@ mod tests {
         }
     }
 
-    /// A bug in the copy of the tree must not be in what a later part runs.
+    /// A later part must not run a program with a known bug in it.
     #[test]
     fn known_bugs_come_last() {
         for tier in [Tier::Gate, Tier::All] {

@@ -1,5 +1,7 @@
-//! `proof`: what was run, counted. Chores that prove something note each run below `target/`; `proof --keep` takes those notes into the tree, and the table on
-//! docs/proof/README.md and the matrix on docs/proof/jepsen.md are written from what is in the tree, by nothing else.
+//! `proof`: counts recorded runs. Chores that prove something record each run below `target/`. `proof --keep` copies
+//! the records into the
+//! repository. The table on docs/proof/README.md and the matrix on docs/proof/jepsen.md are generated from the records
+//! in the repository only.
 //!
 //! ```text
 //!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md, the matrix on docs/proof/jepsen.md
@@ -16,51 +18,53 @@ pub use holdfast_chore::proof::{Run, Verdict};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-/// A page, where on it, and what is written there.
+/// A page, the place on it, and the function that generates the text for that place.
 type Table = (&'static str, table::Place, fn(&[Run]) -> String);
 
-/// What is written from what the tree has.
+/// The tables that are generated from the records in the repository.
 const TABLES: [Table; 2] =
     [("docs/proof/README.md", table::PLACE, table::text), ("docs/proof/jepsen.md", matrix::PLACE, matrix::text)];
 
-/// What a chore noted before it noted anything definite: that output is gone.
+/// The note that older chores wrote instead of a reason. The output that it refers to is gone.
 const NOTHING_SAID: &str = "the end of its output says what";
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask proof             what was run here since the last build folder, and what the tree has
-  cargo xtask proof --keep      takes the runs of this copy into docs/proof/runs.jsonl, and writes the table on docs/proof/README.md and the matrix on
-                                docs/proof/jepsen.md anew
-  cargo xtask proof --page      writes those two anew")]
+  cargo xtask proof             shows the runs recorded below target/, and those in the repository
+    cargo xtask proof --keep      adds the runs recorded below target/ to docs/proof/runs.jsonl, then does the same as --page
+    cargo xtask proof --page      writes the table on docs/proof/README.md and the matrix on docs/proof/jepsen.md")]
 pub struct Args {
-    /// Take the runs of this copy into the tree, and write the tables
+    /// Add the runs recorded below target/ to docs/proof/runs.jsonl, and write the tables
     #[arg(long)]
     keep: bool,
-    /// Write the tables from what the tree has
+    /// Write the tables from docs/proof/runs.jsonl
     #[arg(long)]
     page: bool,
 }
 
-/// Whether a note says what became of a run.
+/// Whether a note gives a reason.
 fn says_why(note: &str) -> bool {
     !matches!(note.trim(), "" | NOTHING_SAID)
 }
 
-/// Of two notes of one run the one that is worth more stays: one that says why, a person's rather than a chore's own, the longer one.
+/// Order of two notes of one run; the greater one is kept. A note with a reason beats one without, a person's note
+/// beats a chore's, and a longer note beats a shorter one.
 fn worth(note: &str) -> (bool, bool, usize) {
     (says_why(note), !note.starts_with(ENDED_AT), note.len())
 }
 
-/// What tells a run from others. Its note does not: it may be written, or written anew, long after the run, below `target/` or in the tree.
+/// Identity of a run: everything except its note. A note may be written or changed long after the run, below `target/`
+/// or in the repository.
 fn but_for_its_note(run: &Run) -> String {
     text(&Run { note: String::new(), ..run.clone() })
 }
 
-/// `tree` with what is new of `own`. Runs that are alike but for their notes are one, which comes again with every `--keep`; two that are alike within one file are two.
+/// `tree` with the new runs of `own`. A run in `own` that equals one in `tree`, except for the note, is the same run:
+/// every `--keep` reads it again. Two equal runs within one file are two runs.
 ///
 /// # Errors
-/// When a run did not hold and no note says why.
+/// When a run failed and its note gives no reason.
 fn merged(tree: &[Run], own: &[Run]) -> Result<Vec<Run>> {
     let mut all = tree.to_vec();
     let mut known: BTreeMap<String, VecDeque<usize>> = BTreeMap::new();
@@ -76,25 +80,25 @@ fn merged(tree: &[Run], own: &[Run]) -> Result<Vec<Run>> {
     }
     if let Some(run) = all.iter().find(|run| run.verdict == Verdict::Broken && !says_why(&run.note)) {
         bail!(
-            "nothing was taken: a run did not hold, and its note does not say why. Write what became of it into \"note\" \
-             of its line in target/proof/runs.jsonl (where nobody knows: \"cause not recorded\"), and keep again: {}",
+            "no run was added: a run failed, and its note gives no reason. Write the reason into \"note\" of its line in \
+            target/proof/runs.jsonl (if nobody knows it: \"cause not recorded\"), and run --keep again: {}",
             text(run)
         );
     }
     Ok(all)
 }
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
-/// When notes cannot be read or written, hold something that is none, or do not say why a run that is to be kept did not hold.
+/// When records cannot be read, parsed or written, or when a failed run that is to be added has no reason.
 pub fn chore(args: &Args) -> Result<()> {
     let mut all = read(&kept())?;
     let new = read(&own())?;
     if args.keep {
         let before = all.len();
         all = merged(&all, &new)?;
-        note(format!("{} runs are new", all.len() - before));
+        note(format!("{} new runs", all.len() - before));
         let lines: String = all.iter().map(|run| text(run) + "\n").collect();
         std::fs::write(kept(), lines).with_context(|| kept().display().to_string())?;
     }
@@ -108,9 +112,9 @@ pub fn chore(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
-    line("In the tree:");
+    line("In the repository:");
     line(table::text(&all));
-    line("Of this copy (--keep takes them into the tree):");
+    line("Recorded below target/ (--keep adds them to the repository):");
     line(table::text(&new));
     Ok(())
 }
@@ -119,7 +123,7 @@ fn text(run: &Run) -> String {
     serde_json::to_string(run).unwrap_or_default()
 }
 
-/// Committed. One line for each run, so that two branches that ran different ones merge.
+/// Committed. One line for each run, so that branches with different runs merge without conflict.
 fn kept() -> PathBuf {
     root().join("docs/proof/runs.jsonl")
 }
@@ -149,16 +153,13 @@ mod tests {
         assert!(!all.is_empty());
         let mut known = BTreeSet::new();
         for run in all.iter().filter(|run| run.verdict == Verdict::Broken) {
-            assert!(says_why(&run.note), "what became of it? {run:?}");
-            assert!(known.insert(but_for_its_note(run)), "it is there twice: {run:?}");
+            assert!(says_why(&run.note), "no reason in the note: {run:?}");
+            assert!(known.insert(but_for_its_note(run)), "recorded twice: {run:?}");
         }
         for (name, place, text) in TABLES {
             let page = std::fs::read_to_string(root().join(name)).expect("the page");
             let expected = place.fill(&page, &text(&all)).expect("its marks");
-            assert!(
-                page == expected,
-                "{name} says something else than docs/proof/runs.jsonl: cargo xtask proof --page"
-            );
+            assert!(page == expected, "{name} does not match docs/proof/runs.jsonl: run cargo xtask proof --page");
         }
     }
 
@@ -170,17 +171,17 @@ mod tests {
 
     #[test]
     fn a_run_is_kept_once_with_the_note_that_is_worth_most() {
-        let kept = |tree: &[Run], own: &[Run]| merged(tree, own).expect("each says why");
+        let kept = |tree: &[Run], own: &[Run]| merged(tree, own).expect("each has a reason");
         let (chore, person) = (broken(&ended_at("part standby: no pool\n")), broken("no pool: mended"));
         assert_eq!(chore.note, "ended at part standby: no pool");
         assert_eq!(kept(&[], std::slice::from_ref(&chore)), std::slice::from_ref(&chore));
         for (tree, own) in [(&chore, &person), (&person, &chore), (&broken(NOTHING_SAID), &person)] {
             let all = kept(std::slice::from_ref(tree), std::slice::from_ref(own));
-            assert_eq!(all, std::slice::from_ref(&person), "a person's word, wherever it was written");
+            assert_eq!(all, std::slice::from_ref(&person), "a person's note wins, in whichever file it is");
         }
         let longer = broken("no pool: mended, and seen by the next run");
         assert_eq!(kept(std::slice::from_ref(&person), std::slice::from_ref(&longer)), [longer]);
-        // The same in everything, and each was a run.
+        // Equal in everything, and still two runs.
         let twice = [person.clone(), person.clone()];
         assert_eq!(kept(&[], &twice), twice);
         assert_eq!(kept(&twice[..1], &twice), twice);
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn a_run_that_did_not_hold_is_not_kept_without_a_reason() {
         for note in ["", " ", NOTHING_SAID] {
-            let error = merged(&[], &[broken(note)]).expect_err("nothing says why").to_string();
+            let error = merged(&[], &[broken(note)]).expect_err("no reason").to_string();
             assert!(error.contains("target/proof/runs.jsonl"), "{error}");
         }
         let held = Run { verdict: Verdict::Held, ..broken("") };

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: seeds of the simulation of a whole cluster. docs/proof/simulation.md tells what it does and how to read it.
+//! `cargo xtask sim`: runs seeds of the cluster simulation. docs/proof/simulation.md explains it and its output.
 
 use crate::binary::{cargo, root};
 use crate::say::line;
@@ -7,55 +7,55 @@ use holdfast_chore::proof::{self, Verdict};
 use std::io::BufRead;
 use std::process::Stdio;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// This one seed; with --seeds, --seconds or --hours: from this one on
+    /// Run this seed; with --seeds, --seconds or --hours: start at this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// So many seeds
+    /// Run this many seeds
     #[arg(long)]
     seeds: Option<u64>,
-    /// Seeds for so many seconds
+    /// Run seeds for this many seconds
     #[arg(long)]
     seconds: Option<u64>,
-    /// Seeds for so many hours
+    /// Run seeds for this many hours
     #[arg(long)]
     hours: Option<f64>,
-    /// Faults for so many simulated seconds in each
+    /// Make faults for this many simulated seconds in each seed
     #[arg(long, default_value_t = 20)]
     length: u64,
-    /// Seeds at once
+    /// Number of seeds that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Print the log of a single seed as it grows
     #[arg(long, short)]
     verbose: bool,
-    /// Go on after a seed that failed
+    /// Continue after a failed seed
     #[arg(long)]
     keep_going: bool,
-    /// Say nothing of a seed that is fine, but of all of them together
+    /// Print failed seeds and the summary only
     #[arg(long, short)]
     quiet: bool,
-    /// With this bug put in where the simulated outside meets a gateway; a wrong word lists them
+    /// Put this bug between the gateways and their simulated environment; an unknown name lists all bugs
     #[arg(long, value_name = "BUG")]
     broken: Option<String>,
-    /// The set has several stores
+    /// Give the set several stores
     #[arg(long)]
     several: bool,
-    /// The owners are hosts with the code of attach
+    /// Use hosts with the real code of attach as owners
     #[arg(long)]
     attach: bool,
-    /// Disks under the journal are full now and then
+    /// Let the journal's disks fill up from time to time
     #[arg(long)]
     full: bool,
-    /// The owners are hosts with the code of the agent and of attach, and a database
+    /// Use hosts with the real code of agent and attach, and with a database, as owners
     #[arg(long, conflicts_with = "attach")]
     agents: bool,
 }
 
 impl Args {
-    /// What is not in every run.
+    /// The modes that are switched on.
     fn modes(&self) -> impl Iterator<Item = String> {
         let modes =
             [(self.several, "--several"), (self.attach, "--attach"), (self.full, "--full"), (self.agents, "--agents")];
@@ -74,7 +74,7 @@ pub fn chore(args: &Args) -> Result<()> {
     let (mut said, mut failed) = (String::new(), String::new());
     for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let text = text?;
-        // Two lines are of use, and a log of one seed is long; where one fails, the first that says so as well.
+        // The log of a seed is long. Keep the two summary lines, and the first line that reports a failure.
         if text.starts_with("in all: ") || text.contains(" of processors") {
             said.push_str(&text);
             said.push('\n');
@@ -85,7 +85,7 @@ pub fn chore(args: &Args) -> Result<()> {
         line(text);
     }
     let ended = child.wait()?;
-    // A run with a bug in it proves a check, and nothing of the product.
+    // A run with a bug in it proves a check and says nothing about the product.
     if args.broken.is_none()
         && let Some(mut run) = proof::simulation(&said)
     {
@@ -99,10 +99,10 @@ pub fn chore(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Seconds for each mode in the long run.
+/// Seconds for each mode in `test --all`.
 const MODE_SECONDS: u64 = 600;
 
-/// The modes of the long run, one after the other, with seeds from this one on.
+/// Runs the modes of `test --all` one after the other, with seeds from `seed` on.
 pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
     let mode = |several, attach, full, agents| {
         let args = Args {
@@ -131,7 +131,7 @@ pub fn each_mode(seed: u64) -> Vec<(String, Result<()>)> {
     ]
 }
 
-/// What tells runs apart, in words: `one store, 4 s of faults`, `attached sets and full disks, 20 s of faults`.
+/// The conditions of a run in words: `one store, 4 s of faults`, `attached sets and full disks, 20 s of faults`.
 fn under(args: &Args) -> String {
     let modes = [
         (args.several, "three stores"),

@@ -1,14 +1,15 @@
-//! Cargo's tests: built by cargo, run by us, program by program, as `cargo test` runs them.
+//! Builds cargo's tests with cargo and runs the test programs one by one, as `cargo test` does.
 //!
 //! ```text
 //!  cargo test --no-run ─▶ programs ─┬▶ one after the other ──────────────────────────────┐
-//!                                   └▶ beside them, at the lowest priority: what reckons ─┴▶ last: what does as much as fits
-//!                                      all the time, on a clock of its own                   into the time that it is given
+//!                                   └▶ beside them, at the lowest priority: CPU-bound ────┴▶ last: tests that run
+//!                                      tests on simulated time                               for a fixed time
 //! ```
-//! One after the other, most of them leave the processors to themselves: they wait for real clocks, sockets and disks. Two of these at once would be in each
-//! other's way; what never looks at a real clock, and stands back for everybody, is not.
+//! Most test programs wait for real clocks, sockets and disks, so the processors are idle most of the time. Two of them
+//! at once would disturb each
+//! other. A program on simulated time at the lowest priority disturbs nobody.
 //!
-//! Owns: which programs there are, their order, what of their words is shown. Does not own: the tests.
+//! Owns: the list of programs, their order, and which of their output is shown. Does not own: the tests.
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// When a program runs: see the module.
+/// When a program runs; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Usual,
@@ -29,38 +30,40 @@ enum Turn {
     Last,
 }
 
-/// Package and source of what does not run in its usual turn. Histories: a fixed number of them, each on a clock of its own, so that how fast they are changes
-/// nothing that they find (what counts as one that hangs is a hundred times as slow). Seeds: the first course is as long as its time, and has both processors in it.
+/// Package and source of the programs that do not run in the usual order. Histories: a fixed number, each on simulated
+/// time, so their speed does not
+/// change what they find (the limit for a hang is a hundred times the usual time). Seeds: they run for a fixed time and
+/// use both processors.
 const TURNS: [(&str, &str, Turn); 2] =
     [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
 
-/// A program that cargo has made of tests. Ordered as they run.
+/// A test program that cargo has built. Sorted in the order in which they run.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Program {
     package: String,
-    /// Its first source file, from the package's folder on.
+    /// Its main source file, relative to the package's folder.
     source: String,
-    /// How cargo is told to run this one alone.
+    /// The argument with which cargo runs this program alone.
     target: String,
-    /// The package's folder, in which its tests run.
+    /// The package's folder; its tests run there.
     folder: PathBuf,
     file: PathBuf,
 }
 
-/// What every program is told by its environment.
+/// Environment variables of every test program.
 struct Told<'a> {
-    /// Where it notes tests that it skips.
+    /// The file in which it records skipped tests.
     noted: &'a Path,
     variables: &'a [(&'a str, String)],
 }
 
-/// How the harness begins its last line.
+/// The start of the last line of Rust's test harness.
 const RESULT: &str = "test result:";
 
-/// What a program came to.
+/// The result of a program.
 struct Ended {
     count: Count,
-    /// It told its result: one that ends well before that has not run all of its tests.
+    /// It printed its result line. A program that exits with status 0 without it has not run all its tests.
     told: bool,
     status: ExitStatus,
     took: Duration,
@@ -69,7 +72,7 @@ struct Ended {
 /// Builds tests of these kinds, as `cargo test` names them, and runs them with these variables.
 ///
 /// # Errors
-/// When they do not build, or a program does not start. A test that failed is in the count.
+/// When they do not build, or a program does not start. Failed tests are in the count.
 pub fn run(kinds: &[&str], told: &[(&str, String)], times: &mut Times) -> Result<Count> {
     step("cargo test: build");
     let programs = times.part("build of tests", |_| built(kinds))?;
@@ -82,7 +85,7 @@ pub fn run(kinds: &[&str], told: &[(&str, String)], times: &mut Times) -> Result
 
 fn built(kinds: &[&str]) -> Result<Vec<Program>> {
     let mut child = cargo()
-        // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
+        // No doc tests: `tidy` checks that there are none, and rustdoc would take time in each crate to find none.
         .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
         .args(kinds)
         .current_dir(root())
@@ -95,26 +98,28 @@ fn built(kinds: &[&str]) -> Result<Vec<Program>> {
         programs.extend(program_of(&message)?);
     }
     anyhow::ensure!(child.wait()?.success(), "the tests do not build");
-    anyhow::ensure!(!programs.is_empty(), "found no program in what cargo built, expected those of all tests");
+    anyhow::ensure!(!programs.is_empty(), "cargo built no test programs, expected those of the whole workspace");
     programs.sort();
     Ok(programs)
 }
 
-/// The program of tests that a message of cargo's tells of; nothing for any other message.
+/// The test program that a message of cargo reports; `None` for any other message.
 ///
 /// # Errors
-/// When it tells of one and not where it is: a test that is not run must not go unnoticed.
+/// When the message reports a test program without its path: we must not leave out a test silently.
 fn program_of(message: &Value) -> Result<Option<Program>> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return Ok(None);
     }
     let text = |value: &Value| -> Result<String> {
         let found = value.as_str().map(str::to_owned);
-        found.with_context(|| format!("found {value}, expected a text, in what cargo says of a test: {message}"))
+        found.with_context(|| {
+            format!("found {value}, expected a string, in cargo's message about a test program: {message}")
+        })
     };
     let file = PathBuf::from(text(&message["executable"])?);
     let manifest = PathBuf::from(text(&message["manifest_path"])?);
-    let folder = manifest.parent().context("found a manifest without a folder")?.to_path_buf();
+    let folder = manifest.parent().context("the manifest's path has no folder")?.to_path_buf();
     let source = PathBuf::from(text(&message["target"]["src_path"])?);
     let source = source.strip_prefix(&folder).unwrap_or(&source).display().to_string();
     let (name, kind) = (text(&message["target"]["name"])?, text(&message["target"]["kind"][0])?);
@@ -127,7 +132,8 @@ fn program_of(message: &Value) -> Result<Option<Program>> {
     Ok(Some(Program { package, source, target, folder, file }))
 }
 
-/// The name in a package's id: `path+file:///crates/agent#holdfast-agent@0.1.0`, or that of the folder where both are the same: `path+file:///xtask#0.1.0`.
+/// The name in a package id: `path+file:///crates/agent#holdfast-agent@0.1.0`, or `path+file:///xtask#0.1.0` where the
+/// folder has the package's name.
 fn package_of(id: &str) -> Option<&str> {
     let (place, named) = id.rsplit_once('#')?;
     match named.split_once('@') {
@@ -147,11 +153,11 @@ fn all(programs: &[Program], told: &Told<'_>, times: &mut Times) -> Result<Count
         for program in of(programs, Turn::Usual) {
             program.judge(program.shown(told)?, &mut count, times);
         }
-        beside.join().map_err(|_| anyhow::anyhow!("the thread of what runs beside the other tests panicked"))
+        beside.join().map_err(|_| anyhow::anyhow!("the thread of the low-priority tests panicked"))
     })?;
     for (program, kept) in of(programs, Turn::Beside).zip(beside) {
         let (ended, said) = kept?;
-        // All of it in one piece, as if it had run here.
+        // Print all of its output at once, as if it had run here.
         program.say_name();
         said.iter().for_each(line);
         program.judge(ended, &mut count, times);
@@ -183,14 +189,14 @@ impl Program {
             command.args(["-n", "19"]).arg(&self.file);
         }
         unsaid(&mut command);
-        // What cargo says to a test, as far as one of ours may ask.
+        // The variables of `cargo test` that our tests use.
         command.env("CARGO_MANIFEST_DIR", &self.folder).env("CARGO_PKG_NAME", &self.package);
         command.envs(told.variables.iter().map(|(name, value)| (name, value)));
         command.env("HOLDFAST_TEST_SKIPPED", told.noted).current_dir(&self.folder).stdin(Stdio::null());
         command
     }
 
-    /// Runs it and shows what it says while it does.
+    /// Runs it and shows its output as it comes.
     fn shown(&self, told: &Told<'_>) -> Result<Ended> {
         self.say_name();
         let begun = Instant::now();
@@ -210,14 +216,14 @@ impl Program {
         Ok(Ended { count, told, status: child.wait()?, took: begun.elapsed() })
     }
 
-    /// Runs it and keeps what it says.
+    /// Runs it and returns its output.
     fn kept(&self, told: &Told<'_>) -> Result<(Ended, Vec<String>)> {
         let begun = Instant::now();
         let output = self.command(told).output().with_context(|| self.file.display().to_string())?;
         let (count, status) = (Count::default(), output.status);
         let mut ended = Ended { count, told: false, status, took: begun.elapsed() };
         let (mut said, mut reasons) = (Vec::new(), Reasons::default());
-        // The harness reports on stdout; the other is for what gets past it.
+        // The harness reports on stdout. stderr has only output that the harness did not capture.
         for text in String::from_utf8_lossy(&output.stdout).lines() {
             ended.count.add(counted(text));
             ended.told |= text.starts_with(RESULT);
@@ -234,27 +240,25 @@ impl Program {
         if ended.count.failed > 0 {
             line(format!("error: test failed, to rerun: cargo test -p {} {}", self.package, self.target));
         } else if !ended.status.success() {
-            let why = anyhow::anyhow!("{}, and no test was reported as failed", ended.status);
+            let why = anyhow::anyhow!("{}, but no test was reported as failed", ended.status);
             count.check(&self.name(), Err(why));
         } else if !ended.told {
-            let why = anyhow::anyhow!(
-                "{} without a result, expected \"{RESULT} ...\": a test ended its program",
-                ended.status
-            );
+            let why =
+                anyhow::anyhow!("{} without the line \"{RESULT} ...\": a test exited the whole program", ended.status);
             count.check(&self.name(), Err(why));
         }
         count.add(ended.count);
     }
 }
 
-/// Lines that are said once more of one program.
+/// At most this many lines of one program are repeated at the end.
 const REASONS_MAX: usize = 8;
 
-/// Which tests of a program failed, and how they ended: of a long report the lines that are said once more at the end of all.
+/// The names of failed tests and their panic messages. These lines are repeated at the end of the whole run.
 #[derive(Debug, Default)]
 struct Reasons {
     lines: Vec<String>,
-    /// The line before told of a panic: what it says is in this one.
+    /// The line before reported a panic, so this one has the panic message.
     panicked: bool,
 }
 
@@ -267,7 +271,8 @@ impl Reasons {
         self.panicked = panics;
     }
 
-    /// Of a program whose tests passed nothing, whatever panicked in it; of one in which all fails so much that it leaves room for others.
+    /// Nothing for a program whose tests passed, even if something panicked in it. At most [`REASONS_MAX`] lines
+    /// otherwise, to leave room for other programs.
     fn kept(self) -> impl Iterator<Item = String> {
         let failed = self.lines.iter().any(|text| text.starts_with("test "));
         self.lines.into_iter().take(if failed { REASONS_MAX } else { 0 })
@@ -278,12 +283,13 @@ impl Reasons {
     }
 }
 
-/// A line for each of some hundred passed tests hides the ones that matter.
+/// Whether a line is shown. Lines of passed tests are not: hundreds of them would hide the failures.
 fn telling(text: &str) -> bool {
     !(text.ends_with(" ... ok") || text.trim().is_empty())
 }
 
-/// Tests that found nothing to ask say so in a file, a line each: cargo counts them as passed, we do not.
+/// Tests that miss a program or server record that in a file, one line each. Cargo counts them as passed; we count them
+/// as skipped.
 fn pass_over(count: &mut Count, noted: &str) {
     for text in noted.lines() {
         let (name, why) = text.split_once(": ").unwrap_or((text, ""));
@@ -302,7 +308,7 @@ mod tests {
     fn a_test_that_had_nothing_to_ask_is_skipped_and_not_passed() {
         let mut count = Count { passed: 12, failed: 1, skipped: 0 };
         let noted = "s3: versitygw is not on PATH\nrefusals_say_what_to_do: versitygw is not on PATH\n";
-        // Kept: who reads the log of all tests would take it for true.
+        // Captured, so that nobody takes these lines in the log for real ones.
         let ((), said) = held(|| pass_over(&mut count, noted));
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(count, Count { passed: 10, failed: 1, skipped: 2 });
@@ -381,7 +387,7 @@ mod tests {
         let mut lost = artifact(agent, "/tree/crates/agent", "lib", "src/lib.rs", true);
         lost["executable"] = Value::Null;
         let error = program_of(&lost).expect_err("a test without a program").to_string();
-        assert!(error.starts_with("found null, expected a text"), "{error}");
+        assert!(error.starts_with("found null, expected a string"), "{error}");
     }
 
     /// Else it would run in its usual turn, and nobody would notice but by the clock.

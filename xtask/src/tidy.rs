@@ -1,4 +1,4 @@
-//! Tidy: what the compiler does not look at. Reads the tracked files and `cargo metadata`; writes nothing.
+//! Tidy: checks that the compiler does not make. Reads the tracked files and `cargo metadata`; writes nothing.
 
 mod arrows;
 mod circles;
@@ -28,7 +28,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: no settings of tests arm a machine's watchdog", report(text::unarmed(&sources)));
     count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
-    count.check("tidy: no tests in comments, which nobody runs", report(text::doc_tests(&sources)));
+    count.check("tidy: no doc tests, because nobody runs them", report(text::doc_tests(&sources)));
     count.check("tidy: labels of rules are unique", report(labels::unique(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));
     count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
@@ -36,12 +36,12 @@ pub fn check(count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-/// Tracked and new files, without what git ignores.
+/// Tracked and new files, without those that git ignores.
 fn sources() -> Result<Vec<Source>> {
     let list = cmd("git").dir(root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]).out()?;
     let mut found = Vec::new();
     for path in list.lines() {
-        // Deleted but still tracked, or not text: nothing to read.
+        // Skips deleted files that are still tracked, and files that are not text.
         if let Ok(text) = std::fs::read_to_string(root().join(path)) {
             found.push(Source { path: path.into(), text });
         }

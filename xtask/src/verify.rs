@@ -1,4 +1,4 @@
-//! The chores that look at the tree: `verify` and `fix`; and `dev`.
+//! The chores `verify`, `fix` and `dev`.
 
 use crate::binary::{Build, cargo, root};
 use crate::cmd::{Cmd, on_path};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What a person can turn in `dev`.
+/// Options of `dev`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DevArgs {
-    /// Arguments of `holdfast dev`, after `--`; without any: three gateways in target/dev
+    /// Arguments of `holdfast dev`, after `--`; default: three gateways in target/dev
     #[arg(last = true)]
     args: Vec<String>,
     #[command(flatten)]
@@ -22,7 +22,7 @@ fn cargo_cmd() -> Cmd {
     Cmd::of(cargo()).dir(root())
 }
 
-/// Tidy, format, clippy, docs. Writes nothing but build products.
+/// Checks tidy, format, clippy and docs. Writes build products only.
 ///
 /// # Errors
 /// Only when the checks cannot run; a failed check is in the count.
@@ -32,7 +32,7 @@ pub fn verify() -> Result<Count> {
     Ok(count)
 }
 
-/// The same without docs.
+/// Like [`verify`], without docs.
 ///
 /// # Errors
 /// Only when the checks cannot run; a failed check is in the count.
@@ -48,14 +48,15 @@ pub fn look() -> Result<Count> {
     Ok(count)
 }
 
-/// Rustdoc, private items included: its links lead somewhere.
+/// Runs rustdoc over all items, private ones included: finds broken links.
 pub fn docs(count: &mut Count) {
     step("verify: docs");
     let doc = cargo_cmd().args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked", "--quiet"]);
     count.check("docs", doc.env("RUSTDOCFLAGS", "-D warnings").show());
 }
 
-/// `cargo deny check`, where it is installed: licences, bans and sources always, advisories where their database can be reached.
+/// Runs `cargo deny check` where it is installed: licences, bans and sources always, advisories where the database can
+/// be reached.
 pub fn deny(count: &mut Count) {
     step("cargo deny");
     if !on_path("cargo-deny") {
@@ -63,7 +64,7 @@ pub fn deny(count: &mut Count) {
         return;
     }
     if !root().join("deny.toml").is_file() {
-        count.skip("deny", "there is no deny.toml");
+        count.skip("deny", "deny.toml does not exist");
         return;
     }
     count.check(
@@ -72,13 +73,13 @@ pub fn deny(count: &mut Count) {
     );
     match cargo_cmd().args(["deny", "check", "advisories"]).run() {
         Err(e) if format!("{e:#}").contains("failed to fetch advisory database") => {
-            count.skip("deny: advisories", "their database cannot be reached");
+            count.skip("deny: advisories", "the advisory database cannot be reached");
         }
         result => count.check("deny: advisories", result),
     }
 }
 
-/// Formats and applies what clippy can repair by itself.
+/// Applies clippy's automatic fixes, then formats.
 ///
 /// # Errors
 /// When cargo fails.
@@ -90,7 +91,7 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// `holdfast dev` in place of this process: Ctrl-C reaches it directly.
+/// Replaces this process by `holdfast dev`, so that Ctrl-C reaches it directly.
 ///
 /// # Errors
 /// When it does not build or start.

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: a whole run, part by part (`parts.rs`); where the time went; one closing line.
+//! `cargo xtask test`: runs the parts of a tier (`parts.rs`), then prints a time table and one closing line.
 
 use crate::binary::{Build, root};
 use crate::parts::{self, Part, Tier, Work};
@@ -15,37 +15,37 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask test                        the gate: 40 minutes on two processors
-  cargo xtask test --quick                while you work
-  cargo xtask test --all --list           the parts of everything
-  cargo xtask test --all --part jepsen    one of them
-  cargo xtask test --all --from chaos     that one and all behind it; cargo xtask proof --keep takes what was noted into the tree")]
+  cargo xtask test --quick                five minutes, while you work
+    cargo xtask test --all --list           lists the parts of the long run
+    cargo xtask test --all --part jepsen    runs one of them
+    cargo xtask test --all --from chaos     runs that part and all after it; cargo xtask proof --keep adds the recorded runs to the repository")]
 pub struct Args {
-    /// What is useful within five minutes
+    /// Run the short tier: five minutes
     #[arg(long, conflicts_with = "all")]
     quick: bool,
-    /// Everything that exists: hours. Each part is noted in target/proof/runs.jsonl
+    /// Run everything, for hours. Each part is recorded in target/proof/runs.jsonl
     #[arg(long)]
     all: bool,
-    /// Only this part; may be given several times
+    /// Run only this part; may be given several times
     #[arg(long, value_name = "NAME")]
     part: Vec<String>,
-    /// This part and all behind it
+    /// Run this part and all after it
     #[arg(long, value_name = "NAME", conflicts_with = "part")]
     from: Option<String>,
-    /// Print the parts of the tier and run none
+    /// List the parts of the tier and exit
     #[arg(long)]
     list: bool,
-    /// The first seed of everything that has seeds; a new one in each run if not given
+    /// The first seed of everything that uses seeds; default: a new one in each run
     #[arg(long, env = "HOLDFAST_SEED", value_name = "N")]
     seed: Option<u64>,
     /// Install nothing
     #[arg(long)]
     no_setup: bool,
-    /// A program of an older build, for the scenario `rolling-upgrade`
+    /// A `holdfast` program of an older version, for the scenario `rolling-upgrade`
     #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
     older_bin: Option<PathBuf>,
     #[command(flatten)]
@@ -61,7 +61,7 @@ impl Args {
         }
     }
 
-    /// What a program of chores is told of the program under test.
+    /// Arguments that tell a scenario program which `holdfast` to test.
     fn of_the_product(&self) -> Vec<OsString> {
         let bin = self.build.bin.iter().flat_map(|bin| ["--bin".into(), bin.into()]);
         let profile = self.build.profile.iter().flat_map(|profile| ["--profile".into(), profile.into()]);
@@ -69,7 +69,7 @@ impl Args {
     }
 }
 
-/// The run as its parts see it.
+/// State of the whole run.
 struct Whole<'a> {
     args: &'a Args,
     tier: Tier,
@@ -78,10 +78,10 @@ struct Whole<'a> {
     times: Times,
 }
 
-/// The parts of a tier, one after the other.
+/// Runs the parts of a tier, one after the other.
 ///
 /// # Errors
-/// When anything failed, or a part is not known.
+/// When anything failed, or a part's name is unknown.
 pub fn test(args: &Args) -> Result<()> {
     let tier = args.tier();
     let chosen = parts::chosen(tier, &args.part, args.from.as_deref())?;
@@ -91,14 +91,14 @@ pub fn test(args: &Args) -> Result<()> {
     }
     let seed = match args.seed {
         Some(seed) => seed,
-        // Two runs that are an hour apart share no seed.
+        // In seconds, so that two runs that are an hour apart share no seed.
         None => std::time::UNIX_EPOCH.elapsed()?.as_secs(),
     };
-    note(format!("first seed {seed}: with --seed {seed} chance does the same again"));
+    note(format!("first seed {seed}: --seed {seed} repeats the same random choices"));
     let free = room::free(root())?;
     if tier != Tier::Quick && free < room::WANTED {
         note(format!(
-            "{} GiB of disk are free; builds and the largest scenario want {} GiB, and this run may fail for want of it",
+            "{} GiB of disk are free; builds and the largest scenario need {} GiB, so this run may fill the disk and fail",
             free >> 30,
             room::WANTED >> 30
         ));
@@ -111,16 +111,16 @@ pub fn test(args: &Args) -> Result<()> {
 }
 
 impl Whole<'_> {
-    /// Runs a part. What fails in it is in the count.
+    /// Runs a part. Its failures are in the count.
     ///
     /// # Errors
-    /// When something cannot be installed: nothing that follows means anything then.
+    /// When something cannot be installed: the results of later parts would mean nothing.
     fn part(&mut self, part: &Part) -> Result<()> {
         let (begun, before) = (Instant::now(), self.count);
         step(format!("{}: {}", part.name, part.why));
         let mut times = std::mem::replace(&mut self.times, Times::begin());
         let ran = match part.work {
-            // Two parts of the time by themselves: build and tests.
+            // They have two lines in the time table: build and tests.
             Work::Tests | Work::UnitTests => self.work(part.work, &mut times),
             work => times.part(part.name, |times| self.work(work, times)),
         };
@@ -157,8 +157,9 @@ impl Whole<'_> {
         Ok(count)
     }
 
-    /// Looks at the tree and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its time,
-    /// and neither needs what the other makes.
+    /// Checks the tree and installs missing programs at the same time: checks keep the processors busy, installing
+    /// mostly waits for downloads, and
+    /// neither needs the other's result.
     fn verify(&self) -> Result<Count> {
         if self.args.no_setup || self.tier == Tier::Quick {
             return verify::look();
@@ -173,13 +174,14 @@ impl Whole<'_> {
         })
     }
 
-    /// What every test and scenario is told of this run.
+    /// Environment variables of every test and scenario.
     fn told(&self) -> [(&'static str, String); 2] {
         let tier = if self.tier == Tier::All { "all" } else { "gate" };
         [("HOLDFAST_SEED", self.seed.to_string()), ("HOLDFAST_TIER", tier.to_owned())]
     }
 
-    /// A program of chores. In the profile of tests and for the whole tree: nearly all of it is built by now.
+    /// The command of another program of chores, built in the tests' profile and for the whole workspace: nearly all of
+    /// that is built by now.
     fn command(&self, package: &str, args: &[&str]) -> Result<Command> {
         let program = Build { bin: None, profile: None }.program(package, package, "dev")?;
         let mut command = Command::new(program);
@@ -187,14 +189,14 @@ impl Whole<'_> {
         if args.first() == Some(&"e2e") {
             command.args(self.args.older_bin.iter().flat_map(|bin| ["--older-bin".as_ref(), bin.as_os_str()]));
         }
-        // Benchmarks and known bugs build their own.
+        // Benchmarks and known bugs build `holdfast` themselves.
         if package == crate::SCENARIOS && !matches!(args, ["demo", ..] | ["jepsen", ..]) {
             command.args(self.args.of_the_product());
         }
         Ok(command)
     }
 
-    /// A line for the page on what was run.
+    /// Records a part for `cargo xtask proof`.
     fn note(&self, part: &Part, begun: Instant, before: Count) {
         let (passed, failed) = (self.count.passed - before.passed, self.count.failed - before.failed);
         let verdict = match (passed, failed) {

@@ -13,7 +13,7 @@ const PROCESSES: Test = lib(Layer::Unit, "holdfast-agent", &["process::"]);
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease-as-long-as-anothers",
-        bug: "the length of another host's lease is taken for that of one's own: PostgreSQL runs beyond its end",
+        bug: "an agent takes the length of another host's lease for its own: PostgreSQL runs after its lease has ended",
         rule: "A3",
         edits: &[Edit {
             file: MACHINE,
@@ -25,7 +25,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "failed-takeovers-use-the-hour-up",
-        bug: "a takeover that never came to a start of PostgreSQL counts for the hour: then nobody takes over",
+        bug: "a takeover that never started PostgreSQL counts toward the limit per hour: then no host takes over",
         rule: "A8",
         edits: &[Edit {
             file: TAKEOVER,
@@ -37,7 +37,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "takeovers-count-nothing",
-        bug: "a set whose PostgreSQL starts nowhere goes to and fro between its hosts for ever",
+        bug: "a set whose PostgreSQL starts on no host moves between its hosts for ever",
         rule: "A8",
         edits: &[Edit {
             file: TAKEOVER,
@@ -49,7 +49,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lease-without-the-required-watchdog",
-        bug: "a host that has no watchdog device and requires one takes the lease, and gives it back, over and over",
+        bug: "a host that requires a watchdog and has no watchdog device takes and releases the lease again and again",
         rule: "A7",
         edits: &[Edit { file: DRIVERS, old: "_ if !self.watchdog_required => Ok(()),", new: "_ if true => Ok(())," }],
         tests: &[LOOKS],
@@ -57,7 +57,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lease-beside-a-hung-import",
-        bug: "a host whose import of the pool hangs in the kernel takes the lease, and gives it back, over and over",
+        bug: "a host whose pool import hangs in the kernel takes and releases the lease again and again",
         rule: "R8",
         edits: &[Edit { file: DRIVERS, old: "match self.hangs.as_str() {", new: "match \"\" {" }],
         tests: &[LOOKS],
@@ -65,7 +65,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "start-command-waited-for",
-        bug: "a start by command that ends only once PostgreSQL is ready is waited for, however long recovery takes: then it counts as failed, and PostgreSQL is killed",
+        bug: "the agent waits for a start command that ends only when PostgreSQL is ready: after a long recovery the start counts as failed, and PostgreSQL is killed",
         rule: "A1",
         edits: &[Edit {
             file: "crates/agent/src/drivers/database.rs",
@@ -77,7 +77,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "devices-of-a-killed-attach-left",
-        bug: "a primary whose attach was killed leaves its devices in the kernel: who waits on them waits on, and the host cannot take over again",
+        bug: "a primary whose attach was killed leaves its devices in the kernel: processes that use them hang, and the host cannot take over again",
         rule: "A2",
         edits: &[Edit {
             file: MACHINE,
@@ -89,7 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one-process-hides-all",
-        bug: "where one process of the host cannot be looked at, PostgreSQL's are sent no SIGKILL",
+        bug: "if one process of the host cannot be inspected, PostgreSQL's processes get no SIGKILL",
         rule: "A3",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
@@ -113,7 +113,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "mount-with-a-blank-not-seen",
-        bug: "what is mounted at a path with a blank counts as not mounted: the device is taken away under it",
+        bug: "a file system mounted at a path with a space counts as not mounted: its device is removed while in use",
         rule: "A2",
         edits: &[Edit {
             file: "crates/host/src/mounts.rs",

@@ -14,7 +14,7 @@ const KEY_CHANGES: Test = lib(Layer::Unit, "holdfast-control", &["keys::tests::"
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "voters-without-their-quorum",
-        bug: "voters are changed to a set of which no majority answers: the group stands still for good",
+        bug: "voters are changed to a set without a majority that answers: the group stops for ever",
         rule: "R8",
         edits: &[Edit { file: MEMBERS, old: "for set in [&voters, &target] {", new: "for set in [&voters] {" }],
         tests: &[WALKS],
@@ -22,7 +22,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "newcomer-votes-before-it-has-learnt",
-        bug: "a newcomer becomes a voter before it has the log",
+        bug: "a new member becomes a voter before it has the log",
         rule: "R1",
         edits: &[Edit {
             file: MEMBERS,
@@ -34,7 +34,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "change-of-voters-left-open",
-        bug: "a new leader begins other changes before it has ended one of voters that was left half done",
+        bug: "a new leader begins other changes before it has completed a half-done change of voters",
         rule: "R8",
         edits: &[Edit {
             file: MEMBERS,
@@ -46,7 +46,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "vote-still-counts-somewhere",
-        bug: "a member may go although nobody could say whether it still votes in a group",
+        bug: "a member can be removed although it is unknown whether it still votes in a group",
         rule: "R1",
         edits: &[Edit {
             file: MEMBERS,
@@ -58,7 +58,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "removal-loses-the-quorum",
-        bug: "a gateway is let go without which too few of a group would answer",
+        bug: "a gateway can be removed although a group then has too few members that answer",
         rule: "R8",
         edits: &[Edit {
             file: REQUESTS,
@@ -82,7 +82,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "older-build-takes-part",
-        bug: "a gateway of a build that does not know the entries which the cluster writes by now is registered",
+        bug: "a gateway is registered although its version does not know entries that the cluster writes",
         rule: "R11",
         edits: &[Edit {
             file: BOOTS,
@@ -94,7 +94,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "silent-gateway-counts-as-ready",
-        bug: "a change of the cluster key begins although a gateway did not say that it has the new one",
+        bug: "a change of the cluster key begins although a gateway did not confirm that it has the new key",
         rule: "R8",
         edits: &[Edit {
             file: KEYS,
@@ -106,7 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "old-key-given-up-too-early",
-        bug: "a change of the cluster key counts as done while the head in a store that nobody has seen may be under the old one",
+        bug: "a change of the cluster key counts as done although the head in an unreachable store may still be under the old key",
         rule: "R1",
         edits: &[Edit { file: KEYS, old: "set.head != Some(target)", new: "set.head.is_some_and(|by| by != target)" }],
         tests: &[KEY_CHANGES],

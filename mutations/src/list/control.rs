@@ -19,7 +19,7 @@ const VOTERS: Test = lib(Layer::Property, "holdfast-control", &["r3_no_reads_onc
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "epoch-check-gone",
-        bug: "apply takes a write of any epoch",
+        bug: "apply accepts a write of any epoch",
         rule: "R2",
         edits: &[Edit {
             file: LEASE,
@@ -35,7 +35,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gap-accepted",
-        bug: "apply takes a write although one before it is missing",
+        bug: "apply accepts a write although an earlier one is missing",
         rule: "R4",
         edits: &[Edit { file: LEASE, old: "if seq.0 == 0 || seq > expected {", new: "if seq.0 == 0 {" }],
         tests: &[GRANTS, LEASES],
@@ -43,7 +43,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "applied-twice",
-        bug: "a retried proposal is applied once more",
+        bug: "a retried proposal is applied twice",
         rule: "R2",
         edits: &[Edit {
             file: LEASE,
@@ -69,7 +69,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "late-copy-granted",
-        bug: "a late copy of a request that was granted and ended takes the set again",
+        bug: "a late copy of a lease request, whose lease has ended already, takes the set again",
         rule: "R12",
         edits: &[Edit {
             file: LEASE,
@@ -81,7 +81,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "older-token-lives",
-        bug: "a token opens the set although the newer one was used",
+        bug: "an old token opens the set although a newer one was used",
         rule: "R2",
         edits: &[Edit {
             file: LEASE,
@@ -109,7 +109,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "old-begin-ended",
-        bug: "the end of a checkpoint counts although a later one was begun",
+        bug: "the end of a checkpoint is accepted although a later checkpoint has begun",
         rule: "R4",
         edits: &[Edit { file: CHECKPOINT, old: "self.begin.filter(|latest| latest.at == begin)", new: "self.begin" }],
         tests: &[CHECKPOINTS, STORIES],
@@ -117,7 +117,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "work-of-an-older-term",
-        bug: "a checkpoint's entry counts in a later term than the one that it was made in",
+        bug: "a checkpoint's entry is accepted in a later term than its own",
         rule: "R4",
         edits: &[Edit {
             file: CHECKPOINT,
@@ -129,7 +129,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "serves-without-grant",
-        bug: "a new leader goes on under the grant of an earlier term",
+        bug: "a new leader continues under the grant of an earlier term",
         rule: "R6",
         edits: &[Edit { file: GATE, old: "if grant.id.term != term {", new: "if grant.id.term > term {" }],
         tests: &[GRANTS, TOLD],
@@ -176,7 +176,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "serves-through-a-transfer",
-        bug: "the old leader answers on while it hands over",
+        bug: "the old leader still answers during a handover",
         rule: "R3",
         edits: &[Edit {
             file: GATE,
@@ -188,7 +188,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "restarted-voter-votes",
-        bug: "a member votes right after its start, which has forgotten its promise",
+        bug: "a member votes right after its start, although it may have promised a lease before",
         rule: "R3",
         edits: &[Edit {
             file: EXPIRY,
@@ -202,7 +202,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "judged-before-its-time",
-        bug: "a new leader holds against the owner what it did not see as a leader",
+        bug: "a new leader judges the owner's lease by time in which it was not leader",
         rule: "R8",
         edits: &[Edit {
             file: EXPIRY,

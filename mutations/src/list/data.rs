@@ -18,7 +18,7 @@ const RETRIES: Test = lib(Layer::Unit, "holdfast-store", &["retry::"]);
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "fdatasync-dropped",
-        bug: "a batch is acknowledged that was written and not synced",
+        bug: "a batch is acknowledged after the write and before the sync",
         rule: "R1",
         edits: &[Edit {
             file: WRITE,
@@ -56,7 +56,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "live-file-dropped",
-        bug: "a journal file goes while it holds records that nothing else holds",
+        bug: "a journal file is deleted while it has records that exist nowhere else",
         rule: "R1",
         edits: &[
             Edit {
@@ -76,7 +76,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rot-taken-for-a-torn-tail",
-        bug: "a bad batch that was synced is cut off like one that was not",
+        bug: "a damaged batch that was synced is cut off like one that was not synced",
         rule: "R9",
         edits: &[Edit {
             file: "crates/journal/src/replay.rs",
@@ -88,7 +88,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "foreign-record-served",
-        bug: "a read of the journal gives whatever record lies at the place",
+        bug: "a read of the journal returns any record at the place, without a check",
         rule: "R9",
         edits: &[Edit {
             file: "crates/journal/src/read.rs",
@@ -100,7 +100,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "overwritten-extent-left-out",
-        bug: "what is overwritten after the begin of a checkpoint is left out of it",
+        bug: "data that is overwritten after the begin of a checkpoint is missing in it",
         rule: "R4",
         edits: &[Edit {
             file: MACHINE,
@@ -117,7 +117,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "unfinished-checkpoint-forgotten",
-        bug: "a begin drops what an earlier one had sealed and nobody has uploaded",
+        bug: "the begin of a checkpoint drops data that an earlier one had sealed and not uploaded",
         rule: "R1",
         edits: &[Edit {
             file: MACHINE,
@@ -148,7 +148,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "state-of-the-end",
-        bug: "the snapshot joins the root of the begin with the state of the end",
+        bug: "a state snapshot combines the root from a checkpoint's begin with the state from its end",
         rule: "R4",
         edits: &[Edit {
             file: MACHINE,
@@ -162,7 +162,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "trim-left-out",
-        bug: "a checkpoint leaves the old data where a trim has freed it",
+        bug: "a checkpoint keeps the old data of a trimmed range",
         rule: "R4",
         edits: &[Edit {
             file: "crates/volume/src/plan.rs",
@@ -174,7 +174,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "data-not-checked",
-        bug: "an operation's data is not compared with its checksum when it is read",
+        bug: "the checksum of an operation's data is not checked on read",
         rule: "R9",
         edits: &[Edit {
             file: "crates/volume/src/entry.rs",
@@ -201,7 +201,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "conflict-taken-for-ours",
-        bug: "another object under the key counts as the one that was to be put there",
+        bug: "a different object under the same key counts as a successful PUT",
         rule: "R12",
         edits: &[Edit {
             file: "crates/store/src/retry.rs",
@@ -213,7 +213,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "unknown-taken-for-failed",
-        bug: "a swap whose answer was lost is reported as refused",
+        bug: "a conditional PUT whose answer was lost is reported as rejected",
         rule: "R12",
         edits: &[Edit {
             file: "crates/store/src/retry.rs",
@@ -226,7 +226,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "short-range-served",
-        bug: "a body that the store cut short is handed on",
+        bug: "a body that the store truncated is returned",
         rule: "R9",
         edits: &[Edit {
             file: "crates/store/src/retry.rs",
@@ -238,7 +238,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rest-of-an-overwritten-write",
-        bug: "what is left behind an overwritten part of a write reads as its beginning",
+        bug: "the rest of a write after an overwritten part reads as the start of that write",
         rule: "R3",
         edits: &[Edit {
             file: "crates/volume/src/index.rs",
@@ -250,7 +250,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "told-again-as-written",
-        bug: "an entry that was applied in part is told to whoever sends it again as written",
+        bug: "an entry that was applied partly is reported as written when it is sent again",
         rule: "R12",
         edits: &[Edit {
             file: MACHINE,
@@ -262,7 +262,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "replaced-life-goes-on",
-        bug: "a head of a later life of the set does not fence who lived before",
+        bug: "a head of a later generation of the set does not fence gateways of an earlier one",
         rule: "R6",
         edits: &[Edit {
             file: HEAD,
@@ -274,7 +274,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "head-goes-back",
-        bug: "a checkpoint that is older than what the head covers replaces it",
+        bug: "a checkpoint that is older than the head replaces it",
         rule: "R4",
         edits: &[Edit { file: HEAD, old: "c.upto.index >= next.upto.index", new: "c.upto.index == next.upto.index" }],
         tests: &[HEADS],
@@ -282,7 +282,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "keyring-in-clear-believed",
-        bug: "the keyring beside a head is believed without that it was sealed with it",
+        bug: "the keyring beside a head is used without a check that it belongs to the head",
         rule: "R10",
         edits: &[Edit {
             file: HEAD,

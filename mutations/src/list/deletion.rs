@@ -16,7 +16,7 @@ const BURIAL: Test = lib(Layer::Unit, "holdfast-set", &["tombstone::"]);
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "one-store-keeps-the-key",
-        bug: "of several stores one that was away keeps the wrapped key of a deleted set, while the objects go in the others",
+        bug: "a store that was away keeps the wrapped key of a deleted set, while the objects in the other stores are deleted",
         rule: "R10",
         edits: &[Edit {
             file: "crates/set/src/tombstone.rs",
@@ -28,7 +28,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "key-forgotten-before-the-fence",
-        bug: "a deleted set's key is forgotten, and its objects go, while a majority may still serve it",
+        bug: "a deleted set's key and objects are deleted while a majority may still serve the set",
         rule: "R2",
         edits: &[Edit {
             file: DELETION,
@@ -40,7 +40,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "fence-of-the-voters-before",
-        bug: "of the voters that were told the first counts, not the newest: a change of voters in the middle of a deletion goes unseen",
+        bug: "the first reported list of voters counts, not the newest: a change of voters during a deletion is missed",
         rule: "R2",
         edits: &[Edit { file: DELETION, old: "|known| told.at > known.at", new: "|known| told.at < known.at" }],
         tests: &[STEPS],
@@ -48,7 +48,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "deletion-forgets-who-was-away",
-        bug: "the record of a deletion goes before a gateway that was away has ended the group: nobody tells it, and what it put late stays",
+        bug: "the record of a deletion is removed before a gateway that was away has closed the group: the gateway never learns of it, and its late objects stay",
         rule: "R7",
         edits: &[Edit {
             file: DELETION,
@@ -72,7 +72,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "late-objects-of-a-deleted-set-stay",
-        bug: "the store is not looked at again once a gateway that was away has ended a deleted set: what it was about to put stays",
+        bug: "the store is not checked again after a gateway that was away has closed a deleted set: its late objects stay",
         rule: "R7",
         edits: &[Edit {
             file: "crates/gateway/src/node/deletion.rs",
@@ -96,7 +96,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lost-clone-forgotten",
-        bug: "a set is deleted that keeps what a clone shows which a recovery has not brought back: nothing can ever read that clone again",
+        bug: "a set is deleted although a clone that is not recovered yet needs its objects: that clone can never be read again",
         rule: "R10",
         edits: &[Edit {
             file: "crates/control/src/cluster/deletion.rs",

@@ -15,7 +15,7 @@ const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-front", &["tests::"]);
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease-checked-before-the-read",
-        bug: "the read lease is checked before the data is there and not after",
+        bug: "the read lease is checked before the data is read and not after",
         rule: "R3",
         edits: &[Edit {
             file: DEVICE,
@@ -27,7 +27,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lease-not-checked",
-        bug: "a read is answered without a look at the read lease",
+        bug: "a read is answered without a check of the read lease",
         rule: "R3",
         edits: &[Edit {
             file: DEVICE,
@@ -39,7 +39,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "extents-without-the-lease",
-        bug: "which parts of a volume are allocated is answered without a look at the read lease",
+        bug: "block status (allocated ranges) is answered without a check of the read lease",
         rule: "R3",
         edits: &[Edit {
             file: DEVICE,
@@ -51,7 +51,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "goes-on-after-an-unknown",
-        bug: "after an entry whose outcome is unknown the next one is answered as written",
+        bug: "after an entry with unknown outcome the next one is answered as written",
         rule: "R12",
         edits: &[Edit {
             file: "crates/set/src/sequencer.rs",
@@ -63,7 +63,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "acknowledged-before-commit",
-        bug: "a write is answered once it is in the sequencer's hands",
+        bug: "a write is answered when the sequencer has it, before it is committed",
         rule: "R1",
         edits: &[Edit {
             file: DEVICE,
@@ -80,7 +80,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "named-before-the-put",
-        bug: "a segment that the store did not take is named as if it were there",
+        bug: "the map names a segment that the store did not accept",
         rule: "R7",
         edits: &[Edit {
             file: "crates/set/src/uploader/objects.rs",
@@ -93,7 +93,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "token-not-checked",
-        bug: "a connection is let in whatever token it shows",
+        bug: "a connection is accepted with any token",
         rule: "R2",
         edits: &[Edit {
             file: "crates/set/src/server.rs",
@@ -105,7 +105,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "older-connection-takes-the-slot",
-        bug: "a connection that comes late displaces a newer one of its device",
+        bug: "a late connection replaces a newer one of its device",
         rule: "R6",
         edits: &[Edit { file: SLOTS, old: "(known && found <= newest)", new: "(known && found == newest)" }],
         tests: &[OF_SLOTS],
@@ -127,7 +127,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "newer-generation-not-settled",
-        bug: "a newer generation of a slot is served while what the older one handed in has no outcome",
+        bug: "a newer generation of a slot is served while requests of the older one have no outcome yet",
         rule: "R3",
         edits: &[Edit {
             file: HANDSHAKE,
@@ -155,7 +155,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "half-a-read-is-a-read",
-        bug: "the client takes a read for answered of which pieces are missing",
+        bug: "the client accepts a read with missing pieces",
         rule: "R9",
         edits: &[Edit {
             file: "crates/nbd/src/client/transmission.rs",
@@ -167,7 +167,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "beyond-the-end",
-        bug: "a request may reach one sector beyond the end of its volume",
+        bug: "a request may access one sector beyond the end of its volume",
         rule: "R5",
         edits: &[Edit {
             file: "crates/nbd/src/server/request.rs",
@@ -191,7 +191,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "overlapping-writes-in-flight",
-        bug: "a write is sent while one that it overlaps is unanswered: a replay may turn them around",
+        bug: "a write is sent while an overlapping one is unanswered: a replay may reverse their order",
         rule: "R4",
         edits: &[Edit {
             file: "crates/attach/src/machine/table.rs",
@@ -203,7 +203,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "answer-of-an-older-connection",
-        bug: "an answer that comes late over a connection that was given up counts",
+        bug: "a late answer on an abandoned connection is accepted",
         rule: "R3",
         edits: &[Edit {
             file: "crates/attach/src/machine/state.rs",
@@ -224,7 +224,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "error-at-a-failover",
-        bug: "a gateway that loses its leadership answers with errors: a file system takes them for a broken disk",
+        bug: "a gateway that loses leadership answers with errors, which a file system takes for a broken disk",
         rule: "R8",
         edits: &[Edit {
             file: DEVICE,
@@ -244,7 +244,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "replaced-cluster-answers",
-        bug: "a gateway whose set was recovered elsewhere answers on for ever with what it saw of the head once",
+        bug: "a gateway whose set was recovered elsewhere continues to answer by an old read of the head",
         rule: "R6",
         edits: &[Edit {
             file: "crates/set/src/head/freshness.rs",
@@ -268,7 +268,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "store-not-checked",
-        bug: "a set comes into a store that ignores conditional PUTs: two lives of it would overwrite one another's heads without a word",
+        bug: "a set is created in a store that ignores conditional PUTs: two generations of it would silently overwrite each other's heads",
         rule: "R6",
         edits: &[Edit {
             file: "crates/gateway/src/admin/member.rs",
@@ -280,7 +280,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "verify-ends-at-a-leaf",
-        bug: "verify reads nothing behind the first leaf that does not open: damage there is told when somebody needs it",
+        bug: "verify stops at the first leaf that it cannot open: damage after it is found only when the data is read",
         rule: "R9",
         edits: &[Edit {
             file: "crates/set/src/verify/root.rs",
@@ -296,7 +296,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "another-volume-of-the-name",
-        bug: "a device goes on with a volume that was made anew under its name",
+        bug: "a device continues with a new volume that has the old one's name",
         rule: "R3",
         edits: &[Edit {
             file: "crates/attach/src/machine.rs",
@@ -308,7 +308,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "unkept-lease-forgotten",
-        bug: "a grant that could not be written for the next process is never written: that one goes on by a dead token, and its devices fail",
+        bug: "a grant that could not be saved for the next process is never saved: that process uses a dead token, and its devices fail",
         rule: "R8",
         edits: &[Edit {
             file: "crates/attach/src/lease_file.rs",
@@ -320,7 +320,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kernel-device-without-its-lease",
-        bug: "a kernel device that an earlier process left is gone on with for another owner",
+        bug: "a kernel device left by an earlier process is used for another owner",
         rule: "R6",
         edits: &[Edit {
             file: "crates/attach/src/device/kernel.rs",
@@ -332,7 +332,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "any-certificate-is-let-in",
-        bug: "a door lets in whoever has any certificate of the cluster: a host speaks as a gateway",
+        bug: "a listener accepts any certificate of the cluster: a host can act as a gateway",
         rule: "R10",
         edits: &[Edit {
             file: "crates/tls/src/role.rs",
@@ -380,7 +380,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "replies-nobody-paid-for",
-        bug: "replies of requests that cost nothing are kept without a bound while nobody takes them",
+        bug: "replies of cheap requests are queued without a limit while the client does not read",
         rule: "R8",
         edits: &[Edit {
             file: "crates/front/src/budget.rs",

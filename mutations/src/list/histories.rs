@@ -22,7 +22,7 @@ const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histori
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "difference-by-names",
-        bug: "volumes of two snapshots are compared by their names: what is zeroes in one that was made anew is not told",
+        bug: "volumes of two snapshots are compared by name: zeroes in a volume that was created again are not reported",
         rule: "R4",
         edits: &[Edit {
             file: "crates/api/src/compared.rs",
@@ -34,7 +34,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "difference-without-zeroes",
-        bug: "what was trimmed, or went with a shrink, is not told as a difference of two snapshots",
+        bug: "ranges that were trimmed or cut off by a shrink are not reported as a difference of two snapshots",
         rule: "R4",
         edits: &[Edit {
             file: "crates/volume/src/map/diff.rs",
@@ -58,7 +58,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "older-keys-not-listed",
-        bug: "a root under a new data key does not say that what it was built on is under an older one",
+        bug: "a root under a new data key does not record that it refers to data under an older key",
         rule: "R10",
         edits: &[Edit {
             file: "crates/volume/src/map/under.rs",
@@ -70,7 +70,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one-store-is-enough",
-        bug: "of several stores an object counts once one of them has it",
+        bug: "with several stores, an object counts as stored when one of them has it",
         rule: "R7",
         edits: &[Edit {
             file: "crates/store/src/quorum/store.rs",
@@ -82,7 +82,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "snapshots-not-asked",
-        bug: "what a dropped root named is retired although a snapshot's root names it too",
+        bug: "objects of a dropped root are retired although a snapshot's root names them too",
         rule: "R7",
         edits: &[Edit {
             file: SPACE,
@@ -94,7 +94,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "sweep-overlooks-snapshots",
-        bug: "a sweep takes what only a snapshot names for orphans",
+        bug: "a sweep treats objects that only a snapshot names as orphans",
         rule: "R7",
         edits: &[Edit {
             file: SPACE,
@@ -106,7 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "small-set-never-rests",
-        bug: "the pack of a small map counts as half garbage for ever: an idle set makes checkpoint after checkpoint",
+        bug: "the pack of a small map counts as half garbage for ever: an idle set makes checkpoints without end",
         rule: "R7",
         edits: &[Edit {
             file: CHOOSE,
@@ -118,7 +118,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "trim-not-in-the-map",
-        bug: "a checkpoint leaves pages as they are that were trimmed and not written: what was trimmed comes back",
+        bug: "a checkpoint does not change pages that were only trimmed: the trimmed data comes back",
         rule: "R3",
         edits: &[Edit {
             file: UPLOADER,
@@ -142,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "listed-snapshot-retired",
-        bug: "what only a deleted snapshot named is deleted while the set's head lists it still: a recovery brings back what is gone",
+        bug: "objects of a deleted snapshot are deleted while the set's head still lists the snapshot: a recovery restores a snapshot without its objects",
         rule: "R7",
         edits: &[Edit {
             file: LISTED,
@@ -154,7 +154,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "snapshot-listed-late",
-        bug: "the head lists a snapshot only some time after it is there: one that was just answered for is lost with all gateways",
+        bug: "the head lists a snapshot only some time after it was acknowledged: if all gateways are lost, the snapshot is lost",
         rule: "R1",
         edits: &[Edit {
             file: LISTED,
@@ -166,7 +166,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "head-gets-a-snapshot-back",
-        bug: "a gateway that was cut off writes a head with a snapshot that a newer leader has let go of, and whose objects are gone",
+        bug: "a gateway that was cut off writes a head with a snapshot that a newer leader has deleted together with its objects",
         rule: "R7",
         edits: &[Edit {
             file: LISTED,
@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "incomplete-snapshot-comes-back",
-        bug: "a recovery brings a snapshot back of which objects are gone: it cannot be read, and no garbage is collected as long as it is there",
+        bug: "a recovery restores a snapshot with missing objects: it cannot be read, and no garbage is collected as long as it exists",
         rule: "R9",
         edits: &[Edit {
             file: "crates/set/src/recovery/snapshots.rs",

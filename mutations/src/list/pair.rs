@@ -25,7 +25,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-comes-back-from-overdue",
-        bug: "the answer to a keep-alive that lay in a socket while the process stood still brings its tenure back",
+        bug: "the answer to a keep-alive that waited in a socket while the process was paused renews its tenure",
         rule: "R3",
         edits: &[Edit {
             file: RULE,
@@ -37,7 +37,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-takes-anothers-sets",
-        bug: "a pair takes over the sets of whatever cluster is in its store, also those that a person recovered elsewhere",
+        bug: "a pair takes over the sets of any cluster in its store, also those that were recovered elsewhere",
         rule: "R2",
         edits: &[Edit {
             file: RULE,
@@ -49,7 +49,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-answers-without-its-seat",
-        bug: "an answer leaves although the tenure is over: the head that was looked at seconds ago is still ours",
+        bug: "an answer is sent after the tenure has ended, because the head that was read seconds ago is still its own",
         rule: "R3",
         edits: &[Edit {
             file: "crates/set/src/head/durable.rs",
@@ -61,7 +61,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-flush-does-not-wait",
-        bug: "a flush of a pair is answered before the store has what it covers, and goes with the gateway",
+        bug: "a pair answers a flush before the store has the data: the data is lost with the gateway",
         rule: "R1",
         edits: &[Edit {
             file: "crates/set/src/head/durable.rs",
@@ -73,7 +73,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-key-not-looked-at",
-        bug: "a lease that lives counts as the seat, although its key was deleted and another gateway has it",
+        bug: "a live lease counts as the seat, although its key was deleted and another gateway has the seat",
         rule: "R3",
         edits: &[Edit {
             file: SEAT,
@@ -85,7 +85,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-level-by-one-word",
-        bug: "a pair is at what one gateway's build knows, before the other one has said anything",
+        bug: "a pair uses the feature level of one gateway before the other one has reported its own",
         rule: "R11",
         edits: &[Edit {
             file: ROSTER,
@@ -97,7 +97,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-seat-for-an-older-build",
-        bug: "a gateway whose build knows less than the pair is at gets the seat, and does not open the sets' heads",
+        bug: "a gateway with a lower feature level than the pair gets the seat, and cannot open the sets' heads",
         rule: "R11",
         edits: &[Edit {
             file: ROSTER,
@@ -109,7 +109,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pair-takeover-drops-snapshots",
-        bug: "a takeover lets go of the snapshots that the head lists: the next sweep deletes what only they name",
+        bug: "a takeover forgets the snapshots that the head lists: the next sweep deletes objects that only they name",
         rule: "R7",
         edits: &[Edit {
             file: "crates/pair/src/takeover.rs",

@@ -34,7 +34,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "acknowledged-before-sync",
-        bug: "the writer calls back before it writes",
+        bug: "the writer reports completion before it writes",
         rule: "R1",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
@@ -50,7 +50,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "failed-disk-acknowledges",
-        bug: "after a failed write or sync the node acknowledges on",
+        bug: "after a failed write or sync the node continues to acknowledge",
         rule: "R1",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
@@ -90,7 +90,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "stopped-group-leads",
-        bug: "a group that stopped where it led goes on to say that it leads: who asks for the set is refused there, though another gateway leads it",
+        bug: "a stopped group still reports itself as leader: requests for the set are refused there although another gateway leads it",
         rule: "R8",
         edits: &[Edit {
             file: "crates/raft/src/group.rs",
@@ -130,7 +130,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lost-log-unnoticed",
-        bug: "a follower that denies what it acknowledged is simply sent it again",
+        bug: "a follower that lost entries which it had acknowledged simply gets them again",
         rule: "R9",
         edits: &[Edit {
             file: "crates/raft/src/reversion.rs",
@@ -142,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "restored-disk-accepted",
-        bug: "a member restored from an older copy of its disk may speak for itself",
+        bug: "a member restored from an older copy of its disk may vote",
         rule: "R9",
         edits: &[Edit {
             file: "crates/raft/src/lives.rs",
@@ -154,7 +154,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "restored-disk-starts-again",
-        bug: "a member that was restored from an older copy of its disk may speak for itself once it has been started often enough",
+        bug: "a member restored from an older copy of its disk may vote after enough restarts",
         rule: "C3",
         edits: &[Edit {
             file: "crates/raft/src/lives.rs",
@@ -166,7 +166,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "lives-forgotten-at-a-start",
-        bug: "a disk forgets at each start which life of it was registered: a copy of it is told from it by the counter alone",
+        bug: "a disk forgets at each start which instance of it was registered: only the counter distinguishes it from a copy",
         rule: "C3",
         edits: &[Edit {
             file: "crates/gateway/src/lives.rs",
@@ -178,7 +178,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "headless-log-believed",
-        bug: "a group whose oldest journal file is gone without a trace takes part",
+        bug: "a group takes part although its oldest journal file is missing",
         rule: "R9",
         edits: &[Edit {
             file: "crates/raft/src/quarantine.rs",
@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "taken-out-and-votes-for-the-left-behind",
-        bug: "a member that was taken out and learns anew votes for a candidate that was left behind before that",
+        bug: "a member that was removed and added again as a learner votes for an outdated candidate",
         rule: "R1",
         edits: &[Edit { file: "crates/raft/src/server.rs", old: ".filter(|since| last < Some((since.term.0, since.index.0)))", new: ".filter(|since| last < Some((0, since.index.0)))" },],
         tests: &[HEALING],
@@ -210,7 +210,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "longer-than-promised",
-        bug: "a leader counts its own lease on the answer of a follower whose settings promise less",
+        bug: "a leader bases its lease on the answer of a follower that is configured with a shorter promise",
         rule: "R3",
         edits: &[Edit {
             file: "crates/raft/src/network.rs",
@@ -234,7 +234,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "purge-behind-what-has-no-room",
-        bug: "on a full disk the purge that would free it waits behind what has no room",
+        bug: "on a full disk, the purge that would free space waits behind writes that have no space",
         rule: "R8",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
@@ -246,7 +246,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "overtaken-purge-takes-back",
-        bug: "a purge that another has overtaken brings back what is gone",
+        bug: "a purge that was overtaken by a later one restores purged entries",
         rule: "R1",
         edits: &[Edit {
             file: "crates/journal/src/index.rs",
@@ -258,7 +258,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "empty-journal-passes",
-        bug: "the files of a journal are gone and its lock is not: the member votes again as if it never had",
+        bug: "the journal's files are missing and its lock file is there: the member votes as if it had never voted",
         rule: "R1",
         edits: &[Edit {
             file: "crates/raft/src/quarantine.rs",
@@ -270,7 +270,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "state-no-longer-than-an-append",
-        bug: "a group's state that is longer than an append reaches nobody",
+        bug: "a group's state that is larger than one append message never reaches a follower",
         rule: "R9",
         edits: &[Edit {
             file: "crates/raft/src/network.rs",
@@ -282,7 +282,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "covered-and-not-purged",
-        bug: "what a snapshot covers is not purged before openraft looks, where a crash prevented it",
+        bug: "entries covered by a snapshot, whose purge a crash prevented, are not purged before openraft reads the log",
         rule: "R8",
         edits: &[Edit {
             file: "crates/raft/src/start_group.rs",

@@ -47,7 +47,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pin-let-go-too-early",
-        bug: "the pin of a clone that is being made is let go: its number was not passed yet",
+        bug: "the pin of a clone is released while the clone is still being made",
         rule: "R7",
         edits: &[Edit {
             file: "crates/control/src/cluster/clones.rs",
@@ -59,7 +59,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "head-loses-a-pin",
-        bug: "a gateway that was cut off writes a head without what a newer leader has pinned: a recovery sweeps the clone's objects",
+        bug: "a gateway that was cut off writes a head without the pins of a newer leader: a recovery sweeps the clone's objects",
         rule: "R7",
         edits: &[Edit {
             file: PINNED,
@@ -71,7 +71,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "head-gets-a-pin-back",
-        bug: "a gateway that was cut off writes a head with what a newer leader has let go, and whose objects are gone: a recovery misses them",
+        bug: "a gateway that was cut off writes a head with pins that a newer leader has released: their objects are deleted, and a recovery needs them",
         rule: "R7",
         edits: &[Edit {
             file: PINNED,
@@ -83,7 +83,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "trim-shows-the-base",
-        bug: "what a clone trimmed shows its origin's content again",
+        bug: "ranges that a clone trimmed show the origin's content again",
         rule: "R3",
         edits: &[Edit {
             file: FOLD,
@@ -95,7 +95,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "old-leader-deletes",
-        bug: "a leader that was paused deletes what it had decided to delete, without looking whether it still leads",
+        bug: "a leader that was paused deletes objects without a check that it still leads",
         rule: "R7",
         edits: &[
             Edit { file: REAP, old: "        if leading != Some(self.term) {", new: "        if false {" },
@@ -106,7 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "orphan-of-this-term",
-        bug: "an object is swept as an orphan while the entry that would name it is on its way",
+        bug: "an object is swept as an orphan while the entry that names it is not yet committed",
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
@@ -118,7 +118,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "given-up-too-early",
-        bug: "what a checkpoint wrote is swept before a later one has ended: its end may be on its way, or the head names its root",
+        bug: "objects of a checkpoint are swept before a later one has ended: its end may not be committed yet, or the head names its root",
         rule: "R7",
         edits: &[Edit {
             file: GIVEN_UP,
@@ -130,7 +130,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "given-up-though-named",
-        bug: "of a checkpoint that ended unheard, what the next root names is swept with what it does not",
+        bug: "after a checkpoint whose end was not seen, objects that the next root names are swept together with the others",
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
@@ -142,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "failed-checkpoint-stays",
-        bug: "what a failed checkpoint wrote stays until another leader is elected: with each further try a leader that stays leaks all that waits in its journal",
+        bug: "objects of a failed checkpoint stay until the next election: each retry of the same leader leaks all data that waits in its journal",
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
@@ -154,7 +154,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "retired-before-it-is-over",
-        bug: "apply believes a leader that says of a checkpoint under way that it has ended: what its root will name is retired",
+        bug: "apply accepts a leader's claim that a running checkpoint has ended: objects that its root will name are retired",
         rule: "R7",
         edits: &[Edit {
             file: CONTROL_SPACE,
@@ -166,7 +166,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "changed-leaf-not-written",
-        bug: "a root names a leaf as it was before a page of it was replaced: what the page named is deleted, and the new one is lost",
+        bug: "a root names the old version of a leaf after a page of it was replaced: the old page's objects are deleted, and the new page is lost",
         rule: "R7",
         edits: &[Edit {
             file: ROOT,
@@ -178,7 +178,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "leaves-retired-before-their-root",
-        bug: "a pack of leaves goes with the first objects of a dropped root: who begins again cannot read that root, and what it named is never deleted",
+        bug: "a pack of leaves is deleted with the first objects of a dropped root: after a restart the root cannot be read, and its other objects are never deleted",
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "only-shared-leaves-are-kept",
-        bug: "of what a dropped root named only that is kept which lies in a leaf that a kept root shares: what both name otherwise is deleted",
+        bug: "objects of a dropped root are kept only if a kept root shares the leaf: other objects that both roots name are deleted",
         rule: "R7",
         edits: &[Edit { file: NAMES, old: "|segment| other.segments.get(segment).is_some());", new: "|_| false);" }],
         tests: &[NAMED, HISTORIES],
@@ -198,7 +198,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "sums-of-before",
-        bug: "what a leaf of a root comes to is told as it was before a segment of it changed: the top says what its leaf does not, and nobody can read the root",
+        bug: "the totals of a leaf are those from before a segment changed: top and leaf of the root disagree, and the root cannot be read",
         rule: "R7",
         edits: &[Edit { file: TABLE, old: "        self.summary = OnceLock::new();\n", new: "" }],
         tests: &[TABLES, TOPS, HISTORIES],
@@ -218,7 +218,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "leaves-under-an-older-key",
-        bug: "a leaf that was written under an older data key stays: what it does not list is taken for the newer key's",
+        bug: "a leaf written under an older data key stays: objects that it does not list are assumed to use the newer key",
         rule: "R10",
         edits: &[Edit { file: LEAVES, old: "        self.leave_packs(&older);", new: "        let _ = &older;" }],
         tests: &[TOPS, CLONES],
@@ -226,7 +226,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "away-is-nothing",
-        bug: "a page whose leaf is not in memory is taken for one that there is not: it reads as zeroes, and the next checkpoint forgets what it said",
+        bug: "a page whose leaf is not in memory counts as missing: it reads as zeroes, and the next checkpoint loses it",
         rule: "R4",
         edits: &[Edit {
             file: PARTIAL,
@@ -238,7 +238,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "older-leaf-comes-back",
-        bug: "a leaf that a checkpoint has changed is replaced by the one that was read ahead for its next page: the changes before are lost",
+        bug: "a leaf changed by a checkpoint is replaced by the version that was read ahead for its next page: the earlier changes are lost",
         rule: "R4",
         edits: &[Edit {
             file: PARTIAL,
@@ -250,7 +250,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "partial-root-not-counted",
-        bug: "a leader uses the counts of page packs as they were written, without comparing them with what its leaves of pages say: one that is too low has a pack deleted",
+        bug: "a leader uses the stored counts of page packs without comparing them with the leaves: a pack with a count that is too low is deleted",
         rule: "R7",
         edits: &[Edit {
             file: PARTIAL,
@@ -330,7 +330,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kept-root-dropped",
-        bug: "a checkpoint gives up the root before it although a snapshot keeps it",
+        bug: "a checkpoint drops the previous root although a snapshot keeps it",
         rule: "R7",
         edits: &[Edit {
             file: CONTROL_SPACE,
@@ -342,7 +342,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "segment-on-its-way-retired",
-        bug: "a segment that the checkpoint under way will name is retired",
+        bug: "a segment that the running checkpoint will name is retired",
         rule: "R7",
         edits: &[Edit {
             file: CONTROL_SPACE,
@@ -354,7 +354,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "wrong-clock-clears",
-        bug: "snapshots of a later time than now count, and push out those that the schedule is to keep",
+        bug: "snapshots with a time in the future count, and replace those that the schedule must keep",
         rule: "R7",
         edits: &[Edit {
             file: "crates/control/src/set/schedule.rs",

@@ -16,7 +16,7 @@ const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"]
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "list-ended-over-another-head",
-        bug: "a list of stores is ended whatever its head is by then: a checkpoint that others made meanwhile goes along uncompared",
+        bug: "a list of stores is ended without a check of its head: a checkpoint that other gateways made meanwhile is not compared",
         rule: "L1",
         edits: &[
             Edit { file: MOVES, old: "if head.version != *expected {", new: "if false && head.version != *expected {" },
@@ -31,7 +31,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "object-counts-in-one-list",
-        bug: "while stores are changed an object counts once the stores of one list have it",
+        bug: "while stores are changed, an object counts as stored when the stores of one list have it",
         rule: "L4",
         edits: &[Edit {
             file: QUORUM,
@@ -43,7 +43,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "unknown-list-followed",
-        bug: "a store that says that the set has moved is believed, wherever to",
+        bug: "a store's claim that the set has moved is believed, whatever the target",
         rule: "L2",
         edits: &[Edit { file: MOVES, old: "if moved.to != next.text {", new: "if false && moved.to != next.text {" }],
         tests: &[LISTS],
@@ -75,7 +75,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "silent-store-waited-for",
-        bug: "a store that never answers holds up each read that asks it first, for ever",
+        bug: "a store that never answers blocks each read that asks it first, for ever",
         rule: "E2",
         edits: &[Edit {
             file: "crates/store/src/quorum/reads.rs",
@@ -87,7 +87,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "silent-store-asked-first-again",
-        bug: "a store that did not answer is asked first by the next read as well: each one waits",
+        bug: "a store that did not answer is also asked first by the next read: every read waits",
         rule: "E2",
         edits: &[Edit {
             file: "crates/store/src/quorum/reads.rs",
@@ -99,7 +99,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "clones-not-scrubbed",
-        bug: "what only a clone still shows of its origin is read by no scrub: damage there is found by whoever needs it",
+        bug: "the scrub does not read objects of an origin that only a clone still uses: damage there is found only when the data is read",
         rule: "R9",
         edits: &[Edit {
             file: "crates/set/src/scrub.rs",
@@ -111,7 +111,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "spoilt-copy-deleted-first",
-        bug: "a copy that does not open is deleted before a good one is put in its place: a DELETE that got no answer and was sent again is done after that",
+        bug: "a damaged copy is deleted before a good one is put in its place: a repeated DELETE may be executed after the PUT",
         rule: "R12",
         edits: &[Edit {
             file: "crates/store/src/quorum/repair.rs",

@@ -50,7 +50,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "shrink-unseen",
-        bug: "a rollback is undone to a safety snapshot that shows what a shrink has discarded since",
+        bug: "a rollback is undone to a safety snapshot that contains data which a shrink has discarded since",
         rule: "R4",
         edits: &[Edit { file: VOLUMES, old: "        if discarded.is_some() {", new: "        if false {" }],
         tests: &[STATE],
@@ -58,7 +58,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "volume-id-again",
-        bug: "a new volume gets the id of one that was deleted, and with it what its snapshots and late requests mean",
+        bug: "a new volume gets the id of a deleted one: old snapshots and late requests then refer to it",
         rule: "R4",
         edits: &[Edit {
             file: VOLUMES,
@@ -82,7 +82,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "epochs-of-a-former-life",
-        bug: "the epochs of a recovered set are not above those of its former life",
+        bug: "the epochs of a recovered set are not higher than those before the recovery",
         rule: "R6",
         edits: &[Edit {
             file: "crates/control/src/set/restored.rs",
@@ -94,7 +94,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "shrink-under-a-new-owner",
-        bug: "a shrink or a deletion that was decided before another owner took the set acts under that owner",
+        bug: "a shrink or deletion that was requested before another owner took the set is executed under the new owner",
         rule: "R2",
         edits: &[Edit {
             file: VOLUMES,

@@ -1,6 +1,7 @@
-//! By which right the clients act: a plain export, or the token of the last grant; and for how long a grant was certainly the only one.
+//! How the clients are authorised: by a plain export, or by the token of the last grant. Also the interval in which a
+//! grant was certainly the only one.
 //!
-//! Owns: the current grant, and every change of it (all go through the command line, one at a time). Does not own: the clients.
+//! Owns: the current grant and its changes (all through the command line, one at a time). Does not own: the clients.
 
 use super::SET;
 use super::history::History;
@@ -9,21 +10,21 @@ use anyhow::{Context, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a client shows at a gateway.
+/// What a client presents to a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// 0 is every plain export; a token has the next number.
+    /// 0 for all plain exports; each token has the next number.
     pub number: u64,
     /// `None`: plain.
     pub token: Option<String>,
 }
 
-/// From the answer to a grant until the next change was asked for, nobody else may write (R2).
+/// The interval from the answer to a grant until the request of the next change: nobody else may write in it (R2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub grant: u64,
     pub owner: String,
-    /// In nanoseconds of the history.
+    /// In nanoseconds since the start of the history.
     pub from: u64,
     /// `None`: to the end.
     pub until: Option<u64>,
@@ -37,7 +38,7 @@ struct State {
     holds: Vec<Hold>,
 }
 
-/// Shared by the clients, the nemesis and the keeper.
+/// Shared by the clients, the fault injector and the keeper.
 #[derive(Debug)]
 pub struct Access {
     door: Door,
@@ -46,13 +47,13 @@ pub struct Access {
     acting: Mutex<()>,
 }
 
-/// Time to live of the leases here: none shall expire while somebody counts on it.
+/// Time to live of the leases: long enough that none expires while in use.
 const TTL: &str = "10m";
 
 /// How long a change may take before its outcome counts as unknown.
 const CHANGE_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long the owner of a token waits for progress before it has the lease granted anew, where the set is served now.
+/// How long the owner of a token waits for progress before it acquires the lease again, at the gateway that serves now.
 const STUCK: Duration = Duration::from_millis(2500);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,17 +67,17 @@ impl Access {
         Self { door, state: Mutex::new(state), acting: Mutex::new(()) }
     }
 
-    /// What a client shall show now.
+    /// What a client must present now.
     pub fn current(&self) -> Grant {
         lock(&self.state).current.clone()
     }
 
-    /// Every hold there was.
+    /// All holds so far.
     pub fn holds(&self) -> Vec<Hold> {
         lock(&self.state).holds.clone()
     }
 
-    /// A change is about to be asked for: from here on the last grant is not certain any more.
+    /// Called before a change is requested: from now on the last grant is not certain any more.
     fn let_go(&self, now: u64) {
         if let Some(hold) = lock(&self.state).holds.last_mut() {
             hold.until.get_or_insert(now);
@@ -92,7 +93,7 @@ impl Access {
         state.holds.push(Hold { grant, owner: owner.into(), from: history.now(), until: None });
     }
 
-    /// Nobody knows who holds the set: no client can do anything until the keeper has it granted anew.
+    /// The owner is unknown: no client can do anything until the keeper has acquired the lease again.
     fn lost(&self, owner: &str) {
         let mut state = lock(&self.state);
         state.grants += 1;
@@ -137,7 +138,7 @@ impl Access {
         }
     }
 
-    /// Ends whatever lease there is, back to plain exports: with the token, or by a forced failover to a gateway.
+    /// Ends the current lease and returns to plain exports: with the token, or by a forced failover to a gateway.
     ///
     /// # Errors
     /// As [`Access::usurp`].
@@ -165,7 +166,8 @@ impl Access {
         }
     }
 
-    /// Planned: the lease stays, but its token opens nothing at the new gateway until it was granted anew there.
+    /// Planned switchover: the lease stays, but its token is not valid at the new gateway until the lease is acquired
+    /// again there.
     ///
     /// # Errors
     /// As [`Access::usurp`].
@@ -174,8 +176,9 @@ impl Access {
         self.door.holdfast(&["switchover", SET, "--to", &name(to)], CHANGE_LIMIT).map(drop)
     }
 
-    /// The owner's own care, to be called now and then: where nothing has succeeded for a while, the same owner asks
-    /// for the lease anew at whichever gateway leads now.
+    /// To be called regularly. If no request has succeeded for a while, the same owner acquires the lease again at
+    /// the gateway that
+    /// leads now.
     pub fn keep(&self, history: &History) {
         let patience = u64::try_from(STUCK.as_nanos()).unwrap_or(u64::MAX);
         let stuck = || !history.progressed_since(history.now().saturating_sub(patience));
@@ -185,7 +188,7 @@ impl Access {
         let _one = lock(&self.acting);
         let owner = {
             let state = lock(&self.state);
-            // A grant that has just been made deserves its time.
+            // Gives a new grant some time.
             let fresh = state.holds.last().is_some_and(|h| h.until.is_none() && h.from + patience > history.now());
             if state.current.token.is_none() || fresh {
                 return;

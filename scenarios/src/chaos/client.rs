@@ -1,8 +1,10 @@
-//! One client: reads and writes registers of the volume at whichever gateway serves it, and writes down what it was answered.
+//! One client: reads and writes registers on the volume at the serving gateway, and records the answers.
 //!
-//! A register is a range of the volume that is only read and written as a whole: single sectors, four of them side by side, blocks
-//! of 4 KiB, and a range of 64 KiB. Every five seconds all clients go on to fresh ones, so that each has a short history; now
-//! and then they look back.
+//! A register is a range of the volume that is only read and written as a whole: single sectors, four adjacent sectors,
+//! blocks of
+//! 4 KiB, and a range of 64 KiB. Every five seconds all clients move to new registers, so that each has a short
+//! history. Sometimes
+//! they read old ones.
 
 use super::EXPORT;
 use super::access::{Access, Grant};
@@ -15,37 +17,37 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many run at once.
+/// Number of clients.
 pub const CLIENTS: u64 = 5;
 
-/// How long each waits for an answer. Some must still be waiting when a gateway that was stopped goes on.
+/// How long each waits for an answer. Some must still be waiting when a paused gateway continues.
 const PATIENCE_S: [u64; CLIENTS as usize] = [1, 2, 4, 8, 8];
 
 /// How long to wait for a connection to be opened.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long a laggard insists on the right that it had, after another was granted.
+/// How long a laggard uses its old grant after a newer one was made.
 const LAG: Duration = Duration::from_secs(3);
 
-/// For so long all clients work on the same registers.
+/// How long all clients work on the same registers.
 pub const WINDOW_S: u64 = 5;
 
-/// Bytes of the volume that a window takes.
+/// Size of a window in bytes.
 pub const WINDOW_BYTES: u64 = 256 << 10;
 
-/// A deliberate error of this program, to see that it is found.
+/// A deliberate error of this program, which must be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Lie {
-    /// A client writes down an older value than it read
+    /// A client records an older value than it read
     StaleRead,
-    /// A client writes down a write as answered that it never sent
+    /// A client records a write as successful that it never sent
     LostWrite,
 }
 
-/// Of this many operations of the lying client one is a lie.
+/// One in this many operations of the lying client is a lie.
 const LIE_ONE_IN: u64 = 25;
 
-/// What the clients share.
+/// State that the clients share.
 pub struct Work<'a> {
     pub seed: u64,
     pub history: &'a History,
@@ -62,7 +64,7 @@ pub struct Register {
 }
 
 impl Register {
-    /// As the history calls it.
+    /// Its name in the history.
     pub fn key(&self) -> String {
         format!("{}+{}", self.offset, self.len)
     }
@@ -72,7 +74,7 @@ impl Register {
 pub fn registers(window: u64) -> [Register; 8] {
     let at = |offset: u64, len: u32| Register { offset: window * WINDOW_BYTES + offset, len };
     [
-        // Four sectors of one block: what one writes must not touch the others.
+        // Four sectors of one block: a write to one must not affect the others.
         at(0, 512),
         at(512, 512),
         at(1024, 512),
@@ -84,12 +86,12 @@ pub fn registers(window: u64) -> [Register; 8] {
     ]
 }
 
-/// The window of a moment.
+/// The window at a given time.
 pub fn window_at(now: u64) -> u64 {
     now / (WINDOW_S * 1_000_000_000)
 }
 
-/// Reads every one of `registers`, as one more client, after the others have ended.
+/// Reads all `registers` as one more client, after the others have ended.
 ///
 /// # Errors
 /// When one cannot be read for a minute.
@@ -118,11 +120,12 @@ struct Session<'a> {
     work: &'a Work<'a>,
     number: u64,
     chance: Seeded,
-    /// Bumped after each unknown outcome: what was asked may still happen, so the next to ask is somebody else.
+    /// Increased after each unknown outcome: the request may still be executed, so the next one counts as another
+    /// client's.
     lives: u64,
     written: u64,
     grant: Grant,
-    /// Since when another grant is the current one.
+    /// Since when another grant is current.
     outdated: Option<Instant>,
     open: Option<Client>,
     at: usize,
@@ -136,7 +139,7 @@ pub fn run(work: &Work<'_>, number: u64) {
     while !work.stop.load(Ordering::Relaxed) {
         session.follow_grant();
         session.step();
-        // The pace: enough for contention, and little enough that three gateways and a judge fit on a small machine.
+        // The rate: high enough for contention, low enough for three gateways and a judge on a small machine.
         let pause = session.chance.between(1, 8);
         std::thread::sleep(Duration::from_millis(pause));
     }
@@ -159,7 +162,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The last two clients insist on what they had, as a host does that has not heard of its successor.
+    /// The last two clients keep using their old grant, like a host that does not know of its successor.
     fn laggard(&self) -> bool {
         (CLIENTS - 2..CLIENTS).contains(&self.number)
     }
@@ -190,7 +193,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// One attempt at one gateway; the next goes to the next one.
+    /// One attempt at one gateway; the next attempt uses the next gateway.
     fn connect(&mut self) -> Option<Client> {
         self.generation += 1;
         let export = match &self.grant.token {
@@ -272,7 +275,7 @@ impl<'a> Session<'a> {
 
     fn outcome(&self, error: &NbdError) -> Outcome {
         match error {
-            // R8: said only where another owner holds the set, so where nothing was done.
+            // R8: gateways answer so only if another owner holds the set, so the request was not executed.
             NbdError::Errno(_) => Outcome::Fail,
             NbdError::Gone(_) => Outcome::Unknown,
             NbdError::Refused(what) | NbdError::Protocol(what) => {

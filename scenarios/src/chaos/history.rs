@@ -1,4 +1,4 @@
-//! What the clients did and what they were answered, for the judge. The file format is described in docs/proof/chaos.md.
+//! Requests of the clients and their answers, for the judge. docs/proof/chaos.md describes the file format.
 
 use crate::gateways::{GATEWAYS, name};
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// What was asked.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -17,7 +17,7 @@ pub enum Kind {
     Write,
 }
 
-/// What is known of it (R12).
+/// The outcome (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -32,35 +32,35 @@ pub enum Outcome {
 /// One operation: one line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
-    /// Who; a client is somebody new after each unknown outcome.
+    /// The client; it gets a new number after each unknown outcome.
     pub client: u64,
     pub kind: Kind,
     /// The register: `OFFSET+LENGTH` in bytes.
     pub key: String,
-    /// What was written, or read: the number of the write that it came from.
+    /// The value written or read: the number of the write that it came from.
     pub value: u64,
     /// When it was sent, in nanoseconds since the start.
     pub call: u64,
-    /// When the answer was there. `None`: never.
+    /// When the answer arrived. `None`: never.
     #[serde(rename = "return", skip_serializing_if = "Option::is_none", default)]
     pub returned: Option<u64>,
     pub outcome: Outcome,
     /// The gateway.
     pub via: String,
-    /// Number of the grant that the client acted under; 0: a plain export.
+    /// Number of the client's grant; 0: a plain export.
     pub grant: u64,
 }
 
-/// Collects what all clients did.
+/// Collects the operations of all clients.
 #[derive(Debug)]
 pub struct History {
     begun: Instant,
     ops: Mutex<Vec<Op>>,
-    /// When the latest of the writes was sent that were answered with success: progress since then.
+    /// When the latest successful write was sent: there was progress after that.
     written: AtomicU64,
     /// The gateway that answered last.
     serving: AtomicUsize,
-    /// What no register can explain, such as a torn block.
+    /// Observations that no register can explain, such as a torn block.
     broken: Mutex<Vec<String>>,
 }
 
@@ -86,7 +86,7 @@ impl History {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Takes in one operation.
+    /// Adds one operation.
     pub fn push(&self, op: Op) {
         if op.kind == Kind::Write && op.outcome == Outcome::Ok {
             self.written.fetch_max(op.call, Ordering::Relaxed);
@@ -109,12 +109,12 @@ impl History {
         self.written.load(Ordering::Relaxed) >= since
     }
 
-    /// Takes in what must never be seen at all.
+    /// Adds an observation that must never happen.
     pub fn broke(&self, what: String) {
         lock(&self.broken).push(what);
     }
 
-    /// Everything, once the clients have ended.
+    /// All operations, after the clients have ended.
     pub fn close(self) -> (Vec<Op>, Vec<String>) {
         let ops = self.ops.into_inner().unwrap_or_else(PoisonError::into_inner);
         (ops, self.broken.into_inner().unwrap_or_else(PoisonError::into_inner))

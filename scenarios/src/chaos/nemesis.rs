@@ -1,45 +1,46 @@
-//! What is done to the cluster, when: decided by the seed alone before anything starts.
+//! The schedule of faults. The seed alone decides it, before anything starts.
 //!
-//! Owns: the schedule. Does not own: carrying it out (`siege`). Roles such as "the serving gateway" stay roles in the schedule: who has
-//! them at that moment is the run's business, and is printed there.
+//! Owns: the schedule. Does not own: its execution (`siege`). The schedule names roles such as "the serving gateway";
+//! the run finds out
+//! which gateway has the role, and prints it.
 
 use super::seed::Seeded;
 use std::fmt;
 
-/// One thing to do to the cluster.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The serving gateway and the others do not hear each other; clients reach all of them.
+    /// The serving gateway is partitioned from the others; clients reach all gateways.
     LeaderAlone,
     /// The same for another one.
     FollowerAlone,
-    /// The serving gateway hears and reaches nobody at all, clients included.
+    /// The serving gateway is cut off from everything, clients included.
     LeaderUnplugged,
-    /// No two gateways hear each other.
+    /// No gateway can reach another one.
     AllAlone,
-    /// One link is cut; the third gateway hears both ends.
+    /// The link between two gateways is cut; the third one reaches both.
     Bridge,
-    /// Each gateway hears only the next one, in a ring.
+    /// Each gateway receives only from the next one, in a ring.
     Ring,
-    /// The serving gateway hears nobody, and is heard.
+    /// The serving gateway can send and not receive.
     LeaderDeaf,
-    /// The serving gateway is not heard, and hears.
+    /// The serving gateway can receive and not send.
     LeaderMute,
-    /// The serving gateway is cut off and back, several times in a second.
+    /// The serving gateway is cut off and connected again, several times a second.
     Flapping,
     /// kill -9 of the serving gateway, started again afterwards.
     KillLeader,
     /// The same for another one.
     KillFollower,
-    /// kill -9 of all at once.
+    /// kill -9 of all gateways at once.
     KillAll,
     /// SIGSTOP of the serving gateway for longer than its lease.
     PauseLeader,
     /// The same for another one.
     PauseFollower,
-    /// The object store is away.
+    /// The object store is down.
     StoreStopped,
-    /// The object store is away, and the serving gateway is killed meanwhile.
+    /// The object store is down, and the serving gateway is killed meanwhile.
     StoreStoppedKillLeader,
     /// Planned switchover.
     Switchover,
@@ -53,11 +54,11 @@ pub enum Fault {
     LeaderAloneUsurp,
     /// The serving gateway is stopped, a new owner takes the lease by force, and the gateway continues.
     PauseLeaderUsurp,
-    /// The lease is given back: plain exports again.
+    /// The lease is released: plain exports again.
     Release,
 }
 
-/// All of them.
+/// All faults.
 pub const FAULTS: &[Fault] = &[
     Fault::LeaderAlone,
     Fault::FollowerAlone,
@@ -85,7 +86,7 @@ pub const FAULTS: &[Fault] = &[
 ];
 
 impl Fault {
-    /// Whether a majority is left that can serve while it lasts: then it must.
+    /// Whether a majority can serve during the fault. If so, it must.
     pub fn leaves_majority(self) -> bool {
         !matches!(self, Fault::AllAlone | Fault::Ring | Fault::KillAll | Fault::Flapping)
     }
@@ -95,7 +96,7 @@ impl Fault {
         matches!(self, Fault::StoreStopped | Fault::StoreStoppedKillLeader)
     }
 
-    /// Over as soon as it is done; there is nothing to heal.
+    /// Whether it has no duration, so that there is nothing to heal.
     pub fn is_moment(self) -> bool {
         use Fault::{FailoverFree, FailoverOwner, Release, Switchover, Usurp};
         matches!(self, Switchover | FailoverFree | FailoverOwner | Usurp | Release)
@@ -105,12 +106,12 @@ impl Fault {
 /// One step of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Quiet before it.
+    /// Pause before it.
     pub calm_ms: u64,
     pub fault: Fault,
-    /// How long it lasts.
+    /// Its duration.
     pub hold_ms: u64,
-    /// Decides between the gateways that are not the serving one, and other small choices.
+    /// Random number for choices such as which of the other gateways.
     pub choice: u64,
 }
 
@@ -121,7 +122,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps of `seed`, for ever: each fault once, in another order each time.
+/// The endless steps of `seed`: rounds with each fault once, each round in another order.
 pub struct Schedule {
     chance: Seeded,
     deck: Vec<Fault>,
@@ -145,7 +146,7 @@ impl Iterator for Schedule {
         }
         let fault = self.deck.pop()?;
         let calm_ms = self.chance.between(300, 2500);
-        // From less than a read lease to well past an election.
+        // From less than a read lease to much longer than an election.
         let hold_ms = self.chance.between(400, 5000);
         Some(Step { calm_ms, fault, hold_ms, choice: self.chance.next() })
     }
@@ -160,7 +161,7 @@ mod tests {
         let steps = |seed| Schedule::new(seed, true).take(60).collect::<Vec<_>>();
         assert_eq!(steps(7), steps(7));
         assert_ne!(steps(7), steps(8));
-        // Written down: a schedule that changes cannot repeat what was found with it.
+        // Fixed here: a seed that found a bug must keep its schedule.
         let shown: Vec<String> = Schedule::new(7, true).take(3).map(|s| s.to_string()).collect();
         assert_eq!(shown, EXPECTED);
     }

@@ -1,14 +1,14 @@
-//! Chance from a seed: the same seed gives the same numbers on every machine (splitmix64).
+//! Random numbers from a seed: the same seed gives the same numbers on every machine (splitmix64).
 
 use anyhow::{Context, Result};
 
-/// Names the seed of a run. Without it each run has a new one.
+/// Environment variable with the seed of a run. Without it each run has a new one.
 const SEED: &str = "HOLDFAST_SEED";
 
 /// The seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds.
 ///
 /// # Errors
-/// When the variable has something that is no number.
+/// When the variable is not a number.
 pub fn of_run() -> Result<u64> {
     match std::env::var(SEED) {
         Ok(text) => text.parse().with_context(|| format!("{SEED}: found {text:?}, expected a number")),
@@ -16,12 +16,12 @@ pub fn of_run() -> Result<u64> {
     }
 }
 
-/// A source of numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// The numbers of `seed`; `stream` tells several users of one seed apart.
+    /// A generator for `seed`; different `stream` values give independent numbers.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut seeded = Self(seed ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03));
         seeded.next();
@@ -48,12 +48,12 @@ impl Seeded {
         low + self.below(high - low + 1)
     }
 
-    /// With a chance of `percent`.
+    /// True with a probability of `percent`.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// Another order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = usize::try_from(self.below(i as u64 + 1)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Carries out the schedule against the running cluster, heals after each step, and asks for progress.
+//! Executes the schedule against the running cluster, heals after each step, and checks that writes succeed.
 
 use super::access::Access;
 use super::history::History;
@@ -12,38 +12,39 @@ use crate::shape::Shape;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// A majority must get a write through within this time. A takeover takes one to two seconds; a machine that builds something
-/// else at the same time several of them.
+/// A write must succeed within this time if there is a majority. A takeover takes one to two seconds, and several on a
+/// machine that
+/// builds something at the same time.
 pub const PROGRESS_LIMIT: Duration = Duration::from_secs(20);
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub fault: Fault,
     /// The gateway that served when it began.
     pub serving: usize,
-    /// Until a write got through while it lasted. `None`: nothing was asked for.
+    /// Time until a write succeeded during the fault. `None`: not required.
     pub during: Option<Duration>,
-    /// The same from the healing on.
+    /// Time until a write succeeded after the healing.
     pub after: Duration,
 }
 
-/// Everything that can be broken.
+/// Everything that faults can affect.
 pub struct Siege<'a> {
     pub net: &'a Net,
     pub gateways: &'a mut Gateways,
     pub store: Option<S3>,
     pub access: &'a Access,
     pub history: &'a History,
-    /// Owners so far, for their names.
+    /// Number of owners so far, for their names.
     pub owners: u64,
 }
 
 impl Siege<'_> {
-    /// One step, with its healing.
+    /// Runs one step and heals.
     ///
     /// # Errors
-    /// No progress in time, a gateway that ended by itself, or a fault that could not be injected.
+    /// When no write succeeds in time, a gateway exits by itself, or a fault cannot be injected.
     pub fn step(&mut self, step: &Step) -> Result<Outcome> {
         wait_until(Duration::from_millis(step.calm_ms), || false);
         self.gateways.must_run()?;
@@ -59,7 +60,7 @@ impl Siege<'_> {
         if !step.fault.is_moment() && during.is_ok() {
             wait_until(left, || false);
         }
-        // Also after a failure: it must not spoil the next step.
+        // Heals also after a failure: it must not affect the next step.
         self.heal()?;
         let after = self.progress("after the healing", self.history.now())?;
         Ok(Outcome { fault: step.fault, serving, during: during?, after })
@@ -74,10 +75,10 @@ impl Siege<'_> {
             return Ok(self.since(since));
         }
         let logs: Vec<String> = (0..GATEWAYS).map(|g| format!("{}: {}", name(g), self.gateways.log_tail(g))).collect();
-        anyhow::bail!("no write got through for {PROGRESS_LIMIT:?} {when}; the logs end with: {}", logs.join("; "))
+        anyhow::bail!("no write succeeded for {PROGRESS_LIMIT:?} {when}; the logs end with: {}", logs.join("; "))
     }
 
-    /// Everything that was broken works again.
+    /// Heals all faults.
     ///
     /// # Errors
     /// When something does not come up.
@@ -94,7 +95,7 @@ impl Siege<'_> {
         format!("host-{}", self.owners)
     }
 
-    /// The commands of a person, given in the middle of trouble, may well fail: what they did is then unknown, and that is all.
+    /// Commands that a person gives during a fault may fail. Their outcome is then unknown, and that is no error.
     fn told(what: Result<()>) {
         if let Err(e) = what {
             let text = format!("{e:#}");

@@ -1,4 +1,4 @@
-//! What a run must show. The judge says whether the registers were linearizable (R3); the rest is counted here.
+//! The checks of a run. The judge decides whether the registers were linearizable (R3); this module checks the rest.
 
 use super::access::Hold;
 use super::history::{Kind, Op, Outcome};
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
-    /// Why it does not hold.
+    /// Why it failed.
     pub failed: Option<String>,
 }
 
@@ -24,10 +24,10 @@ impl Check {
     }
 }
 
-/// R3: every register was linearizable. Gives the judge's last line.
+/// R3: every register was linearizable. Returns the judge's last line.
 ///
 /// # Errors
-/// With what the judge found, where it was not, or could not be judged.
+/// With the judge's finding, if a register was not linearizable or could not be judged.
 pub fn linearizable(judge: &Path, history: &Path, pictures: &Path, limit: Duration) -> Result<String> {
     std::fs::create_dir_all(pictures)?;
     let output = Command::new(judge)
@@ -44,11 +44,11 @@ pub fn linearizable(judge: &Path, history: &Path, pictures: &Path, limit: Durati
         Some(0) => Ok(last),
         Some(1) => bail!("R3: not linearizable:\n{said}"),
         Some(2) => bail!("the judge came to no decision in {limit:?}: {last}"),
-        _ => bail!("the judge refuses the history: {}", String::from_utf8_lossy(&output.stderr)),
+        _ => bail!("the judge cannot read the history: {}", String::from_utf8_lossy(&output.stderr)),
     }
 }
 
-/// R2: while a grant was certainly the only one, nobody wrote under another.
+/// R2: while a grant was certainly the only one, no client wrote under another grant.
 ///
 /// # Errors
 /// With the first such write.
@@ -76,7 +76,7 @@ pub fn one_writer(ops: &[Op], holds: &[Hold]) -> Result<()> {
     Ok(())
 }
 
-/// What happened, in numbers.
+/// Counts of what happened.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     pub seconds: u64,
@@ -86,7 +86,7 @@ pub struct Figures {
     pub refused: u64,
     /// Successful operations under a token rather than through a plain export.
     pub under_token: u64,
-    /// Writes that another operation on the same register overlapped.
+    /// Writes that overlapped in time with another operation on the same register.
     pub contended: u64,
     pub gateways: u64,
     pub registers: u64,
@@ -117,14 +117,14 @@ impl Figures {
         }
     }
 
-    /// Too little is not a pass.
+    /// A run with too few operations does not pass.
     ///
     /// # Errors
-    /// With what was too little.
+    /// With the counts that were too low.
     pub fn enough(&self) -> Result<()> {
         let s = self.seconds;
         let mut short = Vec::new();
-        // A short run has a handful of moves: that all three get their turn is likely, and no more.
+        // A short run has few moves: it is likely, but not certain, that all three gateways serve.
         let served = match s {
             0..60 => 1,
             60..240 => 2,

@@ -1,4 +1,4 @@
-//! Gateways that come and go while a cluster runs.
+//! Adding, removing and restarting gateways while a cluster runs.
 
 use super::{Cluster, Gateway, SET, VOLUME, free_ports};
 use crate::cmd::tail_of;
@@ -15,7 +15,8 @@ use std::time::Duration;
 const UP_LIMIT: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// Starts one more gateway process, with a disk of its own and no cluster yet; its place in `gateways`.
+    /// Starts one more gateway process with its own data folder, not yet in the cluster. Returns its index in
+    /// `gateways`.
     ///
     /// # Errors
     /// When it does not listen within a minute.
@@ -24,7 +25,7 @@ impl Cluster {
         let name = self.name(index);
         let port = free_ports(4)?;
         let at = |n: u16| format!("127.0.0.1:{}", port + n);
-        // As the first one was started; what its command line says counts more than its settings.
+        // With the command line of the first gateway; arguments override its settings.
         let mut command = self.gateways[0].launch.command();
         let disk = self.options.dir.join(&name);
         command.args(["--name", &name, "--data-dir"]).arg(&disk);
@@ -40,7 +41,7 @@ impl Cluster {
         Ok(index)
     }
 
-    /// Gives a gateway of ours that does not run other addresses, and starts it there.
+    /// Gives a stopped gateway that we started other addresses, and starts it.
     ///
     /// # Errors
     /// As [`Cluster::restart`].
@@ -55,7 +56,7 @@ impl Cluster {
         self.restart(index)
     }
 
-    /// Starts a gateway that does not run with more arguments than before; it keeps them.
+    /// Starts a stopped gateway with further arguments, which it keeps for later starts.
     ///
     /// # Errors
     /// As [`Cluster::restart`].
@@ -64,12 +65,12 @@ impl Cluster {
         self.restart(index)
     }
 
-    /// What a gateway that does not run is started with next.
+    /// The command line with which a stopped gateway is started next.
     pub fn replace_program(&mut self, index: usize, program: &Path) {
         self.gateways[index].launch.set_program(program);
     }
 
-    /// A gateway that does not run is started with these further arguments next, or without them where it has them.
+    /// Adds arguments for the next start of a stopped gateway, or removes them if they are there.
     pub fn set_arguments(&mut self, index: usize, args: &[&str], wanted: bool) {
         let launch = &mut self.gateways[index].launch;
         launch.take_back(args);
@@ -81,7 +82,7 @@ impl Cluster {
     /// HOST:PORT of a gateway's `/metrics`.
     ///
     /// # Errors
-    /// When the status cannot be had or does not show it.
+    /// When the status is not available or does not show it.
     pub fn metrics_address(&self, index: usize) -> Result<String> {
         let status = self.holdfast(&["cluster", "status"])?;
         let members = status["members"].as_array().context("status without members")?;
@@ -91,7 +92,7 @@ impl Cluster {
         Ok(address.to_owned())
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
     /// When it does not end.
@@ -100,10 +101,11 @@ impl Cluster {
         self.gateways[index].await_end()
     }
 
-    /// Waits until a gateway has ended by itself; the end of its log. One that we started ourselves must have ended with an error.
+    /// Waits until a gateway has exited by itself. Returns the end of its log. A gateway that we started must have
+    /// exited with an error.
     ///
     /// # Errors
-    /// When it still runs after `limit`, or ended as if it had been asked to.
+    /// When it still runs after `limit`, or exited with success.
     pub fn ends_by_itself(&mut self, index: usize, limit: Duration) -> Result<String> {
         let name = self.name(index);
         let (log, gateway) = (self.log(index), &mut self.gateways[index]);
@@ -122,7 +124,7 @@ impl Cluster {
         Ok(tail_of(&log, 12))
     }
 
-    /// Starts a gateway again that is expected to end by itself; how it ended.
+    /// Restarts a gateway that is expected to exit by itself. Returns the end of its log.
     ///
     /// # Errors
     /// As [`Cluster::ends_by_itself`].
@@ -134,10 +136,10 @@ impl Cluster {
         Ok(tail_of(&log, 12))
     }
 
-    /// Waits until every group has just these gateways as its voters, nobody learns, and each of them is up.
+    /// Waits until each group has exactly these gateways as voters, has no learners, and all of them are up.
     ///
     /// # Errors
-    /// When `limit` passes first; says what was found.
+    /// When `limit` passes first; the error shows the difference.
     pub fn voters_become(&self, expected: &[usize], limit: Duration) -> Result<()> {
         let mut found = String::from("nothing");
         let same = wait_until(limit, || {
@@ -148,7 +150,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What differs.
+    /// The difference, as text; empty if there is none.
     fn voters(&self, expected: &[usize]) -> Result<String> {
         let status = self.holdfast(&["cluster", "status"])?;
         let members = status["members"].as_array().context("status without members")?;
@@ -175,10 +177,10 @@ impl Cluster {
         Ok(String::new())
     }
 
-    /// Names of the gateways that lead a group, as any of them knows.
+    /// Names of the gateways that lead a group, according to any gateway.
     ///
     /// # Errors
-    /// When nobody can be asked.
+    /// When no gateway answers.
     pub fn leaders(&self) -> Result<BTreeSet<String>> {
         let listed = self.holdfast(&["gateway", "list"])?;
         let all = listed["gateways"].as_array().context("a list without gateways")?;
@@ -186,10 +188,10 @@ impl Cluster {
         Ok(leads.filter_map(|g| g["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Runs `holdfast ARGS`, which must be refused by a gateway; its message.
+    /// Runs `holdfast ARGS`, which a gateway must refuse. Returns the message.
     ///
     /// # Errors
-    /// When it ends otherwise.
+    /// When it ends in another way.
     pub fn refused(&self, args: &[&str]) -> Result<String> {
         let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
         let mut command = std::process::Command::new(&self.options.bin);

@@ -6,9 +6,12 @@
 //!          ├─ n1 n2 n3  gateways g1, g2, g3            network namespaces
 //!          └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
 //! ```
-//! Each round: the primary's host is killed; a planned switchover brings PostgreSQL back; the serving gateway is killed; the primary's host is cut
-//! off while it goes on running, and its cable is put in again; the primary's host and its gateway are killed together, as a region that is lost. For each a
-//! timeline is printed, and every acknowledged commit is looked for (R1). A killed gateway moves nothing and breaks no connection (R8).
+//! Each round: the primary's host is killed; a planned switchover moves PostgreSQL back; the serving gateway is killed;
+//! the primary's host is cut
+//! off the network while it keeps running, and is connected again; the primary's host and its gateway are killed
+//! together, like the loss of a region.
+//! Each step prints a timeline, and checks that every acknowledged commit is there (R1). A killed gateway moves nothing
+//! and breaks no connection (R8).
 
 mod acts;
 mod lab;
@@ -30,7 +33,7 @@ use report::Summary;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What a person can turn.
+/// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Rounds of five faults each
@@ -42,20 +45,20 @@ pub struct Args {
     /// Scale of pgbench's tables (about 15 MB for each)
     #[arg(long, default_value_t = 5, value_name = "N")]
     scale: u32,
-    /// Install nothing
+    /// Do not install missing programs
     #[arg(long)]
     no_setup: bool,
     #[command(flatten)]
     build: Build,
-    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    /// Set by the chore itself when it runs in its own network namespace: the folder for all files
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
 }
 
-/// Built as a release, but without what takes longest: a newcomer waits for it.
+/// A release build without its slowest steps, because a new user waits for it.
 const PROFILE: &str = "demo";
 
-/// The chore.
+/// Runs the chore.
 ///
 /// # Errors
 /// When anything does not work, or an acknowledged commit is lost.
@@ -91,7 +94,7 @@ pub fn chore(args: &Args) -> Result<()> {
     ran
 }
 
-/// One run, for other chores too.
+/// Options of one run; other chores use it too.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub bin: &'a Path,
@@ -100,11 +103,11 @@ pub struct Run<'a> {
     pub rounds: u32,
     /// Seconds of load before each fault.
     pub load: u64,
-    /// Of pgbench's tables.
+    /// Scale of pgbench's tables.
     pub scale: u32,
 }
 
-/// Runs it in a network namespace of its own. What went wrong has been printed by then.
+/// Runs it in its own network namespace. Errors were printed when it returns.
 ///
 /// # Errors
 /// [`Failed`] as [`chore`].

@@ -36,22 +36,22 @@ pub(super) const NEEDS_XFS: &[&str] = &[
     "/usr/sbin/mkfs.xfs",
 ];
 
-/// Until a host is primary. The promise is a third of that on a quiet machine.
+/// Limit until a host is primary. On a quiet machine it takes at most a third of that.
 pub(super) const TAKEOVER: Duration = Duration::from_secs(40);
 
-/// Commits that every round waits for, at least.
+/// Minimum number of commits in every round.
 const COMMITS: u64 = 300;
 
-/// Writers at once.
+/// Number of writers.
 pub(super) const WRITERS: usize = 4;
 
-/// PostgreSQL's settings beside those of the agent's command line.
+/// PostgreSQL settings in addition to those of the agent's command line.
 pub(super) const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
-/// The agents' beside those of each host.
+/// Common settings of the agents.
 pub(super) const AGENT: &str = "[watchdog]\ntimeout_ms = 3000\n";
 
-/// The same; who gave way stands by sooner, which is waited for.
+/// The same with a shorter hold: the old primary becomes a standby sooner, and the scenario waits for that.
 const AGENT_SOON: &str = "[watchdog]\ntimeout_ms = 3000\n[takeover]\nswitchover_hold_s = 5\n";
 
 fn host(
@@ -86,12 +86,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     run_on(lab, Way::Ext4)
 }
 
-/// On XFS, with commands of the host's own.
+/// On XFS, with start and stop commands of the host.
 pub(super) fn run_xfs(lab: &Lab) -> Result<()> {
     run_on(lab, Way::XfsCommand)
 }
 
-/// Two hosts over three gateways; the first is primary, the second stands by.
+/// Two hosts over three gateways: the first is primary, the second is standby.
 pub(super) struct Pair {
     pub cluster: Cluster,
     pub db1: Host,
@@ -104,7 +104,7 @@ pub(super) fn pair(lab: &Lab, way: Way, settings: &str) -> Result<Pair> {
     Ok(Pair { cluster, db1, db2 })
 }
 
-/// The hosts alone, over gateways with these admin addresses; `initdb` makes PostgreSQL's data directory.
+/// Starts only the hosts, for gateways with these admin addresses. `initdb`: create PostgreSQL's data folder.
 pub(super) fn hosts(
     lab: &Lab,
     gateways: &[String],
@@ -175,7 +175,7 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
     under_load(&mut ledger, &db1.pg.clone(), || {
         stopped = Instant::now();
         crate::process::signal(agent, Signal::STOP);
-        // Ended by the watchdog: nobody else is there to do it.
+        // The watchdog must end it; nothing else can.
         let gone = wait_until(TAKEOVER, || db1.pg.client().is_err());
         anyhow::ensure!(gone, "PostgreSQL of an agent that hangs is still there after {TAKEOVER:?}");
         Ok(())
@@ -195,12 +195,12 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// Lets writers commit on `host`, does `what` under them, and waits until they have noticed.
+/// Runs writers on `host`, does `what` meanwhile, and waits until the writers have noticed.
 pub(super) fn under_load(ledger: &mut Ledger, pg: &Postgres, what: impl FnOnce() -> Result<()>) -> Result<()> {
     after_commits(COMMITS, ledger, pg, what)
 }
 
-/// The same after so many commits, where each takes its time.
+/// The same after this many commits, for slow commits.
 pub(super) fn after_commits(
     commits: u64,
     ledger: &mut Ledger,
@@ -229,7 +229,7 @@ pub(super) fn whole(ledger: &Ledger, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The last takeover in a host's history is of this kind and has its phases.
+/// Checks that the last takeover in a host's history is of this kind and has all its phases.
 fn told(host: &Host, event: &str) -> Result<()> {
     let lines = host.holdfast(&["history", "--last", "1"])?;
     let line = &lines[0];

@@ -25,16 +25,17 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use watch::{Watch, held_by};
 
-/// For one answer of an agent. Not a promise: a busy machine is no fault here.
+/// Timeout for one answer of an agent, long enough for a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a PostgreSQL that is dead in a pause is looked at, at least: longer than a lease; and twice as long as the restart took.
+/// Minimum time for which PostgreSQL must stay dead in a maintenance pause: longer than a lease, and twice the time of
+/// a restart.
 const LEFT_ALONE: Duration = Duration::from_secs(6);
 
-/// Between two looks at it.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When a switchover is asked for, ahead of time.
+/// How far in the future a switchover is scheduled.
 const AHEAD: &str = "10s";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -60,14 +61,14 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.stop().map(drop)
 }
 
-/// A gateway whose loss nobody who uses the set notices.
+/// A gateway that the set's users do not need.
 fn not_serving(cluster: &Cluster) -> Result<usize> {
     let said = cluster.holdfast(&["lease", "show", SET])?;
     let serving = said["lease"]["gateway_name"].as_str().with_context(|| format!("no gateway: {said}"))?;
     (0..cluster.gateways.len()).find(|at| cluster.name(*at) != serving).context("found one gateway, expected several")
 }
 
-/// The gateway that `watch` asks first is killed and started again.
+/// Kills the gateway that `watch` uses first, and starts it again.
 fn watched_gateway(cluster: &mut Cluster, asked: usize, watch: &mut Watch) -> Result<()> {
     let name = cluster.name(asked);
     let state = |seen: &Value| seen["gateways"][name.as_str()].as_str().unwrap_or_default().to_owned();
@@ -79,7 +80,7 @@ fn watched_gateway(cluster: &mut Cluster, asked: usize, watch: &mut Watch) -> Re
     Ok(())
 }
 
-/// As docs/operating/agent.md lists them: the code on a primary, and on a host that stands by.
+/// The health checks of docs/operating/agent.md: the HTTP status on a primary, and on a standby.
 const PATHS: &[(&str, u16, u16)] = &[
     ("/", 200, 503),
     ("/primary", 200, 503),
@@ -112,7 +113,7 @@ fn health_checks(primary: &Host, other: &Host) -> Result<()> {
             }
         }
     }
-    // What a load balancer never sends, and what only a command may do.
+    // Requests that a load balancer never sends, and that only a command may send.
     for (method, path) in [("POST", "/primary"), ("DELETE", "/health"), ("GET", "/pause"), ("GET", "/failover")] {
         let (code, _) = primary.http(method, path, ANSWER)?;
         anyhow::ensure!(code == 405, "{method} {path}: found {code}, expected 405");
@@ -124,10 +125,10 @@ fn health_checks(primary: &Host, other: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Lines of a history with which a host gets the lease, or loses it.
+/// History lines with which a host gets or loses the lease.
 const CHANGES: &[&str] = &["start", "failover", "switchover", "fenced", "cut-off", "demoted"];
 
-/// The lease as the gateways have it, and how often its owner has got or lost it.
+/// The lease according to the gateways, and how often its owner has got or lost it.
 #[derive(Debug)]
 struct Held {
     epoch: u64,
@@ -143,7 +144,8 @@ fn lease(cluster: &Cluster, host: &Host) -> Result<Held> {
     Ok(Held { epoch: lease["epoch"].as_u64().context("no epoch")?, owner, changes })
 }
 
-/// The same owner all the time. Its epoch may have grown: on a busy machine another gateway may have come to lead, and attach goes on there (R6).
+/// Checks that the owner is the same. Its epoch may be higher: on a busy machine another gateway may have become
+/// leader, and attach continues there (R6).
 fn same_lease(cluster: &Cluster, host: &Host, before: &Held) -> Result<()> {
     let now = lease(cluster, host)?;
     let same = now.owner == before.owner && now.changes == before.changes && now.epoch >= before.epoch;
@@ -159,7 +161,7 @@ fn told(host: &Host, event: &str) -> Vec<Value> {
     host.history().into_iter().filter(|line| line["event"] == event).collect()
 }
 
-/// Waits for one more line of this kind than there were.
+/// Waits for one more line of this kind.
 fn tells(host: &Host, event: &str, before: usize) -> Result<Value> {
     let mut lines = Vec::new();
     wait_until(TAKEOVER, || {
@@ -170,18 +172,18 @@ fn tells(host: &Host, event: &str, before: usize) -> Result<Value> {
     line.with_context(|| format!("{}: no {event} in the history after {TAKEOVER:?}: {}", host.name, host.said()))
 }
 
-/// What an agent shows of itself.
+/// Status of an agent.
 fn view(host: &Host) -> Result<Value> {
     let (_, body) = host.http("GET", "/status", ANSWER)?;
     Ok(serde_json::from_str(&body)?)
 }
 
-/// Processes of PostgreSQL on a host that have not ended.
+/// Running processes of PostgreSQL on a host.
 fn alive(host: &Host) -> usize {
     host.postgres().into_iter().filter(|pid| is_alive(*pid)).count()
 }
 
-/// SIGKILL to the postmaster; its children go by themselves, or by the agent.
+/// Kills the postmaster with SIGKILL; its children exit by themselves, or the agent kills them.
 fn kill_postgres(host: &Host) -> Result<Instant> {
     let postmaster = host.postmaster()?;
     let moment = Instant::now();
@@ -208,7 +210,7 @@ fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
     Ok(took)
 }
 
-/// Its device is well, so its silence is its own. No writers: theirs would wait as long.
+/// PostgreSQL hangs while its device works. Without writers, which would wait as long.
 fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()> {
     let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
     let (old, moment) = (db1.postmaster()?, Instant::now());
@@ -233,7 +235,7 @@ fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()
 
 fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {
     let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
-    // One order to both.
+    // One command to both.
     let said = db1.holdfast(&["agent", "pause", "--agent", &format!("{}:{HTTP}", db2.address)])?;
     let done = said.as_array().map(|said| said.iter().filter(|one| one["done"] == true).count());
     anyhow::ensure!(done == Some(2), "a pause of two agents: found {said}");
@@ -300,7 +302,7 @@ fn scheduled(ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
         at - due,
         arrived - due
     ));
-    // It holds back for some seconds; a person's word counts before that.
+    // It waits for some seconds before it takes over; a command works before that.
     let let_go = wait_until(TAKEOVER, || view(db1).is_ok_and(|shown| shown["state"] == "standby"));
     anyhow::ensure!(let_go, "db1 is not a standby after {TAKEOVER:?}: {}", db1.said());
     whole(ledger, db2)

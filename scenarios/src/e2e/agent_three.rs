@@ -21,25 +21,25 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// The hosts; what stands above the sections of each one's settings.
+/// The hosts, and the lines above the sections in the settings of each.
 const HOSTS: [(&str, &str, &str); 3] =
     [("db1", "127.0.0.2", "nofailover = true\n"), ("db2", "127.0.0.3", ""), ("db3", "127.0.0.4", "priority = 20\n")];
 
-/// db3 leaves a free lease to others for 4 s, and for longer once it has given it away for a fault of its own.
+/// db3 leaves a free lease to others for 4 s, and for longer after it gave the lease away because of its own fault.
 const AGENT: &str = "[watchdog]\ntimeout_ms = 3000\n\
                      [takeover]\npriority_step_ms = 50\nflap_delay_s = 8\nper_hour_max = 1\nswitchover_hold_s = 1\n";
 const FLAP_DELAY_MS: u64 = 8000;
 
-/// PostgreSQL that ends is the host's fault at once.
+/// If PostgreSQL exits, this counts as a fault of the host at once.
 const DATABASE: &str = "restarts_max = 0\n";
 
-/// db2's, in the end.
+/// Settings of db2 at the end.
 const MANUAL: &str = "mode = \"manual\"\n";
 
-/// For one answer of an agent. Not a promise: a busy machine is no fault here.
+/// Timeout for one answer of an agent, long enough for a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Lines of a history with which a host becomes primary.
+/// History lines with which a host becomes primary.
 const TAKEN: &[&str] = &["start", "failover", "switchover", "restart", "promoted", "adopted"];
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -65,7 +65,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.stop().map(drop)
 }
 
-/// One of the hosts, with these lines above the sections of its settings; it does not run.
+/// Makes a host with these lines above the sections of its settings; does not start it.
 fn host(lab: &Lab, cluster: &Cluster, at: usize, agent: &str) -> Result<Host> {
     let (name, address, _) = HOSTS[at];
     let others = HOSTS.into_iter().filter(|(other, _, _)| *other != name);
@@ -88,7 +88,7 @@ fn host(lab: &Lab, cluster: &Cluster, at: usize, agent: &str) -> Result<Host> {
     })
 }
 
-/// The hosts, over PostgreSQL on a set that nobody holds; none runs.
+/// Makes the hosts for PostgreSQL on a set without an owner; does not start them.
 fn hosts(lab: &Lab, cluster: &Cluster) -> Result<[Host; 3]> {
     let as_told = |at: usize| host(lab, cluster, at, HOSTS[at].2);
     let hosts = [as_told(0)?, as_told(1)?, as_told(2)?];
@@ -108,13 +108,13 @@ fn hosts(lab: &Lab, cluster: &Cluster) -> Result<[Host; 3]> {
     Ok(hosts)
 }
 
-/// What an agent shows of itself.
+/// Status of an agent.
 fn view(host: &Host) -> Result<Value> {
     let (_, body) = host.http("GET", "/status", ANSWER)?;
     Ok(serde_json::from_str(&body)?)
 }
 
-/// Waits until a host stands by, with these words in this field of what it shows.
+/// Waits until a host is standby with this text in this field of its status.
 fn stands_by_with(host: &Host, field: &str, words: &str) -> Result<()> {
     let mut found = Value::Null;
     let so = wait_until(TAKEOVER, || {
@@ -125,7 +125,7 @@ fn stands_by_with(host: &Host, field: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host stands by, and this stands against its taking over.
+/// Waits until a host is standby and does not take over for this reason.
 fn is_kept_by(host: &Host, words: &str) -> Result<()> {
     stands_by_with(host, "obstacle", words)?;
     let ready = host.asks("/readiness");
@@ -133,7 +133,7 @@ fn is_kept_by(host: &Host, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// How a host has become primary, each time.
+/// How a host became primary, for each time.
 fn taken(host: &Host) -> Vec<String> {
     let history = host.history();
     let events = history.iter().filter_map(|line| line["event"].as_str());
@@ -182,7 +182,7 @@ fn to_the_third(ledger: &mut Ledger, db1: &mut Host, db2: &Host, db3: &Host) -> 
     whole(ledger, db3)
 }
 
-/// A moment of a host's history: of its last line of one of these kinds.
+/// Time of the last line of one of these kinds in a host's history.
 fn told_at(host: &Host, events: &[&str]) -> Result<u64> {
     let history = host.history();
     let is_one = |line: &&Value| line["event"].as_str().is_some_and(|event| events.contains(&event));
@@ -223,7 +223,7 @@ fn given_away(ledger: &mut Ledger, [db1, db2, db3]: [&Host; 3]) -> Result<()> {
     whole(ledger, db3)
 }
 
-/// What keeps a host from taking over becomes the reason for its standing by only when it has looked at a lease that was there to be taken.
+/// A host shows why it does not take over only after it has seen a free lease.
 fn by_hand(ledger: &mut Ledger, db1: &Host, db2: &mut Host, db3: &mut Host) -> Result<()> {
     db2.boot()?;
     is_kept_by(db2, "mode is manual")?;

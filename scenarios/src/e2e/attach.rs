@@ -25,18 +25,18 @@ use std::time::Duration;
 
 const WRITERS: u64 = 8;
 const BLOCKS_EACH: u64 = 1024;
-/// fio has the blocks behind the writers' for itself.
+/// fio uses the blocks after those of the writers.
 const FIO: [&str; 3] = ["--offset=64m", "--size=24m", "--rate=12m"];
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A run takes some five seconds, on a busy machine and through an outage a few times that.
+/// Limit of a run. It takes some five seconds, and several times that on a busy machine or during an outage.
 const FIO_LIMIT: Duration = Duration::from_secs(60);
 /// Exit code of an attach that was fenced.
 const FENCED: i32 = 7;
 const EIO: u32 = 5;
 const ENOSPC: u32 = 28;
-/// How long requests may wait at a loss; takeovers take about a second, on a busy machine a few.
+/// How long requests may wait after a gateway is lost. A takeover takes about a second, and a few on a busy machine.
 const OUTAGE_MS_MAX: u64 = 15_000;
-/// A block that nobody else writes.
+/// A block that no other writer uses.
 const AT: u64 = 96 << 20;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -48,7 +48,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     survive(lab, &mut cluster, &first, &bridge, &mut load)?;
 
     let second = usurp(lab, &cluster, first, &bridge, &dir)?;
-    // What the first was acknowledged is there for whoever comes next.
+    // The next owner sees all writes that were acknowledged to the first one.
     let bridge = Bridge::to(&second.socket(), &export())?;
     let mut client = Client::connect(&bridge.uri, PATIENCE)?;
     load.check(&mut client).context("through the second attach")?;
@@ -61,7 +61,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Kills, a pause and a planned move, under load.
+/// Kills, pauses and moves gateways under load.
 fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridge, load: &mut Load) -> Result<()> {
     let rounds = if lab.long { 100 } else { 6 };
     let stop = AtomicBool::new(false);
@@ -81,7 +81,7 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
             for round in 1..=rounds {
                 let before = attached.look()?;
                 let serving = gateway_of(cluster, &before)?;
-                // One of them is only stopped, one is asked to hand over, the others are killed.
+                // One is paused, one hands over as planned, the others are killed.
                 match round {
                     2 => cluster.pause(serving)?,
                     3 => switch_over(cluster, serving)?,
@@ -161,7 +161,7 @@ fn verify_until(stop: &AtomicBool, lab: &Lab, socket: &Path, done: &AtomicU64) -
         let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--randrepeat=0"];
         let uri = format!("--uri=nbd+unix:///{SET}/{VOLUME}?socket={}", socket.display());
         let command = cmd("fio").dir(&lab.dir).args(base).args(verify).args(FIO).arg(uri);
-        // fio itself waits for ever.
+        // fio itself has no timeout.
         let log = lab.dir.join("fio.log");
         let _ = std::fs::remove_file(&log);
         let status = Proc::spawn("fio", command.into_command(), &log)?.wait(FIO_LIMIT)?;
@@ -182,7 +182,7 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     let mut other = Client::connect(&uri, PATIENCE).context("the new owner's session")?;
     other.write(AT, &pattern(2, AT, BLOCK))?;
     refused(&mut user, "after the grant to host-b")?;
-    // An idle user of the old owner learns of it too: by the renewal that is refused.
+    // An idle user of the old owner gets errors too, because the lease is not renewed.
     anyhow::ensure!(first.code("--status")? == FENCED, "--status of a fenced set ends with another code than {FENCED}");
     let by = first.look()?["fenced_by"].to_string();
     let named = wait_until(PATIENCE, || first.look().is_ok_and(|now| now["fenced_by"].to_string().contains("host-b")));
@@ -192,7 +192,7 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     other.disconnect();
     cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
 
-    // Free again, but what host-a holds in its caches is old: it must not come back by itself (M5).
+    // The set is free again, but host-a's caches are stale: it must not attach again by itself (M5).
     let second = Attached::start(lab, cluster, &dir.join("b"), "host-b")?;
     refused(&mut user, "after host-b let go")?;
     refused(&mut Client::connect(&bridge.uri, PATIENCE)?, "through a new connection")?;
@@ -203,7 +203,7 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     Ok(second)
 }
 
-/// A forced failover to another owner while the set is attached; then a clean life of a third one.
+/// A forced failover to another owner while the set is attached; then a third owner attaches and detaches cleanly.
 fn forced_away(cluster: &Cluster, mut second: Attached, bridge: &Bridge) -> Result<()> {
     let mut user = Client::connect(&bridge.uri, PATIENCE)?;
     user.write(AT, &pattern(3, AT, BLOCK))?;
@@ -231,7 +231,7 @@ fn forced_away(cluster: &Cluster, mut second: Attached, bridge: &Bridge) -> Resu
     Ok(())
 }
 
-/// One of two volumes is deleted under its device: that device fails alone, with the next renewal, and for good.
+/// Deletes one of two attached volumes: only its device fails, at the next renewal, and permanently.
 fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     let other = format!("{SET}/vol2");
     cluster.holdfast(&["volume", "create", &other, "--size", "128MiB"])?;
@@ -265,7 +265,7 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The second volume grows under its users: those who are there are taken up to its new end.
+/// The second volume grows while in use: connected users can use it up to its new end.
 fn grows(cluster: &Cluster, attached: &Attached, volume: &str, user: &mut Client) -> Result<()> {
     let (beyond, size) = (140_u64 << 20, 160_u64 << 20);
     let early = user.write(beyond, &pattern(7, beyond, BLOCK));
@@ -305,17 +305,17 @@ pub(super) struct Attached {
 
 impl Attached {
     pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
-        // One door only: the others are found.
+        // The address of one gateway only: attach finds the others.
         Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner)
     }
 
-    /// Told of every gateway, so that any of them may go at once.
+    /// With the addresses of all gateways, so that any of them may fail at once.
     pub(super) fn start_knowing_all(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
         let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
         Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &doors.join(","), dir, owner)
     }
 
-    /// Another life in the same run directory.
+    /// Starts attach again in the same run directory.
     fn again(&self, cluster: &Cluster, owner: &str) -> Result<Self> {
         Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, owner)
     }

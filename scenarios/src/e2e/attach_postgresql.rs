@@ -1,4 +1,5 @@
-//! PostgreSQL on ext4 on `holdfast attach`: gateways are killed under pgbench and writers with a ledger, and nobody above the device sees an error.
+//! PostgreSQL on ext4 on `holdfast attach`: gateways are killed under pgbench and ledger writers, and no user of the
+//! device sees an error.
 
 use super::loaded::Loaded;
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,7 +1,7 @@
-//! What has been acknowledged, block by block, and what must therefore be read back.
+//! Tracks acknowledged writes block by block, and checks that they are read back.
 //!
-//! One writer owns a row of blocks. A write that is answered replaces what was there; a write whose answer never came may be there
-//! or not (R12), but must not land after a later one that was answered (R6).
+//! Each writer owns a range of blocks. An answered write replaces the old content. A write without an answer may be
+//! there or not (R12), but must not take effect after a later answered one (R6).
 
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, SetOnDrop};
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of a block here.
+/// Size of a block in bytes.
 pub(super) const BLOCK: usize = 4096;
 
-/// One writer's blocks.
+/// Blocks of one writer.
 #[derive(Debug)]
 struct Blocks {
     first: u64,
@@ -26,7 +26,8 @@ struct Blocks {
     reads: bool,
 }
 
-/// What is read at once when everything is checked, and written when all is filled: whole sealed extents, instead of each of them 32 times.
+/// Size of a read when all blocks are checked, and of a write when all are filled: whole sealed extents, so that each
+/// is read once and not 32 times.
 const CHECK_BYTES: u64 = 1 << 20;
 
 impl Blocks {
@@ -47,7 +48,7 @@ impl Blocks {
     /// Writes one block, picked at random, and flushes.
     ///
     /// # Errors
-    /// The client's; the block is in doubt then.
+    /// The client's error; the content of the block is then unknown.
     fn write_and_flush(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
         let offset = (self.first + self.draw() % self.count) * BLOCK as u64;
         self.tag += 1;
@@ -62,7 +63,7 @@ impl Blocks {
     /// Writes every block, [`CHECK_BYTES`] at a time, and flushes.
     ///
     /// # Errors
-    /// The client's; nothing counts as acknowledged then.
+    /// The client's error; then no block counts as acknowledged.
     fn fill(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
         self.tag += 1;
         let offsets: Vec<u64> = (self.first..self.first + self.count).map(|block| block * BLOCK as u64).collect();
@@ -75,10 +76,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads one block that was acknowledged, picked at random, and compares.
+    /// Reads a random acknowledged block and compares it.
     ///
     /// # Errors
-    /// The client's; within, when the block is not what was written.
+    /// The client's error; the inner result is an error if the block differs.
     fn read_one(&mut self, client: &mut Client) -> std::result::Result<Result<()>, NbdError> {
         let from = (self.first + self.draw() % self.count) * BLOCK as u64;
         let Some(offset) = self.acknowledged.range(from..).next().map(|(offset, _)| *offset) else { return Ok(Ok(())) };
@@ -86,7 +87,7 @@ impl Blocks {
         Ok(self.judge(offset, &bytes).and_then(|wrong| wrong.map_or(Ok(()), |wrong| bail!("{wrong}"))))
     }
 
-    /// What is wrong with a block; nothing, where it is what was acknowledged last, or in doubt.
+    /// What is wrong with a block. Nothing if it has the last acknowledged write, or a later one with unknown outcome.
     fn judge(&self, offset: u64, bytes: &[u8]) -> Result<Option<String>> {
         let found = tag_of(bytes, offset)?;
         let expected = self.acknowledged.get(&offset).copied().unwrap_or(0);
@@ -95,7 +96,7 @@ impl Blocks {
         Ok(wrong.then(|| format!("block at {offset}: found write {found}, expected {expected}")))
     }
 
-    /// Reads the whole row and compares each block: what was acknowledged is there, and what was never written is zero.
+    /// Reads and compares all blocks: acknowledged writes are there, and blocks that were never written are zero.
     ///
     /// # Errors
     /// When a block is lost, torn or misplaced, or cannot be read.
@@ -116,8 +117,9 @@ impl Blocks {
     }
 }
 
-/// Several writers, each with a connection and blocks of its own. A writer whose connection closes does what an attached host would
-/// do: it asks every gateway until one serves it, and goes on.
+/// Several writers, each with its own connection and blocks. A writer whose connection closes acts like an attached
+/// host: it tries
+/// every gateway until one serves it, and continues.
 #[derive(Debug)]
 pub(super) struct Load {
     writers: Vec<Blocks>,
@@ -129,7 +131,7 @@ pub(super) struct Load {
 pub(super) struct Progress {
     answered: AtomicU64,
     reconnected: AtomicU64,
-    /// Longest wait for one pair, in microseconds, reconnecting included.
+    /// Longest time of one write and flush in microseconds, including reconnects.
     slowest_us: AtomicU64,
 }
 
@@ -139,18 +141,18 @@ impl Progress {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Connections that closed and were made anew.
+    /// Number of reconnects.
     pub(super) fn reconnected(&self) -> u64 {
         self.reconnected.load(Ordering::Relaxed)
     }
 
-    /// Longest wait for one pair, reconnecting included.
+    /// Longest time of one write and flush, including reconnects.
     pub(super) fn slowest(&self) -> Duration {
         Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
     }
 }
 
-/// A writer gives up when no gateway serves it for so long.
+/// A writer gives up if no gateway serves it for this time.
 const UNSERVED_LIMIT: Duration = Duration::from_secs(60);
 
 impl Load {
@@ -166,10 +168,11 @@ impl Load {
         self
     }
 
-    /// Lets the writers write through whichever of `gateways` serves, while `meanwhile` runs here; stops them after it.
+    /// Runs the writers through the serving one of `gateways` while `meanwhile` runs in this thread, and stops them
+    /// afterwards.
     ///
     /// # Errors
-    /// `meanwhile`'s; or when a writer was answered with an error (R8), or served by nobody for a minute.
+    /// Errors of `meanwhile`; or when a writer gets an error (R8), or no gateway serves it for a minute.
     pub(super) fn run<T>(&mut self, gateways: &[Uri], meanwhile: impl FnOnce(&Progress) -> Result<T>) -> Result<T> {
         let (progress, stop) = (&self.progress, &AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -267,5 +270,5 @@ fn write_until(stop: &AtomicBool, blocks: &mut Blocks, gateways: &[Uri], progres
     Ok(())
 }
 
-/// How long a writer waits for one answer before it takes the connection for dead.
+/// Timeout for one answer; after that a writer treats the connection as dead.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);

@@ -33,11 +33,11 @@ const ORIGIN: &str = "demo/vol1";
 const CLONE: &str = "try/vol1";
 const CLONE_OF_CLONE: &str = "again/vol1";
 
-/// What a block of a volume is, by place and number.
+/// The expected write in a block, by place and number.
 type Expected = fn(usize, u64) -> u64;
 
 const FIRST: Expected = |_, _| 1;
-/// The clone: its own where it wrote, nothing where it trimmed, else the origin's as it was.
+/// Content of the clone: its own writes, zeroes where it trimmed, otherwise the origin's content at the snapshot.
 const CLONED: Expected = |place, block| match (place, block) {
     (0, block) if TRIMMED.contains(&block) => 0,
     (0, block) if block % 2 == 1 => 2,
@@ -47,7 +47,7 @@ const CLONED: Expected = |place, block| match (place, block) {
     _ => 0,
 };
 const OVER: Expected = |_, _| 4;
-/// The clone of the clone, which writes a block of its own.
+/// Content of the clone of the clone, which writes one block itself.
 const TWICE: Expected = |place, block| if (place, block) == (0, 0) { 6 } else { CLONED(place, block) };
 const LATER: Expected = |_, _| 7;
 
@@ -82,7 +82,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     both(written).context("from the store")?;
     gives_nothing_back(&cluster)?;
 
-    // Everything that only the snapshot would show is garbage of the origin now, but for what the clone shows.
+    // Objects that only the snapshot used are now garbage of the origin, except those that the clone uses.
     cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first"), "--yes"])?;
     let before = objects(&folder, 1)?;
     origin.write(|_, _| Some(4))?;
@@ -112,7 +112,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     recovered(lab, cluster, &known, &folder, &verify)
 }
 
-/// Made at once, found again, refused where it would be another one.
+/// A clone is made at once; the same request finds it again; a different request for the same name is refused.
 fn cloned(cluster: &Cluster, exports: &[Uri]) -> Result<()> {
     let begun = Instant::now();
     let first = format!("{SET}@first");
@@ -156,7 +156,8 @@ fn shown(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// All disks are lost: the origin comes back with its pins, and neither a checkpoint nor a sweep of it takes anything from the clones.
+/// All disks are lost: the origin is recovered with its pins, and neither its checkpoints nor its sweeps delete objects
+/// that the clones use.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, folder: &Path, verify: &[&str]) -> Result<()> {
     cluster.kill_all()?;
     for name in &known.names {
@@ -195,8 +196,9 @@ fn all_three(exports: &[Uri], origin: Expected) -> Result<()> {
     Side::new(exports, CLONE_OF_CLONE).check(TWICE)
 }
 
-/// A volume, by way of whichever gateway serves it. A gateway may close a connection at any time (R8): then it is all done again by another one, which
-/// comes to the same.
+/// A volume at whichever gateway serves it. A gateway may close a connection at any time (R8): then everything is
+/// repeated at another one, with the
+/// same result.
 struct Side {
     exports: Vec<Uri>,
     volume: &'static str,
@@ -241,7 +243,7 @@ impl Side {
         self.with(|client| client.trim(offset, len as u32))
     }
 
-    /// Every block is the write that `expected` names, all of its bytes; what nobody wrote is zeroes.
+    /// Checks that every block has the write that `expected` names, and zeroes if there is none.
     fn check(&self, expected: Expected) -> Result<()> {
         let read = self.with(|client| {
             let read = blocks().map(|(_, _, offset)| client.read(offset, BLOCK as u32));
@@ -290,7 +292,7 @@ fn objects(store: &Path, set: u64) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Waits until the origin has deleted some of what it had, and rests.
+/// Waits until the origin has deleted some objects and deletes no more.
 fn deletes(store: &Path, before: &BTreeSet<String>) -> Result<()> {
     let gone = || objects(store, 1).is_ok_and(|now| !before.is_subset(&now));
     anyhow::ensure!(wait_until(LIMIT, gone), "the origin deletes nothing");

@@ -1,7 +1,7 @@
-//! Reads of what is only in the store: a reader in order, or in equal steps, is read ahead of, so that it does not wait for one answer after the other; a
-//! scattered one costs no request more; and NBD's CACHE brings in what it names. What was uploaded is read without the store, at the gateway that uploaded it,
-//! and, where followers bring it in too, at the one that takes over. What is read again and again stays through a backup of several times the cache. The
-//! requests are counted at the store's door.
+//! Reads of data that is only in the store, with the number of store requests. Sequential and strided reads are read
+//! ahead, so that they do not wait for one answer after the other; random reads cost no extra request; NBD CACHE loads
+//! the given range. Uploaded data is read without a request at the gateway that uploaded it, and after a takeover if
+//! followers warm their cache. Hot data stays in the cache during a backup of several times the cache size.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
@@ -22,18 +22,18 @@ const SIZE_MIB: u64 = 32;
 /// What one read asks for: an extent.
 const READ: u64 = 128 << 10;
 const EXTENTS: u64 = SIZE_MIB * MIB / READ;
-/// Requests beside those for extents: head, root, page, and looks.
+/// Requests other than those for extents: head, root, pages, and checks of the head.
 const BESIDE: u64 = 24;
 const SCATTERED: u64 = 48;
-/// From one read to the next in equal steps: too far for a reader in order.
+/// Distance between strided reads: too far to count as sequential.
 const STRIDE: u64 = 12;
 
-/// A volume of three times the smallest disk cache, and what of it is read again and again: scattered, each far from the next.
+/// A volume of three times the smallest disk cache, and the hot part of it: scattered extents, each far from the next.
 const BACKED_UP_MIB: u64 = 192;
 const HOT: u64 = 96;
 const HOT_STEP: u64 = 7;
 
-/// A machine that is too busy for heartbeats moves leadership, and with it the cache that is looked at.
+/// On a machine that is too busy for heartbeats the leader changes, and with it the cache under test.
 const ROUNDS_MAX: u32 = 4;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -152,7 +152,7 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
     Ok((taker != leader).then_some(asked))
 }
 
-/// `cluster status` says where these reads were answered from.
+/// `cluster status` shows from where these reads were answered.
 fn answers(cluster: &Cluster, taker: usize, rate: &str) -> Result<()> {
     let status = cluster.holdfast(&["cluster", "status"])?;
     let members = status["members"].as_array().context("members")?;
@@ -256,7 +256,7 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
     let mut cluster = cluster.stop()?.start()?;
     let metrics = cluster.metrics_address(0)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    // No step is like the one before: a reader in equal steps would be one that reads ahead.
+    // Each step differs from the one before: equal steps would start read-ahead.
     let hot: Vec<u64> =
         (0..HOT).map(|n| (n * n * HOT_STEP + n) % extents).collect::<BTreeSet<_>>().into_iter().collect();
     let all = |client: &mut Client| hot.iter().rev().try_for_each(|number| read(client, *number));
@@ -290,7 +290,7 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
 fn look(lab: &Lab, dir: &Path) -> Result<()> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
-    // Nothing is left on a cache's disk over a restart, and no checkpoint comes by itself.
+    // The disk cache does not survive a restart, and there are no automatic checkpoints.
     let settings =
         ["upload.interval_ms=3600000", "cache.disk=0B", "cache.memory=128MiB", "rtt_ms=20"].map(String::from).into();
     let (bin, dir) = (lab.bin.clone(), dir.join("cluster"));
@@ -387,7 +387,7 @@ fn ahead(metrics: &str) -> Result<u64> {
     counted(metrics, "holdfast_read_ahead_extents_total")
 }
 
-/// What a gateway's metrics say under that name; 0 where they say nothing.
+/// Value of a gateway's metric; 0 if it does not exist.
 pub(super) fn counted(metrics: &str, name: &str) -> Result<u64> {
     let page = page(metrics, "/metrics")?;
     let line = page.lines().find(|line| line.split(' ').next() == Some(name));

@@ -1,6 +1,6 @@
-//! A synced record of a follower's journal is damaged while it is down, under load: first one byte of an entry, then the header of a
-//! whole file. It names what it found, is taken out of the groups that may have lost something, learns them anew from its peers, and
-//! ends as a voter that a quorum can stand on (R9). The others serve on.
+//! A synced part of a stopped follower's journal is damaged under load: first one byte of an entry, then the header of
+//! a whole file. The follower reports it, leaves the groups that may have lost entries, gets them again from its peers,
+//! and ends as a voter on which a quorum depends (R9). The others keep serving.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -38,7 +38,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         load.progress().slowest()
     ));
 
-    // Now two of three are left only if the healed one counts; and then it is asked for everything.
+    // Now there is a majority only with the repaired gateway; then it must serve everything.
     cluster.kill(other)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the healed member in the quorum")?;
     load.write(&mut client, 50).context("with the healed member in the quorum")?;
@@ -56,7 +56,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Damages something in the journal's folder; gives the file.
+/// Damages something in the journal's folder; returns the file.
 type Damage = fn(&Path) -> Result<PathBuf>;
 
 fn damage_and_heal(cluster: &mut Cluster, hurt: usize, what: &str, damage: Damage) -> Result<()> {
@@ -88,7 +88,7 @@ fn damage_and_heal(cluster: &mut Cluster, hurt: usize, what: &str, damage: Damag
 /// Waits until a gateway is a healthy voter of every group.
 ///
 /// # Errors
-/// When `limit` passes first; says what is missing.
+/// When `limit` passes first; the error says what is missing.
 pub(super) fn await_whole(cluster: &Cluster, index: usize, limit: Duration) -> Result<()> {
     let mut left = String::new();
     let whole = wait_until(limit, || {
@@ -139,7 +139,7 @@ pub(super) fn folder_named(below: &Path, name: &str) -> Result<PathBuf> {
 
 const BLOCK: usize = 4096;
 
-/// The journal's newest file that has batches. What it holds is live: nothing of it has been uploaded for long.
+/// The newest journal file with batches. Its records are live: they are not uploaded yet, or were uploaded just now.
 fn newest(journal: &Path) -> Result<(PathBuf, Vec<u8>)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(journal)?.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
     files.retain(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("journal-")));
@@ -175,7 +175,7 @@ fn flip_entry(journal: &Path) -> Result<PathBuf> {
     let entry = |batch: &usize| {
         let record = batch + 64;
         let payload = u64_at(&bytes, record + 32) & 0xFFFF_FFFF;
-        // Of a set's group, and large enough to carry somebody's data.
+        // In a set's group, and large enough to carry user data.
         (u64_at(&bytes, record + 8) > 0 && payload >= 4096).then_some((record, payload))
     };
     let chosen = all.iter().rev().skip(4).find_map(entry).context("no entry in the newest journal file")?;
@@ -184,7 +184,7 @@ fn flip_entry(journal: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One byte of the header of the newest file that was written to: nothing in it can be trusted, whosever it was.
+/// One byte in the header of the newest file with batches: then no record in it can be trusted, of any group.
 fn flip_header(journal: &Path) -> Result<PathBuf> {
     let (path, _) = newest(journal)?;
     flip(&path, 20)?;

@@ -1,5 +1,6 @@
-//! A set's data key is changed under load: not used while a gateway has not got it, then used, through the death of the serving gateway; kept for a snapshot from
-//! before; gone once that is deleted. Then every object of the set is under the new key by its header, and all of it starts again and comes back from the store.
+//! A set's data key is changed under load: it is not used while a gateway does not have it, and used afterwards, also
+//! while the serving gateway is killed. The old key stays as long as an earlier snapshot exists, and is then deleted.
+//! At the end every object's header names the new key, and the set restarts and is recovered from the store.
 
 use super::Lab;
 use super::blocks::Load;
@@ -82,7 +83,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     recovered(lab, cluster, &known, &mut load)
 }
 
-/// A gateway is down: the change begins, and nothing is sealed under the new key. It comes back, and it goes on by itself.
+/// While a gateway is down the change begins, but nothing is sealed under the new key. When the gateway is back, the
+/// change continues by itself.
 fn late_gateway(cluster: &mut Cluster, folder: &Path) -> Result<()> {
     let serving = cluster.serving(TAKEOVER)?;
     let away = cluster.others(serving)[0];
@@ -129,7 +131,7 @@ fn under(folder: &Path) -> Result<BTreeMap<u32, u64>> {
                 folders.push(path);
                 continue;
             }
-            // One that is deleted in between is none.
+            // Ignores objects that were deleted meanwhile.
             let Ok(bytes) = std::fs::read(&path) else { continue };
             if bytes.starts_with(b"HOLDFAST")
                 && let Some(id) = bytes.get(KEY_ID_AT..KEY_ID_AT + 4)
@@ -142,7 +144,7 @@ fn under(folder: &Path) -> Result<BTreeMap<u32, u64>> {
     Ok(found)
 }
 
-/// All disks are lost: what the head has is enough.
+/// All disks are lost: the head has everything that recovery needs.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, load: &mut Load) -> Result<()> {
     cluster.kill_all()?;
     for name in &known.names {

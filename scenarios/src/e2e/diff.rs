@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const FIRST: [(&str, u64); 8] =
     [("vol1", 80), ("grown", 16), ("again", 72), ("cut", 40), ("anew", 24), ("left", 8), ("right", 8), ("gone", 8)];
 
-/// What is said of each volume from the first to the second, and back.
+/// Expected result of `snapshot diff` for each volume, in both directions.
 const THERE: [(&str, &str); 10] = [
     ("gone", "anew"),
     ("gone", "gone"),
@@ -87,7 +87,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     there.says_renamed("left", "right")?;
     let made = there.carry_out(&cluster, &a, &lab.dir.join("a-to-b"))?;
     same_images(&made, &b).context("from a to b")?;
-    // What this is about: who takes the image of the deleted volume for that of the new one has another content.
+    // The important case: the deleted volume's image must not be used for the new volume with the same name.
     let (wrong, right) = (lab.dir.join("wrong"), b.join("anew"));
     std::fs::copy(a.join("anew"), &wrong)?;
     File::options().write(true).open(&wrong)?.set_len(std::fs::metadata(&right)?.len())?;
@@ -111,7 +111,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Everything that can become of a volume.
+/// Everything that can happen to a volume.
 fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
     scatter(cluster, dice, "vol1", 0..80 * MIB, 60)?;
     let mut client = open(cluster, &of("vol1"))?;
@@ -197,7 +197,7 @@ impl Diff {
         Ok(())
     }
 
-    /// As `holdfast snapshot diff --help` has it, from a folder of images by name to another one.
+    /// Applies a diff as `holdfast snapshot diff --help` explains, from one folder of images to another.
     fn carry_out(&self, cluster: &Cluster, images: &Path, into: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(into)?;
         for line in self.volumes.iter().filter(|line| line["relation"] != "gone") {
@@ -272,7 +272,7 @@ fn same_images(found: &Path, expected: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where two files differ first, in words.
+/// The first difference between two files, as text.
 fn first_difference(found: &Path, expected: &Path) -> Result<Option<String>> {
     let (left, right) = (File::open(found)?, File::open(expected)?);
     let (size, other) = (left.metadata()?.len(), right.metadata()?.len());

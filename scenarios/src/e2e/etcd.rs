@@ -1,6 +1,6 @@
-//! An etcd is told of each grant (ADR 0027): a real one, read by its own `etcdctl`. A grant, a takeover after the serving gateway was killed, and a
-//! release show there. While the etcd is killed, or stopped without a word, grants go on; afterwards it shows the last one. What lies under the key and is
-//! not ours stays.
+//! Each lease grant is written to a real etcd (ADR 0027) and read with `etcdctl`: a grant, a takeover after the serving
+//! gateway was killed, and a release. While the etcd is killed or does not answer, grants continue; afterwards it has
+//! the last one. Foreign values under the key are kept.
 
 use super::Lab;
 use crate::cluster::{Cluster, Options, SET, free_ports};
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// Programs that this needs.
 pub(super) const NEEDS: &[&str] = &["etcd", "etcdctl"];
 
-/// Until the etcd shows a grant: a look every 200 ms, and after failures one every 5 s.
+/// Limit until the etcd has a grant: the gateway checks every 200 ms, and every 5 s after failures.
 const SHOWN_LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "/e2e/sets/demo/grant";
 
-/// One etcd below a folder; its port stays.
+/// One etcd with its data in a folder and a fixed port.
 pub(super) struct Etcd {
     dir: PathBuf,
     port: u16,
@@ -62,7 +62,7 @@ impl Etcd {
         ctl(self.port, args)
     }
 
-    /// What lies under the key.
+    /// The value of the key.
     fn value(&self) -> Result<String> {
         Ok(ctl(self.port, &["get", KEY, "--print-value-only"])?.trim().to_string())
     }
@@ -71,7 +71,7 @@ impl Etcd {
         serde_json::from_str(&self.value().ok()?).ok()
     }
 
-    /// Waits until it shows what `holdfast lease show` says, and that this is `owner`'s.
+    /// Waits until the etcd agrees with `holdfast lease show` and the owner is `owner`.
     fn shows(&self, cluster: &Cluster, owner: Option<&str>) -> Result<Value> {
         let (begun, mut last) = (Instant::now(), (Value::Null, Value::Null));
         let shown = wait_until(SHOWN_LIMIT, || {
@@ -109,7 +109,7 @@ fn ctl(port: u16, args: &[&str]) -> Result<String> {
     cmd("etcdctl").env("ETCDCTL_API", "3").args(["--endpoints", &at, "--command-timeout", "2s"]).args(args).out()
 }
 
-/// By force where `force` says so; how long it took, and the token.
+/// Acquires the lease, by force if `force` is set. Returns the duration and the token.
 fn acquire(cluster: &Cluster, owner: &str, force: bool) -> Result<(Duration, String)> {
     let begun = Instant::now();
     let args = ["lease", "acquire", SET, "--owner", owner, "--ttl", "1m", "--force"];

@@ -1,5 +1,6 @@
-//! One round of `cargo xtask demo failover`: fails for a lost commit, a host that was cut off and can still write, a gateway whose death moved PostgreSQL or
-//! broke a connection, or a PostgreSQL that takes no writes again; never for how long something took.
+//! One round of `cargo xtask demo failover`. It fails for a lost commit, a cut-off host that can still write, a killed
+//! gateway that moves PostgreSQL or breaks a connection, or a PostgreSQL that does not accept writes again; never for
+//! slowness.
 
 use super::{Lab, NAMESPACES};
 use crate::demo::failover::{Run, run as round};

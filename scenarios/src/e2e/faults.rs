@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 4;
 /// 96 MiB in all, three times what the cache may hold: most reads have to ask the store.
 const BLOCKS_EACH: u64 = 6144;
-/// Of each mixed fault, in thousandths: about every fourth request is spoilt.
+/// Rate of each mixed fault in thousandths: about every fourth request gets a fault.
 const RATE: u64 = 30;
-/// Of the credentials file, which has nobody else's keys: those of the environment are not given to any gateway.
+/// Profile in the credentials file. The gateways get no keys from the environment.
 const PROFILE: &str = "e2e";
-/// For whatever is waited for; a busy machine may need it.
+/// Limit of every wait, long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -123,7 +123,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Leadership may move on a busy machine: then again, with whoever leads.
+/// On a busy machine the leader may change: then it repeats the check with the new leader.
 fn filled(cluster: &mut Cluster, load: &mut Load) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -167,7 +167,7 @@ fn leader(cluster: &Cluster) -> Result<usize> {
     }
 }
 
-/// What is played alone, and what has to be said of it. First what passes by itself.
+/// Faults that are injected alone, and the expected status. First those that go away by themselves.
 const TOLD: [(Fault, &str); 6] = [
     (Fault::Hang, "no-answer"),
     (Fault::Reset, "broken"),
@@ -194,7 +194,7 @@ fn told(cluster: &Cluster, kind: &str) -> Result<()> {
     }
 }
 
-/// Bytes that wait in the journal, where all of them tell it.
+/// Bytes in the journal that wait for upload, if all gateways report it.
 fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
     let shown = show(cluster)?;
     let (health, now) = (&shown["store_health"], &shown["store_health"]["now"]);
@@ -269,7 +269,7 @@ fn nothing_left_over(cluster: &Cluster, s3: &S3, keys: &Path) -> Result<()> {
     }
 }
 
-/// Files of the set but its head.
+/// Files of the set except its head.
 fn objects(set: &Path) -> u64 {
     let count = |kind: &str| std::fs::read_dir(set.join(kind)).map_or(0, |entries| entries.flatten().count() as u64);
     ["seg", "map", "root"].map(count).iter().sum()

@@ -1,4 +1,4 @@
-//! The journal fills while S3 is away: writers get slower along a curve, long before it is full, and nobody is answered with an error.
+//! The journal fills while S3 is away: writers slow down gradually, long before it is full, and none gets an error.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options};
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// What of the journal only control entries may use: two files of 16 MiB, the least there is.
+/// The part of the journal that only control entries may use: two files of 16 MiB, the minimum.
 const RESERVE_MIB: u64 = 32;
 const WRITERS: u64 = 4;
 const CHUNK: u64 = 64 << 10;
-/// What each writer writes over and over.
+/// The range that each writer overwrites again and again.
 const ROW: u64 = 32 * MIB;
 /// Levels of fill, in percent of what client data may use; the last one has no end.
 const LEVELS: [u64; 8] = [0, 60, 70, 80, 90, 95, 97, 99];
@@ -26,7 +26,7 @@ const FILL_LIMIT: Duration = Duration::from_secs(180);
 const ENOUGH: u64 = 97;
 /// What an entry waits at 90 % by the curve of `crates/set/src/pace.rs`.
 const PAUSE_AT_90: Duration = Duration::from_millis(56);
-/// For one answer, also while the journal is full.
+/// Timeout for one answer, also while the journal is full.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What was answered: fill in percent, and how long it took.
@@ -55,7 +55,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             .collect();
         let filled = watch(&metrics, &fill, || writers.iter().any(|w| w.is_finished()));
         stop.store(true, Ordering::Relaxed);
-        // Who waits for room gets its answer once the store is back.
+        // Writers that wait for journal space are answered when the store is back.
         s3.resume()?;
         let tags: Result<Vec<u64>> = writers
             .into_iter()
@@ -94,7 +94,7 @@ fn watch(metrics: &str, fill: &AtomicU64, ended: impl Fn() -> bool) -> Result<u6
     Ok(most)
 }
 
-/// Percent of the room for client data.
+/// Fill level in percent of the space for client data.
 fn fill_of(metrics: &str) -> Result<u64> {
     let value = |name: &str| -> Result<f64> {
         let line = metrics.lines().find(|line| line.split(' ').next() == Some(name));
@@ -128,7 +128,7 @@ fn write(uri: &Uri, writer: u64, fill: &AtomicU64, stop: &AtomicBool, answers: &
     Ok(tag)
 }
 
-/// Every chunk of the row shows the last write to it.
+/// Checks that every chunk has its last write.
 fn check(client: &mut Client, writer: u64, last: u64) -> Result<()> {
     let chunks = ROW / CHUNK;
     for tag in last.saturating_sub(chunks) + 1..=last {

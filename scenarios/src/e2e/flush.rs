@@ -1,4 +1,5 @@
-//! Write + FLUSH in a loop, SIGKILL of every gateway at once, restart: each acknowledged pair must be there.
+//! Clients write and flush in a loop, all gateways are killed with SIGKILL and restarted: every acknowledged write must
+//! be there.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -13,14 +14,14 @@ const BLOCKS_EACH: u64 = 4096;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let mut cluster = lab.cluster("256MiB")?;
-    // The second time the gateways start from what the first kill left.
+    // The second time the gateways start from the state that the first kill left.
     for round in 1..=if lab.long { 5 } else { 2 } {
         let before = load.progress().answered();
         let length = Duration::from_secs(if round == 1 { 20 } else { 5 });
         let stopped = load.run(&cluster.exports(), |progress| {
             wait_until(length, || false);
             anyhow::ensure!(progress.answered() > before, "no pair was answered before the kill");
-            // All writers are in the middle of something: that is the point.
+            // On purpose while all writers have requests in flight.
             cluster.kill_all()
         })?;
         cluster = stopped.start().context("restart after the kill")?;

@@ -1,5 +1,5 @@
-//! What a set costs that nobody uses: requests to its store, counted in between. And that an answer after such a time still is preceded by a look
-//! at the head: the fence between the lives of a set is not what the requests were saved on.
+//! Counts the store requests of an idle set. Also checks that after an idle time the gateway still reads the head
+//! before it answers: saving requests must not weaken that fence.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
@@ -11,10 +11,10 @@ use crate::say::note;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// After the last answer the head is looked at quickly for some time.
+/// After the last answer the gateway reads the head often for some time.
 const SETTLE: Duration = Duration::from_secs(14);
 const WATCHED: Duration = Duration::from_secs(30);
-/// One look may fall into the time that is watched: they are two minutes apart and more.
+/// At most one read of the head may fall into the observed time: they are two minutes apart or more.
 const IDLE_REQUESTS_MAX: usize = 1;
 const ROUNDS_MAX: u32 = 4;
 
@@ -46,7 +46,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
                 );
                 break;
             }
-            // A machine that is too busy for heartbeats: a new leader looks, with every right.
+            // On a machine too busy for heartbeats a new leader may read the head; that is allowed.
             None => anyhow::ensure!(round < ROUNDS_MAX, "leadership moved in each of {ROUNDS_MAX} rounds"),
         }
         client = cluster.connect(TAKEOVER_LIMIT)?.1;

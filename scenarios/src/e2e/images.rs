@@ -77,13 +77,13 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
     let state = lab.dir.join("import.state");
     let args = ["volume", "import", text(image)?, "demo/vol1", "--state", text(&state)?, "--timeout", "60s"];
-    // Other data is there: none of it may be left.
+    // The volume has other data: none of it may remain.
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     for at in (0..VOLUME).step_by(16 << 20) {
         client.write(at, &pattern(9, at, 4096))?;
     }
     client.disconnect();
-    // Other data is not replaced without a word; what was begun goes on without one.
+    // Other data is not replaced without a flag; an import that was begun continues without one.
     let refused = fails(lab, cluster, &args)?;
     anyhow::ensure!(refused.contains("--overwrite"), "a volume that holds data was imported into: {refused}");
     kill_midway(lab, cluster, &[&args[..], &["--overwrite"]].concat(), &state)?;
@@ -111,7 +111,7 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     let args = ["volume", "export", "demo/vol1@image", text(&out)?, "--state", text(&state)?, "--timeout", "60s"];
     kill_midway(lab, cluster, &args, &state)?;
     anyhow::ensure!(!out.exists(), "an export that was killed has the name of a whole one");
-    // What is there is read again, not believed: somebody changes it.
+    // The command reads existing data again instead of trusting it: here someone changes it.
     let broken = File::options().write(true).open(&part)?;
     let mut byte = [0];
     File::open(&part)?.read_exact_at(&mut byte, 5)?;
@@ -173,7 +173,7 @@ fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<
     Ok(())
 }
 
-/// As people do it: whoever changes the commands of the page changes what is run here.
+/// Runs the commands of the page, as users do: a change on the page changes this test.
 fn qcow2(lab: &Lab, cluster: &Cluster, seed: u64) -> Result<()> {
     let folder = lab.dir.join("qcow2");
     std::fs::create_dir(&folder)?;
@@ -198,7 +198,8 @@ fn qcow2(lab: &Lab, cluster: &Cluster, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A client of another make reads the snapshot by the name that `holdfast snapshot token` prints, at every gateway, and by no other (R10).
+/// A third-party client reads the snapshot by the export name that `holdfast snapshot token` prints, at every gateway,
+/// and by no other name (R10).
 fn by_token(cluster: &Cluster, folder: &Path) -> Result<()> {
     let said = cluster.holdfast(&["snapshot", "token", "demo@monday"])?;
     let token = said["token"].as_str().context("no token")?;
@@ -233,7 +234,7 @@ fn documented(cluster: &Cluster, folder: &Path, begin: &str) -> Result<String> {
     shell.env("PATH", format!("{}:{path}", std::path::absolute(folder)?.display())).out()
 }
 
-/// Data at random places, of random lengths; the rest are holes.
+/// Data of random lengths at random places; the rest are holes.
 fn make(path: &Path, seed: u64, image: u64) -> Result<()> {
     let mut dice = Dice(seed);
     let file = File::create(path)?;
@@ -253,7 +254,7 @@ fn make(path: &Path, seed: u64, image: u64) -> Result<()> {
     Ok(())
 }
 
-/// Starts it, and kills it as soon as it has noted that something is done.
+/// Starts the command, and kills it as soon as its state file shows progress.
 fn kill_midway(lab: &Lab, cluster: &Cluster, args: &[&str], state: &Path) -> Result<()> {
     let mut going = spawn(lab, cluster, args)?;
     let begun = wait_until(LIMIT, || done(state) > 0 || going.ended().is_some());
@@ -270,7 +271,7 @@ fn spawn(lab: &Lab, cluster: &Cluster, args: &[&str]) -> Result<Proc> {
     Proc::spawn("holdfast volume", command.into_command(), &log(lab))
 }
 
-/// Runs it; the words with which it fails.
+/// Runs the command, which must fail; returns the error text.
 fn fails(lab: &Lab, cluster: &Cluster, args: &[&str]) -> Result<String> {
     let mut going = spawn(lab, cluster, args)?;
     let status = going.wait(LIMIT)?;
@@ -290,7 +291,7 @@ fn last_json(lab: &Lab) -> Result<Value> {
     Ok(serde_json::from_str(line)?)
 }
 
-/// Which gateway leads the set, whoever holds it.
+/// The gateway that leads the set.
 fn leader(cluster: &Cluster) -> Result<usize> {
     let shown = cluster.holdfast(&["set", "show", SET, "--any-view"])?;
     let name = shown["leader"]["name"].as_str().context("a set without a leader")?;

@@ -1,5 +1,6 @@
-//! The cluster key is changed under load: refused while a gateway lacks the new key, then cut short by the death of the serving gateway, then done.
-//! Afterwards the new key alone starts the gateways, reads the store and brings the set back when every disk is lost; the old one opens nothing.
+//! The cluster key is changed under load: refused while a gateway does not have the new key, interrupted by a kill of
+//! the serving gateway, then completed. Afterwards the new key alone starts the gateways, reads the store and recovers
+//! the set after the loss of all disks; the old key decrypts nothing.
 
 use super::blocks::Load;
 use super::recover::{GONE, Hand, Known, REFUSED, holdfast, must};

@@ -1,4 +1,5 @@
-//! A follower stands still until the journal could not hold what it lacks. The others go on at their own pace, it is let go, and comes back by a state snapshot.
+//! A follower is stopped until it lacks more than the journal can hold. The others continue without it, and it catches
+//! up by a state snapshot.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -9,13 +10,13 @@ use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What client data may take of each journal: its bound less its reserve.
+/// Space for client data in each journal: its bound minus its reserve.
 const ROOM: u64 = 64 << 20;
 const SETTINGS: [&str; 4] =
     ["journal.bound=\"96MiB\"", "journal.reserve=\"32MiB\"", "journal.file=\"16MiB\"", "upload.bytes=\"8MiB\""];
 /// Pairs of write and flush whose data alone is twice that room: had the journal kept all of it for the follower, nobody could have written the last of them.
 const ENOUGH: u64 = 2 * ROOM / super::blocks::BLOCK as u64;
-/// For all of these, however busy the machine is.
+/// Limit of every wait, long enough for a busy machine.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(30);
 const REBUILD_LIMIT: Duration = Duration::from_secs(120);
@@ -68,7 +69,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
     note(format!("slowest pair {} ms, {again} connections made anew", slowest.as_millis()));
 
-    // Now two of three are left only if it counts.
+    // Now there is a majority only with this follower.
     cluster.kill(other)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the follower that lagged in the quorum")?;
     load.write(&mut client, 50).context("with the follower that lagged in the quorum")?;

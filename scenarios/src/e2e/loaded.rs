@@ -1,5 +1,5 @@
-//! PostgreSQL on ext4 on `holdfast attach`, under pgbench and writers with a ledger: what scenarios do things to the gateways under. Nobody above the device may
-//! see an error, and no session may be lost.
+//! PostgreSQL on ext4 on `holdfast attach`, under pgbench and ledger writers: the load for scenarios that restart
+//! gateways. No user of the device may see an error, and no session may be lost.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
@@ -21,10 +21,10 @@ const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
 /// Commits that are waited for after each thing done.
 const COMMITS: u64 = 100;
 
-/// Who attaches.
+/// Name of the attached host.
 const OWNER: &str = "db1";
 
-/// All of it, at work. Fields are dropped in this order.
+/// The running setup with load. Fields are dropped in this order.
 pub(super) struct Loaded {
     pgbench: Proc,
     writers: Writers,
@@ -42,9 +42,9 @@ pub(super) struct Loaded {
     _open: Guard,
 }
 
-/// What was seen of it.
+/// Results.
 pub(super) struct Seen {
-    /// Commits of the ledger, all of them found.
+    /// Commits of the ledger, all of which were found.
     pub commits: u64,
     /// The longest that requests waited for another gateway, milliseconds.
     pub worst: u64,
@@ -53,7 +53,7 @@ pub(super) struct Seen {
 }
 
 impl Loaded {
-    /// Attaches with `bin`, makes file system and database, and sets the load to work.
+    /// Attaches with `bin`, creates file system and database, and starts the load.
     pub fn start(lab: &Lab, cluster: &Cluster, bin: &Path) -> Result<Self> {
         let (open, guard) = public_dir("loaded")?;
         let (dir, mount) = (open.join("attach"), open.join("mnt"));
@@ -74,7 +74,7 @@ impl Loaded {
         Ok(Self { pgbench, writers, ledger, pg, mounted, attach, device, dir, log, worst, reconnects, _open: guard })
     }
 
-    /// What its attach shows.
+    /// Status of its attach.
     pub fn look(&self) -> Result<Value> {
         hosts::status(&self.dir).context("attach shows no status")
     }
@@ -103,7 +103,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Ends the load and takes all down: no client had an error, every commit is there, tables and file system are whole.
+    /// Stops the load and everything else. Checks that no client had an error, every commit is there, and tables and
+    /// file system are intact.
     ///
     /// # Errors
     /// When that is not so.

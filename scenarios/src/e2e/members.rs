@@ -1,6 +1,6 @@
-//! Who takes part changes under an attached host that writes and checks: a fourth gateway is let in, each is drained, stopped, started and let lead
-//! again, one is replaced by a new one, one is removed. The host sees no error, every group has just the voters that it should, what was
-//! removed ends and stays out, and the three that are left bear the loss of one.
+//! Members change under an attached host that writes and checks: a fourth gateway is added; each gateway is drained,
+//! stopped, started and undrained; one is replaced, one is removed. The host sees no error, every group has exactly the
+//! expected voters, a removed gateway exits and stays out, and the remaining three tolerate the loss of one.
 
 use super::attach::{Attached, export, gateway_of, serves_anew};
 use super::blocks::{Load, Progress};
@@ -18,7 +18,7 @@ pub(super) const WRITERS: u64 = 4;
 pub(super) const BLOCKS_EACH: u64 = 1024;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const CHANGE_LIMIT: Duration = Duration::from_secs(120);
-/// What a change of members may take, for `holdfast`.
+/// Timeout of `holdfast` for a change of members.
 const WAIT: [&str; 2] = ["--timeout", "2m"];
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Users are answered, now.
+/// Checks that users get answers now.
 pub(super) fn goes_on(progress: &Progress) -> Result<()> {
     let from = progress.answered();
     let went_on = wait_until(TAKEOVER_LIMIT, || progress.answered() > from + 50);
@@ -74,7 +74,7 @@ fn add(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)
 }
 
-/// Drained, stopped, started, and let lead again. It leads nothing from the drain to the undrain.
+/// Drains, stops, starts and undrains a gateway. It leads no group from the drain to the undrain.
 fn restart(cluster: &mut Cluster, index: usize, progress: &Progress) -> Result<()> {
     let (name, begun) = (cluster.name(index), Instant::now());
     let said = cluster.holdfast(&["gateway", "drain", &name, WAIT[0], WAIT[1]])?;
@@ -91,7 +91,7 @@ fn restart(cluster: &mut Cluster, index: usize, progress: &Progress) -> Result<(
     goes_on(progress)
 }
 
-/// g5 takes the place of g2, whose process ends and says why, also when it is started again on its old disk.
+/// g5 replaces g2. The process of g2 exits and logs why, also when it is started again on its old disk.
 fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     let index = cluster.start_another(&[])?;
     let (api, begun) = (cluster.gateways[index].api.clone(), Instant::now());
@@ -110,7 +110,7 @@ fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)
 }
 
-/// g5 is started at other addresses, and the others are told where.
+/// Starts g5 with other addresses, and registers them.
 fn move_away(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     const MOVED: usize = 4;
     cluster.holdfast(&["gateway", "drain", "g5", WAIT[0], WAIT[1]])?;
@@ -127,7 +127,7 @@ fn move_away(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)
 }
 
-/// g4 goes while it is stopped, and three are left. To go further is refused, and nothing has changed then.
+/// Removes g4 while it is stopped, so that three are left. A further removal is refused and changes nothing.
 fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     cluster.holdfast(&["gateway", "drain", "g4", WAIT[0], WAIT[1]])?;
     cluster.pause(3)?;
@@ -136,7 +136,7 @@ fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     anyhow::ensure!(said["gone"] == true, "removed: {said}");
     cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;
     timed("g4 removed while it was stopped", begun);
-    // It knows nothing of that, and has to find out.
+    // It does not know that it was removed, and must find out.
     cluster.proceed(3);
     let why = cluster.ends_by_itself(3, PATIENCE)?;
     anyhow::ensure!(why.contains("m4 was removed from this cluster for ever"), "g4 ended: {why}");

@@ -1,5 +1,5 @@
-//! Random 8 KiB writes all over a 1 TiB volume: what the gateways keep in memory stays bounded, also of what they measure, and who asks for their metrics only
-//! after hours disturbs nobody.
+//! Random 8 KiB writes over a whole 1 TiB volume: the memory of the gateways stays bounded, metrics included, and a
+//! first request for metrics after hours disturbs no client.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cmd::cmd;
@@ -8,7 +8,7 @@ use crate::say::note;
 use crate::web::page;
 use anyhow::{Context, Result};
 
-/// Most that a gateway may ever have had resident, in bytes. Its cache may take 256 MiB of it.
+/// Maximum peak of a gateway's resident memory in bytes. Its cache may use 256 MiB of it.
 const RESIDENT_MAX: u64 = 1 << 30;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {

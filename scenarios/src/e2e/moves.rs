@@ -1,5 +1,5 @@
-//! The set is moved under load, planned and by force: the load's connections close (a planned move answers first what has begun), it goes on at the
-//! gateway that was named, and nothing acknowledged is lost.
+//! The set is moved under load, planned and by force: the load's connections close (a planned move first answers
+//! requests in progress), service continues at the named gateway, and no acknowledged write is lost.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,5 +1,6 @@
-//! A set in three S3 servers, with a proxy in front of each. Reads go to a near one, and to another once that has become slow. When the near
-//! one answers nothing, reads go on at another one (E2). No read of a client fails, and each returns what was written.
+//! A set in three S3 servers, each behind a proxy. Reads go to the nearest one, and to another when it becomes slow.
+//! When it does not answer, reads continue at another one (E2). No read of a client fails, and each returns the written
+//! data.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
@@ -14,9 +15,9 @@ const STORES: usize = 3;
 /// What one read asks for: an extent, and so a request of its own.
 const READ: u64 = 128 << 10;
 const EXTENTS: u64 = 1024;
-/// Reads before anything is looked at.
+/// Reads before the first check.
 const WARM_UP: u64 = 32;
-/// Reads of one look at who answers.
+/// Reads in one check of which store answers.
 const BATCH: u64 = 16;
 /// Requests at a store that reads do not go to: looks at the head.
 const BESIDE: u64 = 6;
@@ -41,7 +42,7 @@ impl Reader {
                 self.number < EXTENTS,
                 "all {EXTENTS} extents are read, and what was waited for has not come"
             );
-            // In no order, and each once: the factor and their number have no divisor in common.
+            // In scattered order, each once: the factor and their number have no common divisor.
             let offset = self.number * 389 % EXTENTS * READ;
             let begun = Instant::now();
             let found = self.client.read(offset, READ as u32)?;
@@ -106,7 +107,7 @@ fn near(reader: &mut Reader, doors: &[Proxy]) -> Result<usize> {
     asked.enumerate().max_by_key(|(_, asked)| *asked).map(|(at, _)| at).context("no store")
 }
 
-/// The near store becomes a slow one: reads go to another.
+/// The near store becomes slow: reads go to another one.
 fn nearest(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
     let slow = &doors[near(reader, doors)?];
     slow.set(only(Fault::Slow));
@@ -132,7 +133,7 @@ fn nearest(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
     }
 }
 
-/// The near store answers nothing: reads go on at another one.
+/// The near store stops answering: reads continue at another one.
 fn silent(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
     let silent = &doors[near(reader, doors)?];
     silent.set(only(Fault::Hang));

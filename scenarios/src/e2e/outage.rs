@@ -1,4 +1,4 @@
-//! S3 stopped under load and started again: clients notice nothing, and all that waited is uploaded afterwards.
+//! S3 stops under load and starts again: clients see no error, and the whole backlog is uploaded afterwards.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -20,9 +20,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Between two checkpoints. One begins before S3 is stopped, or is tried without it; and the last, for which the drain waits, soon after the last write.
 const INTERVAL: &str = "upload.interval_ms=4000";
 
-/// Until nothing waits for the store any more: the interval between two checkpoints, and one.
+/// Limit until the backlog is empty: the interval between two checkpoints, and one checkpoint.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
-/// Between two questions: each is a process.
+/// Pause between two status requests; each is a process.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -51,7 +51,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
     anyhow::ensure!(waiting > 0, "nothing waited for the store while it was away");
     let (begun, mut left) = (Instant::now(), None);
-    // Nobody writes any more: all of it gets there, not only a part.
+    // Without writers everything must be uploaded, not only a part.
     let drained = wait_until(DRAIN_LIMIT, || {
         std::thread::sleep(LOOK);
         left = Some(backlog(&cluster));

@@ -1,8 +1,8 @@
 //! Two owners of one set.
 //!
-//! A writes through a plain export as fast as it can and reconnects whenever it is thrown out. B takes the lease by force and writes the same
-//! block through its session. From the moment that B has the grant, none of A's writes may succeed (R2), and what B wrote must
-//! stay (R6). Then C does the same to B, whose session has a token.
+//! A writes through a plain export as fast as it can, and reconnects whenever its connection is closed. B takes the
+//! lease by force and writes the same block. After B has the grant, none of A's writes may succeed (R2), and B's data
+//! must stay (R6). Then C does the same to B, whose session has a token.
 
 use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The block that everybody wants.
+/// The block that all owners write.
 const AT: u64 = 7 * BLOCK as u64;
 
-/// What became of one owner's writes.
+/// Results of one owner's writes.
 #[derive(Debug, Default)]
 struct Story {
-    /// When each write that succeeded was sent.
+    /// When each successful write was sent.
     succeeded: Vec<Instant>,
-    /// When each attempt that did not succeed was begun, and what was answered.
+    /// When each failed attempt began, and the answer.
     refused: Vec<(Instant, String)>,
 }
 
@@ -79,7 +79,7 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
             let mut client = Client::connect(&uri, PATIENCE).context("the new owner's session")?;
             client.write(AT, &pattern(tag, AT, BLOCK)).context("the new owner's write")?;
             client.flush()?;
-            // The old owner keeps trying for a while.
+            // The old owner continues to write for a while.
             let before = tried.load(Ordering::Relaxed);
             let insisted = wait_until(PATIENCE, || tried.load(Ordering::Relaxed) > before + 50);
             anyhow::ensure!(insisted, "the old owner did not get to try again");

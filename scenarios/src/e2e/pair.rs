@@ -29,17 +29,17 @@ mod snapshots;
 
 use proxy::Proxy;
 
-/// Programs that this needs.
+/// Required programs.
 pub(super) const NEEDS: &[&str] = &["etcd", "etcdctl", "versitygw"];
 
-/// With PostgreSQL over it.
+/// Required programs with PostgreSQL.
 pub(super) const NEEDS_AGENTS: &[&str] =
     &["etcd", "etcdctl", "versitygw", "nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"];
 
 /// Size of the volume where nothing but blocks is written.
 const SMALL: &str = "64MiB";
 
-/// Of the seat.
+/// Time to live of the seat.
 const TTL: Duration = Duration::from_secs(3);
 /// What it serves of it from the sending of its last keep-alive (P1): three quarters.
 const SERVES: Duration = Duration::from_millis(2250);
@@ -56,7 +56,7 @@ struct Gateway {
     process: Option<Proc>,
 }
 
-/// The pair, with its etcd and its store.
+/// The pair with its etcd and its store.
 struct Pair {
     bin: PathBuf,
     etcd: Etcd,
@@ -128,7 +128,7 @@ impl Pair {
             pair.start_gateway(at)?;
         }
         let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
-        // A store that the other one does not look into is refused.
+        // A store that the other gateway cannot use is refused.
         let elsewhere = format!("file://{}", dir.join("elsewhere").display());
         let (code, said) =
             pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere, "--volume", "x=1MiB"])?;
@@ -242,8 +242,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Every write that was flushed is there, or a later one of the same block (P4). How many of those that were not flushed are gone. The rest counts from what is
-    /// there on.
+    /// Checks that every flushed write is there, or a later one of the same block (P4). Returns how many unflushed
+    /// writes are lost, and continues from the
+    /// content found.
     fn check(&mut self, client: &mut Client) -> Result<u64> {
         let mut gone = 0;
         for block in 0..BLOCKS {
@@ -294,7 +295,7 @@ fn words(e: NbdError) -> anyhow::Error {
     anyhow::anyhow!("{e}")
 }
 
-/// Until the connection is gone: nothing that was asked may be answered with success.
+/// Waits until the connection closes: no request may be answered with success.
 fn answers_nothing(client: &mut Client, what: &str) -> Result<String> {
     loop {
         match client.receive() {

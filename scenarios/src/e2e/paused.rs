@@ -23,7 +23,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let (serving, mut a) = cluster.connect(TAKEOVER_LIMIT)?;
         // Other blocks each time; a plain connection without a write as well as with one.
         let outcome = pause_round(&mut cluster, serving, &mut a, round * 64 * BLOCK as u64);
-        // Whatever happened, nobody stays stopped.
+        // Whatever happened, continue all gateways.
         cluster.proceed(serving);
         note(format!("round {}: {} paused; {}", round + 1, cluster.name(serving), outcome?));
     }

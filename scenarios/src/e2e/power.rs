@@ -1,4 +1,5 @@
-//! A few rounds of `cargo xtask power`, and one on disks that lie about their syncs, which has to be noticed.
+//! A few rounds of `cargo xtask power`, and one on disks that acknowledge syncs without syncing, which must be
+//! detected.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::chaos::seed::Seeded;
@@ -18,11 +19,12 @@ pub(super) fn run_few(lab: &Lab) -> Result<()> {
     note(format!("cargo xtask power --seed {seed}"));
     let rounds = if lab.long { 50 } else { 3 };
     run(&Run { bin: &lab.bin, dir: &lab.dir, rounds, seed, lie: false })?;
-    // Cuts enough that one of them finds something to lose.
+    // Enough cuts that at least one of them loses something.
     lie_found(run(&Run { bin: &lab.bin, dir: &lab.dir.join("lie"), rounds: 5, seed, lie: true }))
 }
 
-/// Cuts of machines that were just set up; half of them find the names of new folders unsynced where nobody syncs those.
+/// Number of cuts on new machines. If the product did not sync the names of new folders, half of the cuts would lose
+/// them.
 const FIRST_CUTS: u64 = 8;
 
 /// The disk is mounted as the cluster's folder: the gateway's and the store's folders are new names in it.

@@ -1,6 +1,7 @@
-//! All gateways and all their disks are lost. A new cluster is made of what the S3 server has, up to the index that is printed; the old disks,
-//! found again, serve nothing; and a recovery from a cluster that still runs takes its set away from it. Its snapshots and its schedule come back with it, each
-//! time. On the way: a recovery that is killed in the middle, and a flipped byte that `verify` names.
+//! All gateways and all their disks are lost. A new cluster is made from the S3 server's data, up to the printed index.
+//! The old disks, found again, serve nothing; a recovery from a cluster that still runs takes its set away from it.
+//! Snapshots and schedule are recovered each time. Also: a recovery that is killed halfway, and a flipped byte that
+//! `verify` reports.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET, VOLUME, free_ports};
@@ -15,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
-/// Written over and over, in turn: more writes than blocks, so that a later state differs from an earlier one everywhere.
+/// Number of blocks, which are overwritten in turn: more writes than blocks, so that a later state differs from an
+/// earlier one in every block.
 pub(super) const BLOCKS: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(90);
 pub(super) const REFUSED: i32 = 3;
 const DAMAGED: i32 = 8;
 pub(super) const GONE: &str = "--i-know-the-old-cluster-is-gone";
-/// A snapshot that a person took, and the schedule, which takes one at once and none after it.
+/// A manual snapshot, and the schedule, which takes one at once and then no more.
 const KEPT: &str = "kept";
 const SCHEDULE: &str = "300dx3";
 
@@ -42,7 +44,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The number of the last write that the volume shows: every write up to it, and none after (R4).
+    /// The number of the last write in the volume. Checks that all writes up to it are there, and none after it (R4).
     pub(super) fn prefix(client: &mut Client) -> Result<u64> {
         let mut tags = Vec::new();
         for block in 0..BLOCKS {
@@ -58,7 +60,7 @@ impl Ledger {
     }
 }
 
-/// Gateways that this scenario starts by hand, each with settings, data and ports of its own.
+/// Gateways that this scenario starts itself, each with its own settings, data and ports.
 pub(super) struct Hand<'a> {
     lab: &'a Lab,
     env: Vec<(String, String)>,
@@ -357,7 +359,7 @@ pub(super) fn flip(path: &Path, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Everything but the one object that names all others is there: nothing is fenced for a set that could not be opened.
+/// Everything is there except the object that names all others: recovery fences nothing for a set that it cannot open.
 fn refused_without_its_root(new: &Hand<'_>, s3: &S3, recover: &[&str]) -> Result<()> {
     let folder = s3.folder().join("sets/1/root");
     let aside = s3.folder().join("sets/1/aside");
@@ -371,7 +373,7 @@ fn refused_without_its_root(new: &Hand<'_>, s3: &S3, recover: &[&str]) -> Result
     Ok(())
 }
 
-/// Refused without the flag; with it, killed once the generation was raised.
+/// Recovery is refused without the flag; with it, it is killed after it has raised the generation.
 fn recover_with_a_crash(lab: &Lab, new: &Hand<'_>, recover: &[&str]) -> Result<()> {
     let (code, said) = new.holdfast(recover)?;
     let told = said.to_string().contains(&format!("{SET}@{KEPT}"));
@@ -387,7 +389,7 @@ fn recover_with_a_crash(lab: &Lab, new: &Hand<'_>, recover: &[&str]) -> Result<(
     killed.stop(Signal::KILL, Duration::from_secs(10))
 }
 
-/// The disks of the first life are found again: its gateways elect a leader among them, and serve nothing.
+/// The old cluster's disks are back: its gateways elect a leader and serve nothing.
 fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()> {
     let old = Hand::start(lab, known, "old", &known.args(aside))?;
     let mut last = Value::Null;

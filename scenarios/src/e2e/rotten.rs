@@ -1,5 +1,6 @@
-//! A record that was synced rots in the journal of the gateway that serves, while it runs, before it is in the store. A client reads it: no error and
-//! no wrong byte; the connection closes, another gateway serves it, the one with the bad record ends by itself and is healed at its next start (R9).
+//! A synced record in the journal of the serving gateway is damaged while it runs, before it is uploaded. A client
+//! reads it and gets neither an error nor wrong data: the connection closes, another gateway serves the read, and the
+//! gateway with the damaged record exits and is repaired at its next start (R9).
 
 use super::damaged::{await_whole, folder_named};
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,6 +1,6 @@
-//! The background reading of a set's objects: complete and clean, then a byte of an object is flipped, and it is found and named within a
-//! bounded time, by the command and `set show`; flipped back, the next one is clean again. A snapshot's own objects are read as well, and what a clone
-//! alone shows once that snapshot is gone.
+//! The background scrub of a set's objects finds nothing; then a byte of an object is flipped, and the scrub reports it
+//! within a limited time, in the command and in `set show`; after it is flipped back, the next scrub is clean. It also
+//! reads objects of snapshots, and objects that only a clone uses after that snapshot was deleted.
 
 use super::recover::{flip, holdfast};
 use super::{Lab, TAKEOVER_LIMIT};

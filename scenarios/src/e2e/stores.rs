@@ -1,7 +1,8 @@
-//! A set in three S3 servers, two of which must have an object. One is killed under load: clients notice nothing, checkpoints go on, and it gets what
-//! it missed when it is back. Another loses everything that it has, its part of the head as well, still under load: it is filled and counts again, which the
-//! loss of the first one then shows. Each store's own copies are read. And in a scenario of its own, `stores-lost`: all gateways and disks are lost, three times,
-//! each time with another one of the three servers missing.
+//! A set in three S3 servers, two of which must have an object. One is killed under load: clients see no error,
+//! checkpoints continue, and it gets the missing objects when it is back. Another loses everything, its part of the
+//! head too, under load: it is filled and counts again, which the loss of the first one then proves. The copies in each
+//! store are read. Scenario `stores-lost`: all gateways and disks are lost three times, each time with another one of
+//! the three servers missing.
 
 use super::blocks::Load;
 use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, REFUSED, holdfast, must};

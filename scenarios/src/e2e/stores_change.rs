@@ -1,7 +1,8 @@
-//! A set in one S3 server is put into three others under load, while the gateway that serves dies and two of the new servers are away for a while; a change
-//! before that is abandoned. The first server is emptied. One of the three dies and is replaced by a new one; then two are drained. At each stage every
-//! acknowledged pair is there, and no connection closes but at the kill. What was left behind says where the set went; the gateways and their disks are lost,
-//! and the set comes back from the one store that it is in by then, and is moved once more.
+//! A set moves from one S3 server to three others under load, while the serving gateway is killed and two of the new
+//! servers are down for a while; an earlier change is cancelled. The first server is emptied. One of the three dies and
+//! is replaced; then two are drained. At each stage every acknowledged write is there, and connections close only at
+//! the kill. The old server says where the set went. Then the gateways and their disks are lost, and the set is
+//! recovered from its only store and moved once more.
 
 use super::blocks::Load;
 use super::recover::{GONE, Hand, Known, REFUSED, holdfast, must};

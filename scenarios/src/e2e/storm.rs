@@ -1,5 +1,5 @@
-//! Plain connections that come and go: the last one to leave gives the lease back while others arrive. An arriving one may have to wait
-//! for a lease of its own; it must not be closed together with the one that left.
+//! Plain connections come and go: the last one that leaves releases the lease while others arrive. A new connection may
+//! have to wait for its own lease; it must not be closed together with the one that left.
 
 use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};

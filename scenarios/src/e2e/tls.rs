@@ -1,5 +1,5 @@
-//! A cluster whose gateways speak nothing but mutually authenticated TLS: it works, through the loss of a gateway and for a host that attaches;
-//! and nobody without a certificate of its authority gets a word out of it (R10).
+//! A cluster whose gateways use only mutually authenticated TLS: it works, also after the loss of a gateway and for an
+//! attached host; a client without a certificate of its authority gets no answer (R10).
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};

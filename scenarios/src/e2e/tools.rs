@@ -1,4 +1,4 @@
-//! The NBD clients that people use, all against one volume, each checking what another wrote.
+//! Common NBD clients on one volume, each of which checks what another wrote.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cmd::cmd;

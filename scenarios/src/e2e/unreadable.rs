@@ -1,6 +1,6 @@
-//! What gateways keep on their own disks, and what is in the store, shows nothing of what was written (R10): journals, state snapshots,
-//! cache, objects. All are killed, searched, started again, and serve it. The same search of a cluster that does not seal its
-//! journals finds it: so the search can see.
+//! The gateways' disks and the store contain no readable user data (R10): journals, state snapshots, cache, objects.
+//! All gateways are killed, their files are searched, and they start again and serve the data. In a cluster that does
+//! not seal its journals the same search finds the data, which proves the search.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};

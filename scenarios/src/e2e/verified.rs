@@ -1,4 +1,4 @@
-//! fio writes with checksums and verifies, the serving gateway is killed in the middle of a verify run, and fio verifies again through
+//! fio writes with checksums and verifies; the serving gateway is killed during a verify run, and fio verifies again at
 //! the gateway that took over.
 
 use super::{Lab, TAKEOVER_LIMIT};

@@ -1,5 +1,6 @@
-//! A byte of a segment is flipped while a host is attached to two volumes: reads of what it holds wait, every other one is answered, the other volume is written as
-//! ever, and nothing is reconnected (R8, R9). What a killed reader asked for is forgotten. Flipped back, the reads are answered.
+//! A byte of a segment is flipped while a host is attached to two volumes: reads of that data wait, all other reads are
+//! answered, the other volume is written as usual, and no connection is lost (R8, R9). The read of a killed client is
+//! dropped. When the byte is flipped back, the reads are answered.
 
 use super::attach::{Attached, export};
 use super::recover::flip;

@@ -1,5 +1,6 @@
-//! Gateways that are 80 ms apart (`rtt_ms = 80`): one write takes one round trip, nobody is elected while all are well, a killed gateway is
-//! followed, and a planned move gets there. The distance is made of relays that each gateway advertises as its own peer address.
+//! Gateways 80 ms apart (`rtt_ms = 80`): one write takes one round trip, no unneeded election happens, clients follow
+//! after a killed gateway, and a planned move completes. Relays, which each gateway advertises as its own peer address,
+//! add the latency.
 
 use super::attach::{Attached, export, gateway_of, serves_anew};
 use super::blocks::{BLOCK, Load, Progress};

@@ -1,4 +1,5 @@
-//! A follower's disk is wiped under load. It comes back as a new member, rebuilds, and is then needed for a quorum.
+//! A follower's disk is wiped under load. It comes back as a new member, gets a state snapshot, and then a quorum
+//! depends on it.
 
 use super::blocks::Load;
 use super::damaged::await_whole;

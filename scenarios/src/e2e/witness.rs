@@ -1,5 +1,6 @@
-//! Two gateways and a witness: the witness votes and keeps the journal and serves nobody. The gateway that serves is killed, and the other one serves
-//! with everything that was acknowledged, also where it lags behind the witness: only the witness has it all then, and must hand it on.
+//! Two gateways and a witness: the witness votes and keeps the journal, and never serves clients. The serving gateway
+//! is killed, and the other one serves all acknowledged data, also if it lags behind the witness: then only the witness
+//! has everything and must hand it over.
 
 use super::attach::{Attached, export, gateway_of, serves_anew};
 use super::blocks::Load;

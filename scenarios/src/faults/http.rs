@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a proxy needs that changes nothing: where a message ends.
+//! The part of HTTP/1.1 that a transparent proxy needs: finding the end of a message.
 
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, Read, Write};
@@ -7,15 +7,15 @@ use std::net::TcpStream;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
-/// A request or a reply, as it came.
+/// A request or a reply, unchanged.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// First line and headers, with the empty line.
     pub head: Vec<u8>,
-    /// In lower case.
+    /// Header names in lower case.
     headers: Vec<(String, String)>,
     first: String,
-    /// The body as it came, chunk sizes included where it came in chunks.
+    /// The body unchanged, with chunk sizes if it is chunked.
     pub body: Vec<u8>,
 }
 
@@ -35,17 +35,17 @@ impl Message {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the connection ends with it.
+    /// Whether the connection closes after it.
     pub fn closes(&self) -> bool {
         self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 
-    /// All of it.
+    /// The whole message.
     pub fn bytes(&self) -> Vec<u8> {
         [self.head.as_slice(), &self.body].concat()
     }
 
-    /// Sends all of it.
+    /// Sends the whole message.
     ///
     /// # Errors
     /// The connection's.
@@ -59,7 +59,7 @@ impl Message {
     }
 }
 
-/// The next request; `None` at the end of the connection. `client` is told to go on where it waits for that.
+/// The next request; `None` at the end of the connection. Answers `100 Continue` if the client waits for that.
 pub fn read_request(from: &mut impl BufRead, mut client: &TcpStream) -> Result<Option<Message>> {
     let Some(mut message) = read_head(from)? else { return Ok(None) };
     if message.header("expect").is_some() {

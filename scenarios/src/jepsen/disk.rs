@@ -1,11 +1,12 @@
-//! One node's disk for Jepsen's fault `unsynced`: that of [`crate::power`], mounted at a folder, and turned by lines on standard input, each of
-//! which is answered by one. It goes when that input ends.
+//! One node's disk for Jepsen's fault `unsynced`: the disk of [`crate::power`], mounted at a folder. It takes commands
+//! on standard input, one per
+//! line, answers each by one line, and ends when the input ends.
 //!
 //! ```text
-//!   lie   from now on it says that it synced, and mostly does not -> lies
-//!   off   the power is gone: nothing can be read or written      -> off
-//!   busy  the same, as soon as something is not synced           -> off
-//!   on    what was not synced is kept, lost or torn, by the seed -> {"kept":0,"lost":12,"torn":1,"names":0}
+//!   lie   from now on it acknowledges syncs and mostly does not sync -> lies
+//!   off   the power is off: nothing can be read or written         -> off
+//!   busy  the same, as soon as there is unsynced data              -> off
+//!   on    unsynced data is kept, lost or torn, by the seed         -> {"kept":0,"lost":12,"torn":1,"names":0}
 //! ```
 
 use crate::chaos::seed::Seeded;
@@ -15,13 +16,13 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long something unsynced is waited for: a lease that is held alone makes an entry every second.
+/// How long `busy` waits for unsynced data: a held lease alone writes an entry every second.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// Serves a disk at `at` until standard input ends.
 ///
 /// # Errors
-/// When it cannot be mounted, or a line is none of these.
+/// When it cannot be mounted, or a line is not one of these commands.
 pub fn serve(at: &Path, seed: u64) -> Result<()> {
     let mut chance = Seeded::new(seed, 0);
     let mut disk = Mounted::new(at)?;

@@ -1,4 +1,5 @@
-//! The Java class path: from Maven by `jepsen/pom.xml`, or given; every jar that `jepsen/jars.sha256` names has to be the one that it names.
+//! The Java class path: from Maven by `jepsen/pom.xml`, or given. Every jar that is listed in `jepsen/jars.sha256` must
+//! have that digest.
 
 use crate::binary::root;
 use crate::cmd::cmd;
@@ -7,23 +8,23 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The version is pinned here, as it is used from the command line only.
+/// The version is pinned here, because only this command line uses it.
 const PLUGIN: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath";
 
-/// A class path that has Jepsen.
+/// Returns a class path that contains Jepsen.
 ///
 /// # Errors
-/// When Maven cannot get the jars, or one is not what it should be.
+/// When Maven cannot get the jars, or a digest differs.
 pub fn class_path(given: Option<&Path>, dir: &Path) -> Result<String> {
     let text = if let Some(file) = given {
         std::fs::read_to_string(file).with_context(|| file.display().to_string())?
     } else {
         step("Getting Jepsen's jars (Maven Central, Clojars)");
         let out = dir.join("classpath.txt");
-        // Strict: a download that does not have the checksum that its repository tells is refused.
+        // Strict: Maven rejects a download whose checksum differs from the repository's.
         let maven = cmd("mvn").args(["-q", "-B", "--strict-checksums", "-f"]).arg(root().join("jepsen/pom.xml"));
         maven.arg(PLUGIN).arg(format!("-Dmdep.outputFile={}", out.display())).run().context(
-            "Maven does not get Jepsen's jars; where Clojars cannot be reached, give a class path with --classpath FILE",
+            "Maven cannot download Jepsen's jars; if Clojars cannot be reached, give a class path with --classpath FILE",
         )?;
         std::fs::read_to_string(&out).with_context(|| out.display().to_string())?
     };
@@ -50,7 +51,7 @@ fn parse(text: &str) -> BTreeMap<String, String> {
     lines.map(|(digest, path)| (path.rsplit('/').next().unwrap_or(path).to_owned(), digest.to_owned())).collect()
 }
 
-/// Those that are not pinned.
+/// Returns the jars that are not pinned.
 fn check(pinned: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
     let mut fresh = BTreeMap::new();
     for (jar, digest) in found {

@@ -1,5 +1,6 @@
-//! The judges' own tests: hand-made histories and logs, good ones and bad ones, each of which has to be judged as it is. They run before any of them is
-//! believed, in this very tree: a checker that finds nothing any more makes every run valid.
+//! The tests of the judges: hand-made good and bad histories and logs that they must judge correctly. They run before
+//! the judges are used,
+//! because a broken checker would make every run valid.
 
 use crate::binary::root;
 use crate::cmd::{cmd, tail_of};
@@ -8,19 +9,19 @@ use anyhow::{Context, Result};
 use std::fs::File;
 use std::path::Path;
 
-/// All that need no cluster, in one process.
+/// All test namespaces that need no cluster, in one process.
 const TESTS: &str = "jepsen.holdfast.all-test";
 
-/// Runs them; what they say is in `dir`. `path` is the class path.
+/// Runs the tests; their output is in `dir`. `path` is the class path.
 ///
 /// # Errors
-/// When one of them fails, or cannot be run.
+/// When a test fails or cannot run.
 pub fn must_pass(path: &str, dir: &Path) -> Result<()> {
-    step("The judges' own tests");
+    step("Tests of the judges");
     let go = cmd("go").dir(root().join("jepsen/porcupine")).env("GOFLAGS", "-mod=readonly -buildvcs=false");
     go.args(["test", "./..."]).run().context("the tests of jepsen/porcupine")?;
     let log = dir.join("logs/judges.log");
-    // Libraries write classes that they make while they are loaded; not into the tree.
+    // Libraries write generated classes when they are loaded; keep those out of the tree.
     let classes = dir.join("classes");
     std::fs::create_dir_all(&classes)?;
     // The tests look for their files in jepsen/.

@@ -1,16 +1,17 @@
-//! `append`'s stage: PostgreSQL on two hosts over three gateways, for as long as Jepsen runs, and the door where it asks for faults.
+//! The stage of `append`: PostgreSQL on two hosts over three gateways while Jepsen runs, and a socket (the door) at
+//! which Jepsen requests faults.
 //!
 //! ```text
-//!   jepsen ── unshare --net ── jepsen --inside DIR -- java …     brings up the stage, holds it
-//!                                ├─ java (Jepsen)   JDBC to HAProxy; asks at the door
+//!   jepsen ── unshare --net ── jepsen --inside DIR -- java …     starts the stage and keeps it running
+//!                                ├─ java (Jepsen)   JDBC to HAProxy; sends requests to the door
 //!                                └─ door            a Unix socket: one line in, one line out (jepsen/src/jepsen/holdfast/hosts.clj)
 //!
 //!   fault ── scene ─┬─ stage: hosts, gateways, packet rules
-//!    (names)        ├─ members, spoil: who takes part, what lies on their disks
-//!                   ├─ ground: disks, clocks, late, store      there only where the run has a fault that needs it
-//!                   └─ trouble: must anybody be served now?
+//!    (names)        ├─ members, spoil: members of the cluster, damage on their disks
+//!                   ├─ ground: disks, clocks, late, store      only if a fault of the run needs it
+//!                   └─ trouble: whether clients must be served now
 //! ```
-//! Owns: the door, what is asked there. Does not own: faults (`scene`), when they come, what clients see.
+//! Owns: the door and its requests. Does not own: faults (`scene`), their schedule, what clients see.
 
 mod clocks;
 mod disks;
@@ -39,30 +40,30 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// How long a question at the door may take to arrive once somebody is there.
+/// Timeout for a request after a connection to the door.
 const QUESTION: Duration = Duration::from_secs(5);
 
-/// Between two looks whether somebody is at the door, or Jepsen has ended.
+/// Pause between two checks for a connection or for the end of Jepsen.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a run is to have.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub bin: &'a Path,
-    /// Where to put everything.
+    /// The folder for all files.
     pub dir: &'a Path,
-    /// The faults that it draws from.
+    /// The faults of the run.
     pub nemesis: &'a str,
-    /// What the faults are built of: `between`, `clock`, `clock.so`.
+    /// The folder with the tools of the faults: `between`, `clock`, `clock.so`.
     pub tools: &'a Path,
     pub seed: u64,
 }
 
-/// A question at the door.
+/// A request at the door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     Begin(Fault),
-    /// As if it began.
+    /// Answers as if the fault began, without making it.
     Miss(Fault),
     End,
     Alive,
@@ -87,10 +88,10 @@ impl Question {
     }
 }
 
-/// Brings the stage up, runs `command` with what it needs to know of it, and gives the code that it ended with.
+/// Starts the stage, runs `command` with the stage's addresses, and returns its exit code.
 ///
 /// # Errors
-/// When the stage does not come up, or the command cannot be started.
+/// When the stage or the command does not start.
 pub fn inside(wanted: &Wanted<'_>, command: &[OsString]) -> Result<i32> {
     let Wanted { bin, dir, nemesis, tools, seed } = *wanted;
     std::fs::create_dir_all(dir)?;
@@ -99,7 +100,7 @@ pub fn inside(wanted: &Wanted<'_>, command: &[OsString]) -> Result<i32> {
     let listener = UnixListener::bind(&door).with_context(|| door.display().to_string())?;
     listener.set_nonblocking(true)?;
     let (program, args) = command.split_first().context("no command")?;
-    // Ends with us, however we end.
+    // Ends when this process ends, in whichever way.
     let mut run = Command::new("setpriv");
     run.args(["--pdeathsig", "KILL"]).arg(program).args(args);
     run.args(["--postgres", &format!("{HUB}:{PORT}"), "--door"]).arg(&door);
@@ -113,7 +114,7 @@ pub fn inside(wanted: &Wanted<'_>, command: &[OsString]) -> Result<i32> {
     status.code().with_context(|| format!("Jepsen ended with {status}"))
 }
 
-/// Answers at the door until Jepsen ends. Its caller sets how long that may take.
+/// Answers requests at the door until Jepsen ends. The caller limits how long that may take.
 fn serve(scene: &mut Scene, listener: &UnixListener, jepsen: &mut Child) -> Result<()> {
     while jepsen.try_wait()?.is_none() {
         match listener.accept() {

@@ -1,5 +1,6 @@
-//! The ledger beside a database that was set back. All that was acknowledged before the moment must be there. Of what came later a part may be there, and then
-//! it is a prefix: no commit is missing that was acknowledged before another one, which is there, was asked for.
+//! The ledger compared with a restored database. All commits acknowledged before the restore time must be there. Later
+//! ones may be there as a prefix: if a
+//! commit is there, no commit is missing that was acknowledged before that one was sent.
 
 use super::{Commit, Row};
 use std::collections::{BTreeMap, BTreeSet};

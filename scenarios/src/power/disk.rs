@@ -1,11 +1,13 @@
-//! A disk that loses what was not synced: the tree of files of one machine, and what a power cut may leave of it.
+//! A simulated disk that loses unsynced data: the file tree of one machine, and the states that a power cut may leave.
 //!
 //! ```text
-//!  write, truncate ──▶ content now ── sync of the file ──▶ content that stays
-//!  create, rename, unlink, link ──▶ names now ── sync of a folder ──▶ names that stay
-//!  cut ──▶ of the names' changes a prefix stays; of every block written since its file's sync one of: new, old, a mixture of both by sectors
+//!  write, truncate ──▶ current content ── sync of the file ──▶ durable content
+//!  create, rename, unlink, link ──▶ current names ── sync of a folder ──▶ durable names
+//!  cut ──▶ keeps a prefix of the name changes; each block written since its file's last sync becomes new, old, or a
+//!  mixture by sectors
 //! ```
-//! Stricter than ext4, as POSIX allows: the sync of a file says nothing of its name. In memory, without I/O or clock; chance comes from the caller.
+//! Stricter than ext4, as POSIX allows: syncing a file does not make its name durable. In memory, without I/O or clock;
+//! the caller supplies randomness.
 
 use crate::chaos::seed::Seeded;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,37 +20,39 @@ pub type Ino = u64;
 /// The top folder.
 pub const ROOT: Ino = 1;
 
-/// Bytes of a block: what is lost or kept.
+/// Size of a block in bytes: the unit that is lost or kept.
 pub const BLOCK: u64 = 4096;
 
-/// Bytes of a sector: what a torn block is made of.
+/// Size of a sector in bytes: the unit within a torn block.
 const SECTOR: usize = 512;
 
-/// Longest file, in bytes: more is refused as the device being full.
+/// Longest file in bytes; a longer one fails as if the device were full.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
-/// Changes of names, and blocks of one file, that wait for a sync at most; older ones are written back, as a kernel does after a while.
+/// At most this many name changes, and blocks of one file, are unsynced; older ones become durable, as a kernel writes
+/// them back after a while.
 const NAMES_WAITING_MAX: usize = 4096;
 const BLOCKS_WAITING_MAX: usize = 1 << 16;
 
-/// Of the syncs of a disk that lies, one in so many is done: like one that ignores flushes and writes its cache back by and by.
+/// A lying disk executes one in this many syncs, like a disk that ignores flushes and writes its cache back now and
+/// then.
 const TRUE_SYNC_ONE_IN: u64 = 64;
 
-/// Removals of names between two searches for files that nothing names any more.
+/// Number of removed names between two searches for files without a name.
 const SWEEP_EVERY: u32 = 256;
 
-/// Why something was not done.
+/// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No such name or number.
     Missing,
-    /// The name is taken.
+    /// The name exists already.
     Exists,
-    /// A file where a folder is wanted.
+    /// A file where a folder is needed.
     NotFolder,
-    /// A folder where a file is wanted.
+    /// A folder where a file is needed.
     IsFolder,
-    /// The folder has names in it.
+    /// The folder is not empty.
     NotEmpty,
     /// Beyond [`FILE_BYTES_MAX`].
     Full,
@@ -63,11 +67,11 @@ type Block = Arc<[u8; BLOCK as usize]>;
 #[derive(Debug, Default)]
 struct File {
     len: u64,
-    /// Those that are not all zeros.
+    /// Blocks that are not all zeros.
     blocks: BTreeMap<u64, Block>,
-    /// What they were at the last sync, of those changed since.
+    /// For blocks changed since the last sync: their content at that sync.
     before: BTreeMap<u64, Option<Block>>,
-    /// The length at the last sync, where it changed since.
+    /// The length at the last sync, if it changed since.
     len_before: Option<u64>,
 }
 
@@ -93,7 +97,7 @@ struct Change {
     after: Option<Ino>,
 }
 
-/// What people see of a file or folder.
+/// Attributes of a file or folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub ino: Ino,
@@ -103,10 +107,10 @@ pub struct Facts {
     pub mode: u32,
 }
 
-/// What a cut did.
+/// The effect of a cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Blocks whose last content was not synced: kept all the same, lost, torn.
+    /// Blocks with unsynced content: kept, lost, torn.
     pub kept: u64,
     pub lost: u64,
     pub torn: u64,
@@ -119,13 +123,13 @@ pub struct Losses {
 pub struct Disk {
     nodes: BTreeMap<Ino, Node>,
     next: Ino,
-    /// Changes of names that no sync covers, oldest first; those of one entry happen together.
+    /// Unsynced name changes, oldest first; the changes of one entry happen together.
     names: VecDeque<Vec<Change>>,
     removals: u32,
     off: bool,
-    /// A disk that says that it synced and did not: what the tests must notice.
+    /// Whether the disk acknowledges syncs without syncing, which the tests must detect.
     lies: bool,
-    /// Syncs that it was asked for since it lies.
+    /// Number of requested syncs since it lies.
     asked: u64,
 }
 
@@ -135,7 +139,7 @@ impl Disk {
         self.lies && !self.asked.is_multiple_of(TRUE_SYNC_ONE_IN)
     }
 
-    /// From now on it says that it synced and does not, but for one time in many.
+    /// From now on it acknowledges syncs and executes only one in many.
     pub fn lie(&mut self) {
         self.lies = true;
     }
@@ -154,12 +158,12 @@ impl Disk {
         }
     }
 
-    /// Whether a cut could take away something that was written.
+    /// Whether there is unsynced data that a cut could lose.
     pub fn has_unsynced(&self) -> bool {
         self.nodes.values().any(|node| matches!(&node.body, Body::File(file) if !file.before.is_empty()))
     }
 
-    /// From now on everything is refused.
+    /// Switches the disk off: all operations fail.
     pub fn switch_off(&mut self) {
         self.off = true;
     }
@@ -193,7 +197,7 @@ impl Disk {
         }
     }
 
-    /// What it is.
+    /// Its attributes.
     pub fn facts(&self, ino: Ino) -> Result<Facts> {
         let node = self.node(ino)?;
         let (folder, len) = match &node.body {
@@ -203,7 +207,7 @@ impl Disk {
         Ok(Facts { ino, folder, len, mode: node.mode })
     }
 
-    /// The number behind a name.
+    /// The number of a name.
     pub fn lookup(&self, folder: Ino, name: &OsStr) -> Result<Ino> {
         self.folder(folder)?.get(name).copied().ok_or(Refused::Missing)
     }
@@ -213,7 +217,7 @@ impl Disk {
         self.folder(folder)?.iter().map(|(name, ino)| Ok((name.clone(), self.facts(*ino)?))).collect()
     }
 
-    /// A new file or folder.
+    /// Creates a file or folder.
     pub fn create(&mut self, folder: Ino, name: &OsStr, is_folder: bool, mode: u32) -> Result<Ino> {
         if self.folder(folder)?.contains_key(name) {
             return Err(Refused::Exists);
@@ -226,7 +230,7 @@ impl Disk {
         Ok(ino)
     }
 
-    /// A further name of a file.
+    /// Adds a name to a file.
     pub fn link(&mut self, ino: Ino, folder: Ino, name: &OsStr) -> Result<()> {
         self.file(ino)?;
         if self.folder(folder)?.contains_key(name) {
@@ -236,7 +240,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn remove(&mut self, folder: Ino, name: &OsStr, is_folder: bool) -> Result<()> {
         let ino = self.lookup(folder, name)?;
         match (&self.node(ino)?.body, is_folder) {
@@ -253,7 +257,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives another name; what had it before has it no more, unless `keep` refuses that.
+    /// Renames; replaces an existing target unless `keep` is set.
     pub fn rename(&mut self, from: (Ino, &OsStr), to: (Ino, &OsStr), keep: bool) -> Result<()> {
         let ino = self.lookup(from.0, from.1)?;
         let there = self.folder(to.0)?.get(to.1).copied();
@@ -298,7 +302,7 @@ impl Disk {
         }
     }
 
-    /// Drops what nothing names, neither now nor after a cut, and nobody has open.
+    /// Drops files that have no name, neither now nor after a cut, and that are not open.
     fn sweep(&mut self) {
         self.removals = 0;
         let mut named = BTreeSet::from([ROOT]);
@@ -312,20 +316,20 @@ impl Disk {
         self.nodes.retain(|ino, node| node.opens > 0 || named.contains(ino));
     }
 
-    /// One more that has it open.
+    /// Counts one more open handle.
     pub fn open(&mut self, ino: Ino) -> Result<()> {
         self.node_mut(ino)?.opens += 1;
         Ok(())
     }
 
-    /// One less.
+    /// Counts one open handle less.
     pub fn close(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.opens = node.opens.saturating_sub(1);
         }
     }
 
-    /// Up to `len` bytes from `offset` on.
+    /// Reads up to `len` bytes from `offset` on.
     pub fn read(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u8>> {
         let file = self.file(ino)?;
         let end = offset.saturating_add(len).min(file.len);
@@ -343,7 +347,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Writes; durable at once where `sync` says so (O_DSYNC).
+    /// Writes; durable at once if `sync` is set (O_DSYNC).
     pub fn write(&mut self, ino: Ino, offset: u64, bytes: &[u8], sync: bool) -> Result<()> {
         let file = self.file_mut(ino)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Refused::Full)?;
@@ -365,7 +369,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes a file longer, with zeros, or shorter.
+    /// Extends a file with zeros, or shortens it.
     pub fn truncate(&mut self, ino: Ino, len: u64) -> Result<()> {
         let file = self.file_mut(ino)?;
         if len > FILE_BYTES_MAX {
@@ -383,13 +387,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Rights; kept by a cut.
+    /// Sets permissions; a cut keeps them.
     pub fn set_mode(&mut self, ino: Ino, mode: u32) -> Result<()> {
         self.node_mut(ino)?.mode = mode & 0o7777;
         Ok(())
     }
 
-    /// fsync of a file.
+    /// Syncs a file (fsync).
     pub fn sync(&mut self, ino: Ino) -> Result<()> {
         let lies = self.lies_now();
         let file = self.file_mut(ino)?;
@@ -400,7 +404,8 @@ impl Disk {
         Ok(())
     }
 
-    /// fsync of a folder: its names stay, and with them what happened before to any folder that they came from.
+    /// Syncs a folder (fsync): makes its names durable, together with earlier changes in folders from which they were
+    /// moved.
     pub fn sync_folder(&mut self, folder: Ino) -> Result<()> {
         self.folder(folder)?;
         if self.lies_now() {
@@ -419,12 +424,13 @@ impl Disk {
         Ok(())
     }
 
-    /// The power comes back: what is there is what a cut may have left. Nobody has anything open.
+    /// The power is back: chooses a state that a cut may leave. No file is open.
     pub fn cut(&mut self, chance: &mut Seeded) -> Losses {
         let mut losses = Losses::default();
-        // One that lied goes back to its last true sync, whole: nothing but what was acknowledged can tell.
+        // A lying disk returns completely to its last real sync: only the acknowledged data can reveal that.
         let back = self.lies;
-        // None of them in every fourth cut: a folder's name that nobody ever synced is always the first in the row.
+        // In one of four cuts no name change survives: otherwise the first change, often a folder that was never
+        // synced, would nearly always survive.
         let none = back || chance.below(4) == 0;
         let kept = if none { 0 } else { chance.below(self.names.len() as u64 + 1) as usize };
         for changes in self.names.split_off(kept).into_iter().rev() {
@@ -499,7 +505,7 @@ impl File {
         {
             self.len = before;
         }
-        // What lies beyond the end is not there: a longer file shows zeros.
+        // Data beyond the end is gone: a file that is extended later has zeros there.
         self.blocks.split_off(&self.len.div_ceil(BLOCK));
         if let Some(last) = self.blocks.get_mut(&(self.len / BLOCK)).filter(|_| !self.len.is_multiple_of(BLOCK)) {
             Arc::make_mut(last)[(self.len % BLOCK) as usize..].fill(0);

@@ -1,4 +1,4 @@
-//! A [`Disk`] as a mounted file system, by FUSE. Nothing is cached by the kernel: what it holds, a cut would not lose.
+//! Mounts a [`Disk`] by FUSE. The kernel caches nothing, because a simulated cut would not lose the kernel's cache.
 
 use super::disk::{BLOCK, Disk, Facts, Losses, Refused};
 use crate::chaos::seed::Seeded;
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Nothing that was said holds for any time.
+/// Answers are not cached.
 const NOTHING: Duration = Duration::ZERO;
 
-/// Bytes of one write at most.
+/// Maximum size of one write in bytes.
 const WRITE_MAX: u32 = 1 << 20;
 
-/// Blocks that it says it has: 64 GiB.
+/// Number of blocks that it reports: 64 GiB.
 const BLOCKS: u64 = 1 << 24;
 
-/// How long a sync takes: as on a disk, and so that a cut finds some under way.
+/// Duration of a sync: as on a real disk, so that a cut happens during some.
 const SYNC_TAKES: Duration = Duration::from_millis(2);
 
-/// Requests that are answered side by side.
+/// Number of requests that are answered in parallel.
 const THREADS: usize = 4;
 
 const O_SYNC: i32 = 0o4_010_000;
@@ -47,7 +47,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// An empty one at `at`, which is made if it is not there.
+    /// Mounts an empty disk at `at`; creates the folder if needed.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -62,25 +62,25 @@ impl Mounted {
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         config.mount_options = vec![MountOption::FSName("holdfast-power".into()), MountOption::NoAtime];
-        // Registered before it is mounted: an interrupted start leaves nothing behind.
+        // Registered before mounting, so that an interrupted start leaves nothing behind.
         let guard = Guard::new(Undo::Umount(self.at.clone()))?;
         let session = fuser::spawn_mount(Shell::new(self.disk.clone()), &self.at, &config);
         self.session = Some((session.with_context(|| format!("FUSE mount at {}", self.at.display()))?, guard));
         Ok(())
     }
 
-    /// From now on it says that it synced, and mostly does not.
+    /// From now on it acknowledges syncs and mostly does not sync.
     pub fn lie(&self) {
         lock(&self.disk).lie();
     }
 
-    /// Switches several off in one moment.
+    /// Switches several disks off at the same moment.
     pub fn switch_off(all: &[Mounted]) {
         let mut disks: Vec<_> = all.iter().map(|mounted| lock(&mounted.disk)).collect();
         disks.iter_mut().for_each(|disk| disk.switch_off());
     }
 
-    /// Switches it off at the first moment at which it has something unsynced, or after `limit`: between two syncs a cut takes nothing.
+    /// Switches it off as soon as it has unsynced data, or after `limit`: without unsynced data a cut loses nothing.
     pub fn switch_off_busy(&self, limit: Duration) {
         let begun = Instant::now();
         loop {
@@ -93,7 +93,8 @@ impl Mounted {
         }
     }
 
-    /// Takes the mount away, lets `chance` decide what the cut left, and mounts that. Those who had files open must be dead.
+    /// Unmounts, lets `chance` decide the effect of the cut, and mounts the result. Processes with open files must have
+    /// ended.
     ///
     /// # Errors
     /// When it cannot be unmounted or mounted.
@@ -110,7 +111,7 @@ impl Mounted {
 
 struct Shell {
     disk: Arc<Mutex<Disk>>,
-    /// Folders that are being read, as they were when that began: what goes meanwhile must not shift the rest.
+    /// Open folder listings, as they were at the start: names removed meanwhile must not shift the others.
     listings: Mutex<BTreeMap<u64, Listing>>,
     next_listing: AtomicU64,
 }
@@ -163,7 +164,7 @@ fn kind(folder: bool) -> FileType {
 }
 
 fn attr(facts: Facts) -> FileAttr {
-    // Of no file it is kept; none shall look as old as one that a crash left behind.
+    // File times are not kept. The current time is returned, so that no file looks like an old one left by a crash.
     let now = SystemTime::now();
     FileAttr {
         ino: INodeNo(facts.ino),
@@ -186,7 +187,7 @@ fn attr(facts: Facts) -> FileAttr {
 
 impl Filesystem for Shell {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Less, where the kernel wants less.
+        // Less if the kernel asks for less.
         if let Err(most) = config.set_max_write(WRITE_MAX) {
             let _ = config.set_max_write(most);
         }
@@ -294,7 +295,7 @@ impl Filesystem for Shell {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // The answer is sent without the lock.
+        // Sends the answer without holding the lock.
         let read = self.disk().read(ino.0, offset, size.into());
         match read {
             Ok(bytes) => reply.data(&bytes),

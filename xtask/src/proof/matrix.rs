@@ -1,21 +1,21 @@
-//! Which of Jepsen's workloads ran under which fault alone, and for long enough to mean something.
+//! The matrix of Jepsen's workloads and single faults: runs that were long enough to mean something.
 
 use super::table::{Place, grouped};
 use super::{Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// On the page of Jepsen.
+/// The place on docs/proof/jepsen.md.
 pub(super) const PLACE: Place =
     Place { begin: "<!-- matrix: written by cargo xtask proof -->\n", end: "<!-- matrix end -->\n" };
 
-/// A shorter run is a look, not a proof.
+/// Minimum length: a shorter run proves nothing.
 const SECONDS_MIN: u64 = 300;
 
 /// On volumes, then on PostgreSQL: in the order of the page.
 const WORKLOADS: [&str; 5] = ["register", "order", "lease", "flush-kill", "append"];
 
-/// What a chore calls a run of Jepsen: before the workload's name.
+/// The prefix of a Jepsen run's name, before the workload.
 const JEPSEN: &str = "Jepsen: ";
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Cell {
     held: u64,
     unknown: u64,
     broken: u64,
-    /// Of those that held.
+    /// Faults in the runs that passed.
     faults: u64,
 }
 
@@ -46,13 +46,13 @@ pub(super) fn text(all: &[Run]) -> String {
     let faults: BTreeSet<&str> = cells.keys().map(|(fault, _)| *fault).collect();
     for fault in faults {
         let row = WORKLOADS.map(|workload| cells.get(&(fault, workload)).map_or_else(String::new, Cell::text));
-        // Into a string: never fails.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "| {fault} | {} |", row.join(" | "));
     }
     out
 }
 
-/// The fault, where a run was under that one alone; what is said of the run behind it is not part of the name.
+/// The fault, if the run had only one. A remark in brackets is not part of the name.
 fn alone(under: &str) -> Option<&str> {
     let name = under.split_once(" (").map_or(under, |(name, _)| name);
     (!name.is_empty() && !name.contains([',', ' '])).then_some(name)

@@ -1,17 +1,17 @@
-//! Runs, added up by what ran.
+//! The table of runs, summed up by what ran.
 
 use super::{Run, Verdict};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Between what lines of a page a table is written.
+/// The marker lines of a page between which a table is written.
 pub(super) struct Place {
     pub begin: &'static str,
     pub end: &'static str,
 }
 
-/// Of this table.
+/// The place of this table.
 pub(super) const PLACE: Place =
     Place { begin: "<!-- runs: written by cargo xtask proof -->\n", end: "<!-- runs end -->\n" };
 
@@ -50,7 +50,7 @@ pub(super) fn text(all: &[Run]) -> String {
         let did: Vec<String> = sum.did.iter().map(|(what, count)| format!("{} {what}", grouped(*count))).collect();
         let (day, commit) = sum.last;
         let last = if commit.is_empty() { day.to_owned() } else { format!("{day}, {commit}") };
-        // Into a string: never fails.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "| {what} | {} | {} | {} | {} | {} | {} | {last} |",
@@ -92,7 +92,7 @@ fn lasted(seconds: u64) -> String {
     }
 }
 
-/// With commas, as a person reads it.
+/// With thousands separators.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

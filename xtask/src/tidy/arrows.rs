@@ -1,11 +1,11 @@
-//! Crate arrows: which of our crates may know which, and which may know the outside. From `cargo metadata`.
+//! Crate arrows: which of our crates may depend on which, and on which outside crates. Checked with `cargo metadata`.
 
 use crate::binary::{cargo, root};
 use crate::cmd::Cmd;
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-/// A crate and the siblings that it may depend on. ARCHITECTURE.md says why.
+/// A crate and the crates of ours on which it may depend. ARCHITECTURE.md explains why.
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("folder", &[]),
@@ -61,10 +61,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &["chore"]),
 ];
 
-/// Crates that tests only may depend on, and crates that are tests themselves.
+/// Crates that only tests may use, and crates that are tests themselves.
 const FOR_TESTS: &[&str] = &["testkit", "sim"];
 
-/// Pure crates: no I/O, no clock, no randomness, no tasks. What would bring one of these in is not allowed there.
+/// Pure crates: no I/O, no clock, no randomness, no tasks. They may not depend on a crate that brings in one of these.
 pub(super) const PURE: &[&str] = &["types", "seal", "journal", "control", "volume", "nbd"];
 
 const IMPURE: &[&str] =
@@ -88,7 +88,7 @@ struct Dependency {
     kind: Option<String>,
 }
 
-/// Names of our own packages, as `cargo metadata` lists them, without the prefix.
+/// Names of our own packages in `cargo metadata`, without the prefix.
 pub(super) fn room(package: &str) -> &str {
     package.strip_prefix("holdfast-").unwrap_or(package)
 }
@@ -107,7 +107,7 @@ fn problems(metadata: &Metadata) -> Vec<String> {
         let from = room(&package.name);
         let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else {
             problems.push(format!(
-                "{}: unknown crate; say in xtask/src/tidy/arrows.rs what it may depend on",
+                "{}: unknown crate; add it to xtask/src/tidy/arrows.rs with the crates on which it may depend",
                 package.name
             ));
             continue;

@@ -1,4 +1,4 @@
-//! Checks over the documents: links lead somewhere, nothing is left unexplained.
+//! Checks of the documents: links have targets, and every crate and dependency is explained.
 
 use super::Source;
 use crate::binary::root;
@@ -22,7 +22,7 @@ pub(super) fn links(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Targets of inline links, without those that lead out of the tree.
+/// Targets of inline links, without those outside of the tree.
 fn targets(line: &str) -> Vec<&str> {
     let ends = line.match_indices("](").filter_map(|(at, _)| line[at + 2..].split(')').next());
     ends.filter(|t| !t.contains("://") && !t.starts_with("mailto:")).collect()

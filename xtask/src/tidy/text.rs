@@ -1,19 +1,19 @@
-//! Checks over the text of the sources.
+//! Checks of the text of source files.
 
 use super::Source;
 use super::arrows::PURE;
 
-/// Lines that a source file may have.
+/// Maximum number of lines in a source file.
 const LINES_MAX: usize = 600;
 
-/// Longer files, each with its reason and its own bound.
+/// Longer files, each with a reason and its own limit.
 const LONGER: &[(&str, usize, &str)] = &[];
 
-/// Whose settings are tests' or examples', and that part of them whose guests are machines of their own.
+/// Folders with settings of tests or examples, and the part of them whose guests are separate machines.
 const UNARMED: [&str; 7] = ["xtask/", "scenarios/", "mutations/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
 const ARMED: &str = "scenarios/src/zfs/watchdog.rs";
 
-/// Whose agents run where tests do; the guests of that folder are machines of their own again.
+/// Folders whose agents run on the test machine, except those that run in guests, which are separate machines.
 const UNREBOOTED: [&str; 6] = ["xtask/", "scenarios/", "mutations/", "crates/sim/", "jepsen/", "bench/"];
 const REBOOTED: &str = "scenarios/src/zfs/";
 
@@ -29,7 +29,7 @@ fn is_test(path: &str) -> bool {
         || is_program_of_tests(path)
 }
 
-/// Whether it is of a program that builds, tests or measures the product.
+/// Whether it belongs to a program that builds, tests or measures the product.
 fn is_program_of_tests(path: &str) -> bool {
     ["xtask/", "chore/", "scenarios/", "bench/", "mutations/"].iter().any(|folder| path.starts_with(folder))
 }
@@ -52,7 +52,7 @@ pub(super) fn lengths(sources: &[Source]) -> Vec<String> {
 }
 
 pub(super) fn leftovers(sources: &[Source]) -> Vec<String> {
-    // Put together from halves, so that this list does not find itself.
+    // Built from halves, so that this check does not find this list.
     let words: Vec<String> =
         [("to", "do!("), ("unimpl", "emented!("), ("db", "g!("), ("FIX", "ME"), ("XX", "X:"), ("<<<<", "<<< ")]
             .iter()
@@ -80,13 +80,13 @@ pub(super) fn leftovers(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Whether a path in `line` begins with `home`; `.../root/...` further down in a path or key is somebody else's.
+/// Whether a path in `line` begins with `home`. A match inside a longer path or key does not count.
 fn begins_with_it(line: &str, home: &str) -> bool {
     line.match_indices(home)
         .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "}>._*/-".contains(c)))
 }
 
-/// `.unwrap()` outside of tests: an error has a name, an invariant quotes its rule in `expect`.
+/// Finds `.unwrap()` outside of tests: an error needs a type, and an invariant names its rule in `expect`.
 fn unwraps(source: &Source) -> Vec<String> {
     if is_test(&source.path) {
         return Vec::new();
@@ -111,7 +111,8 @@ pub(super) fn borders(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Settings of tests and examples leave the machine's watchdog alone: hosts of tests are namespaces, with the machine's own `/dev`.
+/// Settings of tests and examples must not use the machine's watchdog: test hosts are namespaces with the machine's own
+/// `/dev`.
 pub(super) fn unarmed(sources: &[Source]) -> Vec<String> {
     let theirs = |s: &&Source| {
         let place = UNARMED.iter().any(|place| s.path.starts_with(place));
@@ -121,16 +122,17 @@ pub(super) fn unarmed(sources: &[Source]) -> Vec<String> {
     armed.map(|s| format!("{}: watchdog.mode: expected \"off\" or none, tests reset no machine", s.path)).collect()
 }
 
-/// Whether settings in it, as TOML or as a string of Rust, have the machine's watchdog armed.
+/// Whether settings in the text, as TOML or in a Rust string, arm the machine's watchdog.
 fn arms(text: &str) -> bool {
     let plain = text.replace('\\', "");
     let mode = |mode: &str| format!("mode = \"{mode}\"");
-    // "automatic" is also a value of the agent's own mode, which stands in no section.
+    // "automatic" is also a value of the agent's own mode, which is in no section.
     let mut sections = plain.split("[watchdog]").skip(1).map(|rest| rest.split('[').next().unwrap_or_default());
     plain.contains(&mode("required")) || sections.any(|section| section.contains(&mode("automatic")))
 }
 
-/// Settings of tests never let an agent reboot: the machine would be that of the tests. On a ZFS pool it does so by default.
+/// Settings of tests must not let an agent reboot, because it would reboot the test machine. On a ZFS pool that is the
+/// default.
 pub(super) fn unrebooted(sources: &[Source]) -> Vec<String> {
     let theirs = |s: &&Source| {
         let place = UNREBOOTED.iter().any(|place| s.path.starts_with(place));
@@ -148,7 +150,8 @@ pub(super) fn unrebooted(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Code in comments that rustdoc would take for a test. `cargo xtask test` does not run such: a test stands beside the code.
+/// Finds code in comments that rustdoc would treat as a test. `cargo xtask test` does not run doc tests: write a test
+/// beside the code.
 pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     for source in sources.iter().filter(|s| is_rust(s)) {
@@ -169,7 +172,8 @@ pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Each pure crate has the one clippy list, and denies what is on it; none names a thing that the list cannot name.
+/// Checks that each pure crate has the same clippy list and denies it, and that none uses something that the list
+/// cannot name.
 pub(super) fn purity(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     let at = |path: String| sources.iter().find(|s| s.path == path).map_or("", |s| s.text.as_str());

@@ -1,5 +1,7 @@
-//! The Jepsen test's dependencies are told three times, to Leiningen (`jepsen/project.clj`), to the Clojure command line (`jepsen/deps.edn`) and to
-//! Maven (`jepsen/pom.xml`), and the jars' digests once more (`jepsen/jars.sha256`). Only one of them runs here, so nobody would notice that they differ.
+//! The Jepsen test's dependencies are listed three times: for Leiningen (`jepsen/project.clj`), the Clojure command
+//! line (`jepsen/deps.edn`) and
+//! Maven (`jepsen/pom.xml`). `jepsen/jars.sha256` has the digests. Only one of the lists is used here, so this check
+//! finds differences.
 
 use super::Source;
 use std::collections::BTreeMap;
@@ -7,11 +9,12 @@ use std::collections::BTreeMap;
 /// `GROUP/ARTIFACT` → version.
 type Versions = BTreeMap<String, String>;
 
-/// Groups that Clojars has: their jars are pinned by version, not by digest.
+/// Groups from Clojars: their jars are pinned by version, not by digest.
 const CLOJARS: &[&str] = &["jepsen", "elle"];
 
-/// project.clj and deps.edn say the same; pom.xml has no other version of any of these, no direct dependency that they have not, and a digest for each jar
-/// of Maven Central.
+/// Checks that project.clj and deps.edn have the same dependencies, that pom.xml has the same versions and no further
+/// direct dependency, and
+/// that each jar of Maven Central has a digest.
 pub(super) fn agree(sources: &[Source]) -> Vec<String> {
     let text = |name: &str| sources.iter().find(|s| s.path == format!("jepsen/{name}")).map_or("", |s| s.text.as_str());
     let (project, deps, pom) = (leiningen(text("project.clj")), clojure(text("deps.edn")), text("pom.xml"));
@@ -97,7 +100,7 @@ fn clojure(text: &str) -> Versions {
 /// Each `<dependency>`, with its version if it has one.
 fn maven(text: &str) -> Vec<(String, Option<String>)> {
     let of = |block: &str| {
-        // What is excluded has a name as well.
+        // An exclusion has a name too; skip it.
         let own = block.split("</dependency>").next()?.split("<exclusions>").next()?;
         let field = |tag: &str| Some(own.split_once(&format!("<{tag}>"))?.1.split_once('<')?.0.to_owned());
         Some((format!("{}/{}", field("groupId")?, field("artifactId")?), field("version")))
