@@ -9,8 +9,8 @@
 //! ```
 //! Owns: namespaces, links, packet rules. Does not own: what runs in them.
 //!
-//! N1  No namespace has a name, and nothing is created in the machine's own namespace: two runs at once cannot collide.
-//! N2  A namespace exists as long as a process is in it. Ours is held by this process, a node's by one `sleep` that is
+//! NET-N1  No namespace has a name, and nothing is created in the machine's own namespace: two runs at once cannot collide.
+//! NET-N2  A namespace exists as long as a process is in it. Ours is held by this process, a node's by one `sleep` that is
 //! registered
 //!     in [`crate::undo`]. When these end, in whatever way, the kernel removes bridge, links and rules.
 

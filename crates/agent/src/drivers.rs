@@ -73,7 +73,7 @@ struct Looked {
     id: Option<Result<String, String>>,
     /// Those of the others, `None` before they were asked.
     others: Option<Vec<Told>>,
-    /// The machine's watchdog, where it is required (A7), and how it looked last; `None` before.
+    /// The machine's watchdog, where it is required (AGENT-A7), and how it looked last; `None` before.
     watchdog_required: bool,
     of_watchdog: Asking,
     watchdog: Option<Result<(), String>>,
@@ -134,7 +134,7 @@ impl Looked {
         }
     }
 
-    /// A7: without it PostgreSQL would not be started.
+    /// AGENT-A7: without it PostgreSQL would not be started.
     fn has_its_watchdog(&self) -> Result<(), String> {
         match &self.watchdog {
             _ if !self.watchdog_required => Ok(()),
@@ -145,7 +145,7 @@ impl Looked {
         }
     }
 
-    /// H1: the import would be refused.
+    /// HOSTID-H1: the import would be refused.
     fn has_its_id(&self) -> Result<(), String> {
         match (&self.id, &self.others) {
             _ if !self.look.multihost => Ok(()),
@@ -290,7 +290,7 @@ impl Host for Real {
         }
         if self.config.pool.kind == PoolKind::Zfs && looked.of_host.is_due(HOST_ID_INTERVAL) {
             let (root, there) = (self.root.clone(), self.pool_look.clone());
-            // The files lie on a disk that may hang, and the agent's task has a lease to watch (A3).
+            // The files lie on a disk that may hang, and the agent's task has a lease to watch (AGENT-A3).
             tokio::task::spawn_blocking(move || {
                 let id = hostid::read_in(&root);
                 there.lock().unwrap_or_else(PoisonError::into_inner).is_told(id);
@@ -312,7 +312,7 @@ impl Host for Real {
         if there {
             pool::export(&self.config, hard).await?;
         }
-        // P1: a later one of its name is somebody's at work by hand.
+        // OWN-P1: a later one of its name is somebody's at work by hand.
         ownership::forget(&self.config);
         Ok(())
     }
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(careless.look.unable, "", "without multihost any id does");
     }
 
-    /// A7 ahead of the lease: without its watchdog it would only be given back, over and over.
+    /// AGENT-A7 ahead of the lease: without its watchdog it would only be given back, over and over.
     #[test]
     fn a_host_without_the_watchdog_that_it_requires_is_unable() {
         let mut looked = Looked::of(false, true);
@@ -545,7 +545,7 @@ mod tests {
         assert_eq!((to_export(Ok(true)), to_export(Ok(false))), (Ok(Some(true)), Ok(Some(false))));
     }
 
-    /// P1: what has its name later is a person's, at work by hand in a pause.
+    /// OWN-P1: what has its name later is a person's, at work by hand in a pause.
     #[tokio::test]
     async fn what_was_let_go_of_is_noted_no_more() {
         let dir = tempfile::tempdir().unwrap();

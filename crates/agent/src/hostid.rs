@@ -1,6 +1,6 @@
 //! The host id that ZFS stores in a pool to tell hosts apart.
 //!
-//! H1  A pool with `multihost=on` is watched over by writes that carry this id. With none, ZFS imports no such pool; with the same one on two hosts, each takes
+//! HOSTID-H1  A pool with `multihost=on` is watched over by writes that carry this id. With none, ZFS imports no such pool; with the same one on two hosts, each takes
 //!     the other's writes for its own, and finds nothing wrong.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub fn read_in(root: &Path) -> Result<String, String> {
     Ok(format!("{id:08x}"))
 }
 
-/// Whether this host, with the id `own`, may import a pool with `multihost=on` beside the hosts that told theirs (H1). A host that told none is no
+/// Whether this host, with the id `own`, may import a pool with `multihost=on` beside the hosts that told theirs (HOSTID-H1). A host that told none is no
 /// hindrance: it may be the one that is lost.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Health checks and commands over HTTP, with the paths and codes that load balancer files written for Patroni expect.
 //!
-//! H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
+//! HEALTH-H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
 //!     [`STALE`] every health check says 503.
-//! H2  Anyone may read health. Commands need loopback or the token.
+//! HEALTH-H2  Anyone may read health. Commands need loopback or the token.
 
 mod commands;
 
@@ -78,7 +78,7 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     })
 }
 
-/// The status of a health check at `now`; `None` for a path that is none. H1: what was shown too long ago is not believed, whatever it says.
+/// The status of a health check at `now`; `None` for a path that is none. HEALTH-H1: what was shown too long ago is not believed, whatever it says.
 fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
     let fresh = now.saturating_since(view.at) < STALE;
     healthy(view, path).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
@@ -131,7 +131,7 @@ impl Door {
         history.add(&self.config.name, &self.config.set, record);
     }
 
-    /// H2
+    /// HEALTH-H2
     fn may_command(&self, from: SocketAddr, headers: &HeaderMap) -> bool {
         if from.ip().is_loopback() {
             return true;

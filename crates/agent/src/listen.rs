@@ -1,9 +1,9 @@
 //! Connections of a door that anybody may knock at: bounded in number and in patience, so that whoever opens many, or says nothing, takes neither the process's file
 //! descriptors nor others' places.
 //!
-//! L1  There are [`CONNECTIONS_MAX`] at most. One more, and the oldest is closed: who is asked about health a thousand times a second answers each at once, so the oldest
+//! LISTEN-L1  There are [`CONNECTIONS_MAX`] at most. One more, and the oldest is closed: who is asked about health a thousand times a second answers each at once, so the oldest
 //!     are those that say nothing.
-//! L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
+//! LISTEN-L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
 
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
@@ -154,7 +154,7 @@ impl Guest {
         Self { socket, id, places: places.clone(), evicted, idle, alarm: Box::pin(tokio::time::sleep(idle)) }
     }
 
-    /// L1, L2: whether it may go on. `cx` is woken when it may not.
+    /// LISTEN-L1, LISTEN-L2: whether it may go on. `cx` is woken when it may not.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(evicted) = &mut self.evicted
             && Pin::new(evicted).poll(cx).is_ready()

@@ -13,14 +13,14 @@
 //! write (the gateways decide that by the epoch, R2: a mistake here costs availability, never data).
 //!
 //! Invariants, checked by property tests:
-//! - A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
-//! - A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next owner finds a clean pool.
-//! - A3 Without a renewal PostgreSQL is told to stop `stop_margin` before the lease could end, paused or not.
-//! - A4 In pause nothing is taken, and PostgreSQL is not started, whatever stopped it; only A3, fencing and operators' words act.
-//! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
-//! - A6 At most one job counts. An answer to an older one has no effect.
-//! - A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
-//! - A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
+//! - AGENT-A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
+//! - AGENT-A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next owner finds a clean pool.
+//! - AGENT-A3 Without a renewal PostgreSQL is told to stop `stop_margin` before the lease could end, paused or not.
+//! - AGENT-A4 In pause nothing is taken, and PostgreSQL is not started, whatever stopped it; only AGENT-A3, fencing and operators' words act.
+//! - AGENT-A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
+//! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
+//! - AGENT-A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
+//! - AGENT-A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
 
 mod health;
 mod parts;
@@ -118,7 +118,7 @@ pub struct Machine {
     told_role: Role,
 }
 
-/// The history waits for a disk: nothing that has to be done in time stands behind it (A3), but for the end of the machine, which it must be written before.
+/// The history waits for a disk: nothing that has to be done in time stands behind it (AGENT-A3), but for the end of the machine, which it must be written before.
 fn in_order(out: &mut [Action]) {
     out.sort_by_key(|action| match action {
         Action::Record(_) => 1,
@@ -266,7 +266,7 @@ impl Machine {
             (found.attach, found.mounted, found.database);
         match (found.attach, found.mounted, found.database) {
             (false, false, false) => self.why = "nothing known of the lease yet".into(),
-            // A4: in a pause it may be on purpose that PostgreSQL is not there.
+            // AGENT-A4: in a pause it may be on purpose that PostgreSQL is not there.
             (true, true, runs) if runs || self.paused => {
                 self.leased_at = now;
                 self.way = Some(Way::new(Event::Adopted, "an earlier agent had ended".into(), None, false, now, now));
@@ -284,7 +284,7 @@ impl Machine {
     fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
         if let LeaseView::Held { owner, remaining, ttl, .. } = &view {
             if *owner == self.policy.name {
-                // Not another's: were that one longer, ours would end while PostgreSQL runs (A3).
+                // Not another's: were that one longer, ours would end while PostgreSQL runs (AGENT-A3).
                 self.ttl = if *ttl > Duration::ZERO { *ttl } else { self.policy.lease_ttl };
             } else {
                 if !remaining.is_zero() {
@@ -412,7 +412,7 @@ impl Machine {
         {
             return self.fence(now, format!("{owner} holds the lease under e{epoch}, ours was e{ours}"), out);
         }
-        // A3
+        // AGENT-A3
         if self.present.running && now >= self.stop_at() {
             let age = now.saturating_since(self.renewed()).as_millis();
             match self.state {
@@ -521,7 +521,7 @@ impl Machine {
         self.present.running.then(|| self.renewed().saturating_add(self.ttl))
     }
 
-    /// When PostgreSQL is stopped unless the lease is renewed (A3).
+    /// When PostgreSQL is stopped unless the lease is renewed (AGENT-A3).
     pub fn stop_at(&self) -> MonoTime {
         self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))
     }

@@ -1,7 +1,7 @@
 //! Checks a failover or switchover of PostgreSQL before anything is done. Decides from the views of the agents; no I/O.
 //!
-//! P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
-//! P2  Every refusal says what would make it possible.
+//! SWITCH-P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
+//! SWITCH-P2  Every refusal says what would make it possible.
 //!
 //! The gateways lose nothing in a takeover: what they acknowledged is there (R1). PostgreSQL does where it is killed while it is well: commits
 //! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
@@ -93,10 +93,10 @@ impl Plan {
         self.checks.iter().filter(move |check| check.finding == finding)
     }
 
-    /// Whether it may be carried out (P1).
+    /// Whether it may be carried out (SWITCH-P1).
     ///
     /// # Errors
-    /// Why not, and what would make it possible (P2).
+    /// Why not, and what would make it possible (SWITCH-P2).
     pub fn may_go(&self, allow_data_loss: bool, reason: &str) -> Result<(), String> {
         let told = |check: &Check| {
             if check.next.is_empty() { check.found.clone() } else { format!("{}: {}", check.found, check.next) }

@@ -205,7 +205,7 @@ fn what_keeps_a_switchover_from_going_is_refused_and_says_what_would_help() {
         (switchover(&own(), None, &good(), Some(far)), "40 days ahead", "30 days ahead"),
     ];
     for (plan, found, next) in cases {
-        // P1: also where data loss is allowed.
+        // SWITCH-P1: also where data loss is allowed.
         let refused = plan.may_go(true, "all the same").unwrap_err();
         assert!(refused.contains(found) && refused.contains(next), "{found}, {next}: {refused}");
         assert!(!plan.steps.is_empty());

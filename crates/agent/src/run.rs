@@ -1,8 +1,8 @@
 //! I/O shell of the agent's state machine: one task passes it inputs and carries out its actions.
 //!
-//! - N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
-//! - N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
-//! - N3 A sign of life is given before PostgreSQL is started, with the moment until which it may run.
+//! - TASK-N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
+//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
+//! - TASK-N3 A sign of life is given before PostgreSQL is started, with the moment until which it may run.
 
 use crate::client;
 use crate::clock;
@@ -309,7 +309,7 @@ impl<H: Host> Agent<H> {
                 self.life += 1;
                 self.step(Input::Done { job, result }).await;
             }
-            // N1
+            // TASK-N1
             News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
             News::Database(..) => {}
             News::Lease(view) => self.step(Input::Lease(view)).await,
@@ -372,7 +372,7 @@ impl<H: Host> Agent<H> {
                 self.machine.ttl().as_millis()
             );
         }
-        // N3
+        // TASK-N3
         let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
         let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
         match self.machine.state() {
@@ -445,7 +445,7 @@ impl<H: Host> Agent<H> {
         }
     }
 
-    /// N2
+    /// TASK-N2
     fn start<F>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
     where
         F: Future<Output = Result<(), String>> + Send + 'static,

@@ -1,7 +1,7 @@
 //! A scheduled switchover: kept on disk until it is due, then carried out once or dropped with a reason.
 //!
-//! T1  At most once: it is taken off the disk before it is begun. An agent that ends in between has not done it, and says so in its log only.
-//! T2  Never late by more than [`LATE_MAX`]: an operator who chose a time meant that time.
+//! TIMED-T1  At most once: it is taken off the disk before it is begun. An agent that ends in between has not done it, and says so in its log only.
+//! TIMED-T2  Never late by more than [`LATE_MAX`]: an operator who chose a time meant that time.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ impl Schedule {
         Ok(kept.replace(scheduled))
     }
 
-    /// Takes it away (T1).
+    /// Takes it away (TIMED-T1).
     ///
     /// # Errors
     /// It could not be removed: it is still kept.

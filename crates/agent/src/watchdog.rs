@@ -4,12 +4,12 @@
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
 //!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
-//! W1  PostgreSQL may run until `ahead` before the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent. What waits
+//! WATCHDOG-W1  PostgreSQL may run until `ahead` before the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent. What waits
 //!     in the device goes only once that fails, so the helper acts before the lease ends, and after the agent would have; the device it ends so early only where
 //!     something does wait.
-//! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
+//! WATCHDOG-W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
 //!     pause and left it running, until a next agent gives its first sign.
-//! W3  The machine's watchdog (`guard`) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
+//! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left of PostgreSQL.
 //!
 //! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
 //! data is the gateways' to guard (R2).
@@ -167,9 +167,9 @@ pub struct Kill {
 /// What the helper goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// W2: without a sign of life for longer PostgreSQL has to go, in nanoseconds.
+    /// WATCHDOG-W2: without a sign of life for longer PostgreSQL has to go, in nanoseconds.
     pub timeout_ns: u64,
-    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL so long before the lease ends (A3), in nanoseconds.
+    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL so long before the lease ends (AGENT-A3), in nanoseconds.
     pub stop_margin_ns: u64,
 }
 
@@ -210,7 +210,7 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdic
     Verdict::Well
 }
 
-/// Why PostgreSQL has to go at `now_ns`, if it has to (W1, W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
+/// Why PostgreSQL has to go at `now_ns`, if it has to (WATCHDOG-W1, WATCHDOG-W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
 pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<Kill> {
     match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), limits) {
         Verdict::Well => None,
@@ -244,7 +244,7 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
         return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
     }
     // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within
-    // W2; without bound where an agent of this build left such an attach alone in a pause.
+    // WATCHDOG-W2; without bound where an agent of this build left such an attach alone in a pause.
     let Some(renewed) = status.lease_renewed_at else { return 0 };
     let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
@@ -291,7 +291,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
-                    // W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
+                    // WATCHDOG-W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
                     let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
                     let mut meanwhile = || {
                         if process::of_postgres(data).is_ok_and(|left| left.is_empty()) {
@@ -310,7 +310,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
             }
             Verdict::Well => killing = false,
         }
-        // W3
+        // WATCHDOG-W3
         let gone = sign.may_run_until_ns == 0 || verdict != Verdict::Well && clear;
         let until_ns = (!gone).then(|| match verdict {
             Verdict::Well => sign.may_run_until_ns.max(lease_ns),

@@ -1,13 +1,13 @@
 //! What became of each volume between two snapshots of a set: what has to be known before any range of a difference is applied.
 //!
-//! A name is no volume: it may be another one's by now. Ids are never used again (V1), so volumes are compared by them.
+//! A name is no volume: it may be another one's by now. Ids are never used again (VOLUME-V1), so volumes are compared by them.
 //!
 //! ```text
 //!   earlier:  id 1 a     id 2 b                    id 3 c
 //!   later:    id 1 a     id 2 x                               id 4 c                          id 5 d
 //!             same       same, renamed from b      gone       anew: another one was called c  new
 //! ```
-//! D1  A volume that is the same starts from its image as the earlier snapshot has it, cut or made longer with zeroes to its size; every other one
+//! DIFF-D1  A volume that is the same starts from its image as the earlier snapshot has it, cut or made longer with zeroes to its size; every other one
 //!     starts from zeroes. With the ranges that are listed that is the later snapshot.
 
 use crate::v1;
@@ -33,7 +33,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// The volume as the earlier snapshot has it: what its image starts from (D1). `None`: zeroes.
+    /// The volume as the earlier snapshot has it: what its image starts from (DIFF-D1). `None`: zeroes.
     pub fn before(&self) -> Option<&v1::Volume> {
         match &self.relation {
             Relation::Same(before) => Some(before),
@@ -161,7 +161,7 @@ mod tests {
         all
     }
 
-    /// Images by name hold the id of their volume. Whoever goes by D1 has those of the later snapshot, whatever the names did, and nothing else.
+    /// Images by name hold the id of their volume. Whoever goes by DIFF-D1 has those of the later snapshot, whatever the names did, and nothing else.
     #[test]
     fn images_by_name_become_those_of_the_later_snapshot() {
         let images = |list: &[v1::Volume]| -> BTreeMap<String, u32> {

@@ -197,7 +197,7 @@ fn innermost(status: &Status) -> String {
     deepest.to_string()
 }
 
-/// M6: whether a gateway's refusal to continue a lease means that it is not ours any more. All of these come from the replicated state.
+/// ATTACH-M6: whether a gateway's refusal to continue a lease means that it is not ours any more. All of these come from the replicated state.
 pub(crate) fn is_ended(refusal: &Refusal) -> bool {
     use RefusalCode::{Held, NotContinuable, Precondition, StaleToken, WrongEpoch};
     matches!(refusal.code, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)

@@ -1,8 +1,8 @@
 //! The device's side: an NBD server on the volume's Unix socket.
 //!
-//! F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
-//! F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
-//! F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
+//! CLIENT-F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
+//! CLIENT-F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
+//! CLIENT-F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
 
 use crate::client_replies::ClientReplies;
 use crate::machine::{Action, Intake, Ticket};
@@ -117,7 +117,7 @@ async fn carry(
         let ended = reader.run(&mut read, negotiated, input).await;
         replies.with(|replies| replies.leaving = true);
         match ended {
-            // F2: it said goodbye and waits for what it asked for.
+            // CLIENT-F2: it said goodbye and waits for what it asked for.
             Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
@@ -190,7 +190,7 @@ impl Reader<'_> {
         }
     }
 
-    /// F1.
+    /// CLIENT-F1.
     async fn wait_for_room(&self) {
         loop {
             let notified = self.room.notified();
@@ -210,7 +210,7 @@ impl Reader<'_> {
 
     fn take(&self, request: Request) {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
-        // By the size of now: the volume may have grown since the client came (G1).
+        // By the size of now: the volume may have grown since the client came (GROWTH-G1).
         if let Err(errno) = request.check(self.shared.size(self.volume), false, self.style) {
             return self.replies.with(|replies| replies.queue.error(to, errno));
         }

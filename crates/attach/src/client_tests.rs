@@ -78,14 +78,14 @@ async fn while_nobody_serves_a_bounded_number_is_taken_and_a_fence_answers_all()
     other.write_all(&write(99, 0)).await.unwrap();
     for _ in 0..1000 {
         tokio::task::yield_now().await;
-        assert_eq!(shared.look(Machine::unanswered), REQUESTS, "F1");
+        assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F1");
     }
     shared.act(|machine, _, out| machine.refused(RequestId(2), "held by host-b", out));
     assert_eq!(shared.look(Machine::phase), Phase::Fenced);
     let mut answered = Vec::new();
     for _ in 0..10 {
         let (cookie, error) = reply(&mut socket).await;
-        assert_eq!(error, 5, "M5");
+        assert_eq!(error, 5, "ATTACH-M5");
         answered.push(cookie);
     }
     assert_eq!(answered, (0..10).collect::<Vec<_>>());
@@ -104,7 +104,7 @@ async fn wrong_requests_are_refused_at_once_and_alone() {
     until("the next one is taken", || shared.look(Machine::unanswered) == 1).await;
 }
 
-/// G1: a client that was there before is taken up to the new end; the kernel's driver is one.
+/// GROWTH-G1: a client that was there before is taken up to the new end; the kernel's driver is one.
 #[tokio::test]
 async fn a_volume_that_grew_is_taken_up_to_its_new_end() {
     let shared = shared();
@@ -115,7 +115,7 @@ async fn a_volume_that_grew_is_taken_up_to_its_new_end() {
     socket.write_all(&write(2, 1 << 20)).await.unwrap();
     until("it is taken", || shared.look(Machine::unanswered) == 1).await;
     shared.grow(0, 1 << 20);
-    assert_eq!(shared.size(0), 2 << 20, "G3");
+    assert_eq!(shared.size(0), 2 << 20, "GROWTH-G3");
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn what_a_client_that_left_had_written_stays_asked_for() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(shared.look(Machine::unanswered), 1, "F2");
+    assert_eq!(shared.look(Machine::unanswered), 1, "CLIENT-F2");
 }
 
 /// A read, as it stands on the wire.

@@ -72,7 +72,7 @@ impl Line {
             return Err(Errno::Invalid);
         }
         let fresh = self.decoder.sent(out);
-        assert!(fresh, "M2: request {} is on this lane already", out.cookie);
+        assert!(fresh, "ATTACH-M2: request {} is on this lane already", out.cookie);
         if matches!(out.command, client::CommandOut::Read { .. }) {
             self.reads.insert(out.cookie);
         }

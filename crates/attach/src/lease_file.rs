@@ -3,10 +3,10 @@
 //! ```text
 //!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of
 //! ```
-//! P1  A token stands in the file before it is first used: the one before it dies by that use. So whatever moment a process dies in, the file holds a token
+//! TOKEN-P1  A token stands in the file before it is first used: the one before it dies by that use. So whatever moment a process dies in, the file holds a token
 //!     that the gateways still take, unless somebody else was granted the set. Where it cannot be written the token is used all the same (a full /run takes no
 //!     devices away), and written as soon as that can be done.
-//! P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
+//! TOKEN-P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
 //!     have written, and what the kernel still holds for these devices would go over it.
 
 use crate::machine::VolumeFacts;
@@ -107,7 +107,7 @@ impl LeaseFile {
         self.lock().clone()
     }
 
-    /// P1: to be called before the grant is used.
+    /// TOKEN-P1: to be called before the grant is used.
     pub(crate) fn granted(
         &self,
         set: &Name,
@@ -147,7 +147,7 @@ impl LeaseFile {
         self.write(lease)
     }
 
-    /// Volumes, by their place in the lease, have grown (G1): to be called before the kernel is told.
+    /// Volumes, by their place in the lease, have grown (GROWTH-G1): to be called before the kernel is told.
     pub(crate) fn grew(&self, sizes: &[(usize, u64)]) -> io::Result<()> {
         self.change(|volumes| {
             for (place, size) in sizes {
@@ -158,7 +158,7 @@ impl LeaseFile {
         })
     }
 
-    /// Devices of volumes, by their place in the lease, fail for good from now on (M8), under the next process too.
+    /// Devices of volumes, by their place in the lease, fail for good from now on (ATTACH-M8), under the next process too.
     pub(crate) fn lose(&self, places: impl IntoIterator<Item = usize>) -> io::Result<()> {
         self.change(|volumes| {
             for place in places {
@@ -239,7 +239,7 @@ mod tests {
         assert!(!path.exists(), "what is being let go of is not kept");
     }
 
-    /// P1: the token that the file has is dead from the first use of the one that it lacks.
+    /// TOKEN-P1: the token that the file has is dead from the first use of the one that it lacks.
     #[test]
     fn a_grant_that_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
         let dir = tempfile::tempdir().unwrap();
@@ -265,7 +265,7 @@ mod tests {
         assert!(file.catch_up().is_none(), "what is being let go of is not kept");
     }
 
-    /// G1: devices may be as large by then.
+    /// GROWTH-G1: devices may be as large by then.
     #[test]
     fn a_growth_outlives_a_grant_that_was_read_before_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -282,7 +282,7 @@ mod tests {
         file.lose([0]).unwrap();
         file.granted(&set, &owner, Token(9), &volumes).unwrap();
         let left = LeaseFile::open(dir.path()).lease().unwrap();
-        assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "and so does a loss (M8)");
+        assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "and so does a loss (ATTACH-M8)");
         file.close();
         file.grew(&[(0, 3 << 30)]).unwrap();
         file.lose([0]).unwrap();

@@ -7,17 +7,17 @@
 //!                                                      └─ detach: drained, released ─▶ detached
 //! ```
 //!
-//! M1  At most one unanswered write covers a sector: a later one that overlaps it is held back until it is answered. So a replay puts
+//! ATTACH-M1  At most one unanswered write covers a sector: a later one that overlaps it is held back until it is answered. So a replay puts
 //!     back what is there already or what must come, in any order, and never takes a sector back to an older write.
-//! M2  A request is sent under one generation at a time. Before another one begins, all sockets of the last are shut, and the lease was continued
+//! ATTACH-M2  A request is sent under one generation at a time. Before another one begins, all sockets of the last are shut, and the lease was continued
 //!     under a new epoch (R6): what still stands in a receive buffer of the old gateway can never be carried out.
-//! M3  After a loss everything unanswered is sent again in its original order before anything new is sent.
-//! M4  An answer counts only in the generation that the request was sent in last.
-//! M5  Fenced is for good: everything unanswered and everything that comes is answered with EIO, nothing is sent any more (R8).
-//! M6  The lease is lost to another owner only by a gateway's final word. Silence, refusals to serve and closed connections are none.
-//! M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). Old requests only make us ask the gateway
+//! ATTACH-M3  After a loss everything unanswered is sent again in its original order before anything new is sent.
+//! ATTACH-M4  An answer counts only in the generation that the request was sent in last.
+//! ATTACH-M5  Fenced is for good: everything unanswered and everything that comes is answered with EIO, nothing is sent any more (R8).
+//! ATTACH-M6  The lease is lost to another owner only by a gateway's final word. Silence, refusals to serve and closed connections are none.
+//! ATTACH-M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). Old requests only make us ask the gateway
 //!     whether it is there, and its silence to *that* is a loss.
-//! M8  A volume that is not what its device was made of any more (deleted, shrunk, renamed) fails alone and for good: its requests are answered with
+//! ATTACH-M8  A volume that is not what its device was made of any more (deleted, shrunk, renamed) fails alone and for good: its requests are answered with
 //!     EIO and it is connected to no more, whatever becomes of it; the others go on. Without any volume left the set is over like a fenced one.
 //!
 //! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness: moments come in
@@ -125,7 +125,7 @@ impl VolumeFacts {
         Some(format!("volume {name}: found it cut to {deepest} bytes meanwhile, expected {expected} all the time"))
     }
 
-    /// The size that this volume has grown to by what a gateway names; `None` where it has not, or is not surely the same one. Smaller is not followed: M8.
+    /// The size that this volume has grown to by what a gateway names; `None` where it has not, or is not surely the same one. Smaller is not followed: ATTACH-M8.
     pub fn grown_in(&self, named: &[VolumeFacts]) -> Option<u64> {
         let same = |other: &&VolumeFacts| self.id != 0 && other.id == self.id && other.name == self.name;
         named.iter().find(same).map(|other| other.size).filter(|size| *size > self.size)

@@ -1,6 +1,6 @@
 //! Send queue of a socket. Any task fills it; the socket's own task empties it.
 //!
-//! O1  Filling never waits: what may wait there is bounded by the table of unanswered requests, and for clients by the reader, which
+//! OUTBOX-O1  Filling never waits: what may wait there is bounded by the table of unanswered requests, and for clients by the reader, which
 //!     stops while too much stands here.
 
 use bytes::{Buf, Bytes, BytesMut};

@@ -17,7 +17,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Bytes that the other side does not take for this long end the connection. The kernel counts both: that no host acknowledges them, and that one acknowledges and
-/// has no room, as a gateway whose journal is full (R8, M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
+/// has no room, as a gateway whose journal is full (R8, ATTACH-M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
 /// dead by itself, by a forgetful firewall for one, and so may be long.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reading and the writing half of a connection.

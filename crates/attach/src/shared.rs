@@ -1,7 +1,7 @@
 //! The machine and what its actions reach: lanes, clients, and the keeper, which does all slow work.
 //!
-//! H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
-//! H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.
+//! LOCKS-H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
+//! LOCKS-H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.
 
 use crate::client_replies::ClientReplies;
 use crate::lane::Line;
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// The place in the log up to which shrinks were looked at. No device has a size that was named as of a later one (G5): to be asked for after the sizes.
+    /// The place in the log up to which shrinks were looked at. No device has a size that was named as of a later one (GROWTH-G5): to be asked for after the sizes.
     /// `None` before the first grant, as an earlier process, whose devices these may be, has not left it; and after sizes that were named without a place.
     pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
         Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
@@ -163,7 +163,7 @@ impl Shared {
                 debug_assert!(unfit.is_none(), "our gateways speak extended headers");
             }
             Action::Answer { ticket, outcome } => {
-                // F2.
+                // CLIENT-F2.
                 let Some(replies) = inner.clients.get(&ticket.client) else { return };
                 replies.with(|replies| replies.answer(&ticket, outcome));
             }
@@ -215,7 +215,7 @@ impl Shared {
         id
     }
 
-    /// F2.
+    /// CLIENT-F2.
     pub(crate) fn leave(&self, client: u64) {
         self.act(|machine, _, out| machine.forget(client, out));
         self.lock().clients.remove(&client);

@@ -9,7 +9,7 @@
 //!   └───────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! No lease is taken and nothing but a read of a snapshot is ever sent (W4): whatever happens here, the set does not notice.
+//! No lease is taken and nothing but a read of a snapshot is ever sent (SCRATCH-W4): whatever happens here, the set does not notice.
 //! docs/adr/0024-standbys.md says why it is built as it is.
 
 mod base;

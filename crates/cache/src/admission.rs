@@ -1,4 +1,4 @@
-//! Decides what is written to the cache's disk, and what is written there again (C5 to C7 in `cache`).
+//! Decides what is written to the cache's disk, and what is written there again (CACHE-C5 to CACHE-C7 in `cache`).
 //!
 //! ```text
 //!   the disk, a ring buffer:   oldest │ ...... older half ...... │ ...... newer half ...... │ new data
@@ -16,7 +16,7 @@ use std::collections::{HashSet, VecDeque};
 pub enum Demand {
     /// A single read.
     Point,
-    /// A sequential reader that has come far (A5 in `volume::ahead`): it reads everything once.
+    /// A sequential reader that has come far (AHEAD-A5 in `volume::ahead`): it reads everything once.
     Scan,
 }
 
@@ -46,7 +46,7 @@ impl Admission {
         Self { left_out, again: 0, again_max: disk_bytes / AGAIN_SHARE }
     }
 
-    /// Data was fetched. Returns whether it is written to the disk (C5, C6).
+    /// Data was fetched. Returns whether it is written to the disk (CACHE-C5, CACHE-C6).
     pub(super) fn fetched(&mut self, key: &BlockKey, bytes: u64, demand: Demand) -> bool {
         let goes_in = match demand {
             Demand::Point => true,
@@ -69,7 +69,7 @@ impl Admission {
         self.again = 0;
     }
 
-    /// Data was read from the disk; `older`: from its older half. Returns whether it is written again (C7).
+    /// Data was read from the disk; `older`: from its older half. Returns whether it is written again (CACHE-C7).
     pub(super) fn found(&mut self, bytes: u64, older: bool, demand: Demand) -> bool {
         if !older || demand == Demand::Scan {
             return false;

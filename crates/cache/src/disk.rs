@@ -81,7 +81,7 @@ pub(super) struct Found {
 }
 
 /// The order in which blocks are evicted: as they were filled. A block is old once half the disk was filled after it;
-/// data read from an old block is written again (C7). With a smaller part than half, fewer of the rarely read entries
+/// data read from an old block is written again (CACHE-C7). With a smaller part than half, fewer of the rarely read entries
 /// would be caught. Foyer's own picker of this kind reports nothing before the first block is evicted.
 #[derive(Debug, Default)]
 struct Round {
@@ -349,7 +349,7 @@ async fn build(dir: &Path, layout: Layout, direct: bool) -> foyer::Result<Hybrid
                 .with_buffer_pool_size(POOL_BYTES)
                 .with_submit_queue_size_threshold(QUEUE_BYTES),
         )
-        // Objects never change (C1), so any recovered data that opens is correct.
+        // Objects never change (CACHE-C1), so any recovered data that opens is correct.
         .with_recover_mode(RecoverMode::Quiet)
         .build()
         .await

@@ -5,23 +5,23 @@
 //!                           | miss: one flight per key, all other callers wait for it
 //!                           v
 //!                        disk: sealed bytes --open--> memory    (a wrong tag only costs a fetch)
-//!                           | miss                              near eviction: written to disk again (C7)
+//!                           | miss                              near eviction: written to disk again (CACHE-C7)
 //!                           v
-//!                        fetch (the store) --open--> memory, and the sealed bytes to disk (C5)
+//!                        fetch (the store) --open--> memory, and the sealed bytes to disk (CACHE-C5)
 //!
 //!   keep_sealed: data that a checkpoint seals goes to disk at once
 //! ```
 //!
-//! C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever stale.
-//! C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed bytes
+//! CACHE-C1  The key is object and number, never an LBA. Both name the same content for ever (R7), so no entry is ever stale.
+//! CACHE-C2  Every answer was opened, that is authenticated, by this process (R9). The disk tier holds the same sealed bytes
 //!     as the store (R10) and is trusted as little.
-//! C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
-//! C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`].
-//! C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is fetched
+//! CACHE-C3  The cache holds clean data only: losing any or all of it, at any time, costs a fetch.
+//! CACHE-C4  Size limits: memory by `memory_bytes`, disk by `disk_bytes`, plus buffers of [`DISK_BUFFER_BYTES`].
+//! CACHE-C5  The disk is a ring: new data evicts the oldest. So data fetched for a scan goes to disk only when it is fetched
 //!     a second time.
-//! C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans never
+//! CACHE-C6  Left-out data is remembered up to a quarter of the disk, in bytes, and up to 131,072 entries. Larger scans never
 //!     go to disk.
-//! C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes never
+//! CACHE-C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes never
 //!     exceed the bytes of new data since the last time the disk was too slow for a read.
 //!
 //! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, the decision what to read.
@@ -131,9 +131,9 @@ pub struct CacheStats {
     pub kept_bytes: u64,
     /// Sealed bytes that were fetched and written to disk.
     pub admitted_bytes: u64,
-    /// Sealed bytes that were fetched for a scan and not written to disk (C5).
+    /// Sealed bytes that were fetched for a scan and not written to disk (CACHE-C5).
     pub left_out_bytes: u64,
-    /// Sealed bytes that were read from disk and written there again (C7).
+    /// Sealed bytes that were read from disk and written there again (CACHE-C7).
     pub rewritten_bytes: u64,
     /// Number of fetches begun.
     pub fetches: u64,
@@ -171,7 +171,7 @@ impl Cache {
     /// Opens the cache of extents with `memory_bytes` of memory and, if `disk` is given, a disk tier in that directory
     /// with at most that many bytes of files. The directory's content belongs to the cache and may be dropped.
     ///
-    /// A disk tier that cannot be opened is dropped and recreated. If that fails too, the cache works without one (C3).
+    /// A disk tier that cannot be opened is dropped and recreated. If that fails too, the cache works without one (CACHE-C3).
     ///
     /// # Errors
     /// There is too little memory.
@@ -227,7 +227,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     }
 
     /// The value: from memory, from disk, or from the store by `fetch`, which returns sealed bytes. `open`
-    /// authenticates and opens sealed bytes from either source (C2).
+    /// authenticates and opens sealed bytes from either source (CACHE-C2).
     ///
     /// Callers for the same key share one flight. A failure is not shared: the next waiting caller tries by itself. It
     /// does the same if the current flight is dropped.
@@ -242,7 +242,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.get_or_open_for(Demand::Point, key, fetch, open).await
     }
 
-    /// The same, for a reader that may be a scan (C5). If callers share a flight, the demand of the caller that runs it
+    /// The same, for a reader that may be a scan (CACHE-C5). If callers share a flight, the demand of the caller that runs it
     /// counts.
     ///
     /// # Errors
@@ -358,7 +358,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Writes bytes that were sealed here to disk, as if they had been fetched: new data is likely to be read again
     /// before anything older. Waits for the disk, at most two seconds. Data that is not written by then is fetched when
-    /// needed (C3).
+    /// needed (CACHE-C3).
     pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
         if let Some(disk) = &self.inner.disk {
             let kept = disk.keep(pieces).await;
@@ -436,7 +436,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         metrics::gauge!("holdfast_cache_memory_entries", "kind" => kind).set(stats.memory_entries as f64);
     }
 
-    /// Writes pending data to disk, for a warm start. Not needed for correctness (C3).
+    /// Writes pending data to disk, for a warm start. Not needed for correctness (CACHE-C3).
     pub async fn close(&self) {
         if let Some(disk) = &self.inner.disk {
             disk.close().await;

@@ -335,7 +335,7 @@ async fn a_restart_finds_what_many_stored_at_once() {
     assert_eq!(lost, 0, "of {}", stored.len());
 }
 
-/// C7: a small entry is not cheap.
+/// CACHE-C7: a small entry is not cheap.
 #[test]
 fn c7_an_entry_counts_as_what_it_takes_on_disk() {
     use foyer::Code;
@@ -347,7 +347,7 @@ fn c7_an_entry_counts_as_what_it_takes_on_disk() {
     assert_eq!(units, [1, 1, 2, 33]);
 }
 
-/// C5: scans 200 MB, three times the disk.
+/// CACHE-C5: scans 200 MB, three times the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c5_what_is_on_disk_survives_a_scan_of_several_times_the_disk() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -386,7 +386,7 @@ async fn c5_a_small_scan_is_warm_once_it_was_fetched_twice() {
     }
 }
 
-/// C7: uploads of three times the disk, and some entries that are read now and then. Without reads from disk in
+/// CACHE-C7: uploads of three times the disk, and some entries that are read now and then. Without reads from disk in
 /// between, they would be evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() {
@@ -455,7 +455,7 @@ async fn damaged_files_cost_fetches_only() {
     }
 }
 
-/// Apart from foyer's own checksums, bytes from disk are opened like any others (C2).
+/// Apart from foyer's own checksums, bytes from disk are opened like any others (CACHE-C2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sealed_bytes_from_disk_are_not_trusted() {
     let dir = tempfile::tempdir().expect("temporary directory");

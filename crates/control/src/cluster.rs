@@ -1,13 +1,13 @@
 //! Group 0: who is a member, on which disk and in which life of it; which sets there are, and their wrapped keys;
 //! which sets are being deleted.
 //!
-//! C1  Member ids and set ids are never reused, also not after a removal: a number in an old log or object key names the same
+//! CLUSTER-C1  Member ids and set ids are never reused, also not after a removal: a number in an old log or object key names the same
 //!     thing for ever.
-//! C2  A disk (its random uuid) belongs to one member, once: a disk that was removed never comes back, since what it
+//! CLUSTER-C2  A disk (its random uuid) belongs to one member, once: a disk that was removed never comes back, since what it
 //!     acknowledged was forgotten. It is wiped and joins as a new one.
-//! C3  A disk's boot counter only grows, and each counter belongs to one life of one process (its nonce): a restored or cloned disk is
+//! CLUSTER-C3  A disk's boot counter only grows, and each counter belongs to one life of one process (its nonce): a restored or cloned disk is
 //!     found at its first start and refused. Whether one that has counted on remembers what was registered is asked before (`raft::KnownLife`).
-//! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
+//! CLUSTER-C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
 mod apply;
 mod clones;

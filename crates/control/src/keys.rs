@@ -4,10 +4,10 @@
 //! ```text
 //!   every gateway has both keys ─▶ each set's data keys, in group 0 ─▶ each gateway's node.key ─▶ each set's head in its store ─▶ old key goes
 //! ```
-//! Y1  Nothing is wrapped by the new key before every gateway has said that it has it.
-//! Y2  A gateway that has both keys opens everything after any number of steps, in any order: a change that was cut short harms nobody,
+//! KEY-Y1  Nothing is wrapped by the new key before every gateway has said that it has it.
+//! KEY-Y2  A gateway that has both keys opens everything after any number of steps, in any order: a change that was cut short harms nobody,
 //!     and the same request again does what is left.
-//! Y3  Once nothing is left, the new key alone opens everything.
+//! KEY-Y3  Once nothing is left, the new key alone opens everything.
 //!
 //! Keys are named by their fingerprints, never by anything else.
 
@@ -128,7 +128,7 @@ pub enum Step {
     Head(SetId),
 }
 
-/// Why a change to `target` must not begin or go on (Y1, Y2); empty where it may.
+/// Why a change to `target` must not begin or go on (KEY-Y1, KEY-Y2); empty where it may.
 pub fn objections(view: &View, target: u64) -> Vec<Objection> {
     let mut found = Vec::new();
     for gateway in view.gateways.values() {
@@ -156,7 +156,7 @@ pub fn objections(view: &View, target: u64) -> Vec<Objection> {
     found
 }
 
-/// What is still to be done until nothing needs another key than `target` (Y3), in order.
+/// What is still to be done until nothing needs another key than `target` (KEY-Y3), in order.
 pub fn left(view: &View, target: u64) -> Vec<Step> {
     let sets = view.sets.iter().filter(|(_, set)| set.wrapped_by != Some(target)).map(|(id, _)| Step::Set(*id));
     let nodes = view.gateways.iter().filter(|(_, gateway)| match &gateway.keys {

@@ -1,13 +1,13 @@
 //! Who votes in a group next, who may lead it, and what a person may ask to be taken away. Decided by leaders from what they see; nothing
 //! here is replicated. Group 0 says who is a member and in which standing; each group follows, one safe step after the other.
 //!
-//! M1  Voters change only where a majority of those before and a majority of those after answer and have nearly all entries: a change
+//! MEMBER-M1  Voters change only where a majority of those before and a majority of those after answer and have nearly all entries: a change
 //!     that cannot be committed leaves the group without a quorum for good.
-//! M2  Nobody goes while somebody who is to come still learns: a replacement is an addition first.
-//! M3  Who is not to serve (a witness, a drained or a leaving member) gives leadership away to one that is, as soon as there is one.
-//! M4  It also does not stand for election, unless the group has had no leader for long: its log may be the only one that has everything
+//! MEMBER-M2  Nobody goes while somebody who is to come still learns: a replacement is an addition first.
+//! MEMBER-M3  Who is not to serve (a witness, a drained or a leaving member) gives leadership away to one that is, as soon as there is one.
+//! MEMBER-M4  It also does not stand for election, unless the group has had no leader for long: its log may be the only one that has everything
 //!     that was acknowledged, and then nobody else can be elected.
-//! M5  Between two sets of voters nothing else is done: whoever leads ends that change first, towards the newer set. Until then two quorums
+//! MEMBER-M5  Between two sets of voters nothing else is done: whoever leads ends that change first, towards the newer set. Until then two quorums
 //!     are asked for everything.
 
 mod requests;
@@ -72,7 +72,7 @@ impl GroupView {
 pub enum Step {
     /// All is as it should be.
     Done,
-    /// Give leadership away (M3).
+    /// Give leadership away (MEMBER-M3).
     HandOver(MemberId),
     /// Let these learn.
     Learn(BTreeSet<MemberId>),
@@ -80,7 +80,7 @@ pub enum Step {
     Forget(BTreeSet<MemberId>),
     /// Make these the voters.
     Vote(BTreeSet<MemberId>),
-    /// End a change of voters that an earlier leader began (M5).
+    /// End a change of voters that an earlier leader began (MEMBER-M5).
     End,
     /// Nothing now.
     Wait(Waiting),
@@ -95,16 +95,16 @@ pub enum Waiting {
         /// Who.
         id: MemberId,
     },
-    /// M2.
+    /// MEMBER-M2.
     #[error("{learning:?} still learn")]
     Learning {
         /// Who.
         learning: BTreeSet<MemberId>,
     },
-    /// M3: it leads, is to go, and nobody could lead instead.
+    /// MEMBER-M3: it leads, is to go, and nobody could lead instead.
     #[error("this leader is to leave, and no other voter answers and has nearly all entries")]
     NoHeir,
-    /// M1.
+    /// MEMBER-M1.
     #[error("of the voters {voters:?} only {answering:?} answer and have nearly all entries; a change needs {needed}")]
     NoQuorum {
         /// Before the change, or after it.
@@ -175,7 +175,7 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if !learning.is_empty() {
         target.extend(voters.iter().copied());
     }
-    // A leader does not vote itself out: it hands over first (M3), to one that votes by then.
+    // A leader does not vote itself out: it hands over first (MEMBER-M3), to one that votes by then.
     let stays = !target.insert(group.me);
     if target == voters {
         return match (learning.is_empty(), stays) {
@@ -192,8 +192,8 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     Step::Vote(target)
 }
 
-/// M5. A leader that the newer set does not have must not end the change: it would lead a group that it is not in. It hands over where it is
-/// to leave (M3); where it is to stay, it votes for all of both sets, which takes nothing back that was decided, and goes on from there.
+/// MEMBER-M5. A leader that the newer set does not have must not end the change: it would lead a group that it is not in. It hands over where it is
+/// to leave (MEMBER-M3); where it is to stay, it votes for all of both sets, which takes nothing back that was decided, and goes on from there.
 fn end(group: &GroupView, next: &BTreeSet<MemberId>, voters: &BTreeSet<MemberId>, wanted: &BTreeSet<MemberId>) -> Step {
     let (set, step) = match (next.contains(&group.me), wanted.contains(&group.me)) {
         (true, _) => (next, Step::End),
@@ -219,7 +219,7 @@ fn no_quorum(group: &GroupView, voters: &BTreeSet<MemberId>) -> Waiting {
     Waiting::NoQuorum { voters: voters.clone(), answering, needed: majority(voters.len()) }
 }
 
-/// To whom leadership goes, if it is to go (M3): a voter that serves, answers, and has nearly everything; the one that has most. A leader that
+/// To whom leadership goes, if it is to go (MEMBER-M3): a voter that serves, answers, and has nearly everything; the one that has most. A leader that
 /// leaves the group and finds none gives it to any that stays.
 fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Option<MemberId> {
     let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
@@ -235,7 +235,7 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     found.map(|peer| peer.id)
 }
 
-/// Whether a member stands for election (M4): one that `serves` always, another once it has `unheard` of a leader for `patience`.
+/// Whether a member stands for election (MEMBER-M4): one that `serves` always, another once it has `unheard` of a leader for `patience`.
 pub fn may_stand(serves: bool, unheard: Duration, patience: Duration) -> bool {
     serves || unheard >= patience
 }

@@ -4,12 +4,12 @@
 //!   sent ───────────── serve_for(ttl) ─────────────▶│ nothing is answered any more        (the holder's clock)
 //!        sent + ttl by the slowest clock allowed ────────────▶│ the etcd gives the seat to another one
 //! ```
-//! P1  An answer leaves only before `sent` + [`serve_for`], where `sent` is from before the sending of the last keep-alive that the etcd answered.
-//! P2  A tenure that ended, or was found overdue once, never goes on: the next one has a higher revision.
-//! P3  A tenure takes over a set's head only from an earlier tenure of the same pair in the same etcd, or from the one cluster that a person named.
-//! P4  What was answered as durable is in the head that the next tenure takes over: the store's conditional PUT orders the two.
-//! P5  A lease of a set, and the token of its owner, are of one tenure. A device that was attached under an earlier one is at its end.
-//! P6  The pair's feature level only grows, to what both builds know, after both gateways have reported it. Nothing of a higher level is
+//! PAIR-P1  An answer leaves only before `sent` + [`serve_for`], where `sent` is from before the sending of the last keep-alive that the etcd answered.
+//! PAIR-P2  A tenure that ended, or was found overdue once, never goes on: the next one has a higher revision.
+//! PAIR-P3  A tenure takes over a set's head only from an earlier tenure of the same pair in the same etcd, or from the one cluster that a person named.
+//! PAIR-P4  What was answered as durable is in the head that the next tenure takes over: the store's conditional PUT orders the two.
+//! PAIR-P5  A lease of a set, and the token of its owner, are of one tenure. A device that was attached under an earlier one is at its end.
+//! PAIR-P6  The pair's feature level only grows, to what both builds know, after both gateways have reported it. Nothing of a higher level is
 //!     written into the stores. A gateway whose build knows less does not get the seat.
 
 mod roster;
@@ -28,7 +28,7 @@ const TTL_PARTS: u32 = 4;
 const SERVE_PARTS: u32 = 3;
 /// Between two keep-alives, a part of the time to live: two may fail before the limit.
 const RENEW_PARTS: u32 = 5;
-/// P1 holds if the clocks of the holder and of the etcd drift apart by at most this percentage.
+/// PAIR-P1 holds if the clocks of the holder and of the etcd drift apart by at most this percentage.
 const DRIFT_PERCENT: u32 = 10;
 
 const _: () = {
@@ -37,7 +37,7 @@ const _: () = {
     assert!(3 * TTL_PARTS <= RENEW_PARTS * SERVE_PARTS);
 };
 
-/// How long a holder answers from the moment before its last keep-alive was sent (P1).
+/// How long a holder answers from the moment before its last keep-alive was sent (PAIR-P1).
 pub fn serve_for(ttl: Duration) -> Duration {
     ttl / TTL_PARTS * SERVE_PARTS
 }
@@ -61,7 +61,7 @@ pub enum Ended {
     Resigned(String),
 }
 
-/// The time for which this gateway has the seat. One for each time that it was won (P2).
+/// The time for which this gateway has the seat. One for each time that it was won (PAIR-P2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
     until: MonoTime,
@@ -76,7 +76,7 @@ impl Tenure {
 
     /// A keep-alive that was sent at `sent` or later was answered with a time to live of `ttl`.
     pub fn renewed(&mut self, now: MonoTime, sent: MonoTime, ttl: Duration) {
-        // P2: whatever was answered meanwhile, somebody may have been told that this gateway answers no more.
+        // PAIR-P2: whatever was answered meanwhile, somebody may have been told that this gateway answers no more.
         if self.may_answer(now).is_ok() {
             self.until = self.until.max(sent.saturating_add(serve_for(ttl)));
         }
@@ -87,10 +87,10 @@ impl Tenure {
         self.ended.get_or_insert(why);
     }
 
-    /// Whether an answer may leave at `now` (P1).
+    /// Whether an answer may leave at `now` (PAIR-P1).
     ///
     /// # Errors
-    /// Why not. The result stays the same from then on (P2).
+    /// Why not. The result stays the same from then on (PAIR-P2).
     pub fn may_answer(&mut self, now: MonoTime) -> Result<(), Ended> {
         if now >= self.until {
             self.end(Ended::Overdue);
@@ -130,7 +130,7 @@ impl TenureId {
         u128::from(self.pair) << 64 | u128::from(self.revision)
     }
 
-    /// What this tenure may do with a head of the cluster `found`. `adopt`: a cluster that an administrator has given up for this pair (P3).
+    /// What this tenure may do with a head of the cluster `found`. `adopt`: a cluster that an administrator has given up for this pair (PAIR-P3).
     pub fn judge(self, found: u128, adopt: Option<u128>) -> Whose {
         let pair = u64::try_from(found >> 64).unwrap_or(u64::MAX);
         let revision = u64::try_from(found & u128::from(u64::MAX)).unwrap_or(u64::MAX);
@@ -166,7 +166,7 @@ pub enum Whose {
     Foreign,
 }
 
-/// What an answer says of the store (P4).
+/// What an answer says of the store (PAIR-P4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// FLUSH and FUA are answered once the head in the store covers what was answered before. The loss of the gateway ends the device.

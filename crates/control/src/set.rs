@@ -7,18 +7,18 @@
 //!    └────────────────────────────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
 //!
-//! S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
-//! S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
-//! S3  A token opens the current grant only. The one it was continued from stays valid until the newer one is first used,
+//! SET-S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
+//! SET-S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
+//! SET-S3  A token opens the current grant only. The one it was continued from stays valid until the newer one is first used,
 //!     so that a lost answer can be asked for again; then it is dead for ever.
-//! S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
+//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
 //!     expired names what it judged (epoch and last renewal), and apply compares.
-//! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
-//! S10 A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
+//! SET-S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
+//! SET-S10  A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
 //!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
-//! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`. Volumes, V1 to V4: see
-//! `set/volumes.rs`. S13 and S14, what clones need: see `set/pins.rs`. S15 and S16, what a recovery brings back of snapshots: see `set/listed.rs`.
+//! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: see `set/rollback.rs`. Volumes, VOLUME-V1 to VOLUME-V4: see
+//! `set/volumes.rs`. SET-S13 and SET-S14, what clones need: see `set/pins.rs`. SET-S15 and SET-S16, what a recovery brings back of snapshots: see `set/listed.rs`.
 
 mod apply;
 mod checkpoint;

@@ -1,4 +1,4 @@
-# C3: a restored or a cloned disk is found at its first start.
+# CLUSTER-C3: a restored or a cloned disk is found at its first start.
 init cluster=77
 join id=1 name=g1 disk=101 req=1
 join name=g2 disk=102 req=2

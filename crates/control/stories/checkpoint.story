@@ -1,4 +1,4 @@
-# A checkpoint counts only in the term of its proposer, and only for the latest begin (S5).
+# A checkpoint counts only in the term of its proposer, and only for the latest begin (SET-S5).
 index next=10
 segment term=1 object=1
 begin term=2

@@ -1,8 +1,8 @@
 //! A set's lease as it is mirrored in an etcd, and whether it is newer than what is there.
 //!
-//! G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A leader
+//! GRANT-G1  A record is replaced only by a newer one: of a later life of the set, or of a later entry of its log. A leader
 //!     that was stopped and resumes takes nothing back.
-//! G2  A record that is not ours stays.
+//! GRANT-G2  A record that is not ours stays.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +55,9 @@ pub(crate) enum Next {
     Put,
     /// It says the same.
     Same,
-    /// It is newer (G1).
+    /// It is newer (GRANT-G1).
     Newer,
-    /// It is not of this form (G2): what was found.
+    /// It is not of this form (GRANT-G2): what was found.
     Foreign(String),
 }
 
@@ -72,7 +72,7 @@ impl Grant {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
-    /// Whether the record there is of this very set and cluster, in this life or an earlier one (G2), so that it goes
+    /// Whether the record there is of this very set and cluster, in this life or an earlier one (GRANT-G2), so that it goes
     /// with the set. A record of a newer set of the same name stays, however late this call arrives.
     pub(crate) fn was_told_of(there: &[u8], set: &str, number: u64, cluster: &str, generation: u64) -> bool {
         let found = serde_json::from_slice::<Grant>(there);
@@ -131,7 +131,7 @@ mod tests {
         let old = grant(held("db1", 4), 1, 100_000);
         let new = Grant { number: 9, index: 7, ..old.clone() };
         assert_eq!(new.next(Some(&old.to_bytes())), Next::Put);
-        assert_eq!(old.next(Some(&new.to_bytes())), Next::Newer, "G1: of a gateway that was cut off");
+        assert_eq!(old.next(Some(&new.to_bytes())), Next::Newer, "GRANT-G1: of a gateway that was cut off");
         assert!(!Grant::was_told_of(&new.to_bytes(), "demo", 4, "c1", 1), "the newer set's");
         let unknown = Grant { number: 0, ..old.clone() };
         assert_eq!(grant(None, 1, 100_001).next(Some(&unknown.to_bytes())), Next::Put);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(next(grant(held("db2", 5), 1, 101)), Next::Put);
         assert_eq!(next(grant(None, 1, 101)), Next::Put, "free");
         assert_eq!(next(grant(held("db1", 4), 1, 160)), Next::Same, "nothing but time has passed");
-        assert_eq!(next(grant(held("db0", 3), 1, 99)), Next::Newer, "G1: of a leader that stood still");
+        assert_eq!(next(grant(held("db0", 3), 1, 99)), Next::Newer, "GRANT-G1: of a leader that stood still");
         assert_eq!(next(grant(None, 1, 99)), Next::Newer);
         assert_eq!(next(grant(held("db3", 5), 2, 3)), Next::Put, "a recovered set's log begins anew");
         assert_eq!(grant(held("db1", 9), 1, 900).next(Some(&grant(None, 2, 1).to_bytes())), Next::Newer);

@@ -13,7 +13,7 @@ pub enum Shown {
     Written,
     /// It was there already.
     Already,
-    /// What is there is newer (G1): another gateway leads the set by now.
+    /// What is there is newer (GRANT-G1): another gateway leads the set by now.
     Newer,
 }
 
@@ -65,7 +65,7 @@ impl Mirror {
     }
 
     /// Removes the record of a deleted set: by `cluster`, of its life `generation` or an earlier one. Records that are
-    /// not ours stay (G2). Returns whether there was one. Can be repeated.
+    /// not ours stay (GRANT-G2). Returns whether there was one. Can be repeated.
     ///
     /// # Errors
     /// [`EtcdError`], as [`Mirror::show`].

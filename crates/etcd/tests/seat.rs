@@ -180,7 +180,7 @@ async fn who_falls_silent_loses_it_and_hears_so() {
     let begun = Instant::now();
     let held = take(&mut a, "a").await;
     let next = until("the lease expires", async || b.take(&holder("b")).await.unwrap()).await;
-    assert!(begun.elapsed() >= TTL, "F2: another one had the seat after {:?}", begun.elapsed());
+    assert!(begun.elapsed() >= TTL, "SEAT-F2: another one had the seat after {:?}", begun.elapsed());
     assert!(next.revision > held.revision);
     assert_eq!(a.keep(&held).await.unwrap(), Kept::Lost("there is no such lease".into()));
     assert_eq!(b.keep(&next).await.unwrap(), Kept::For(TTL));

@@ -3,8 +3,8 @@
 //! A sync of a folder covers the names in it, but not its own name in its parent: a power cut may remove a folder with
 //! everything that was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
 //!
-//! - **F1** Nothing is made in a folder before that folder's own name is durable.
-//! - **F2** This holds for a folder that existed before, too: an earlier start may have ended between making and
+//! - **FOLDER-F1** Nothing is made in a folder before that folder's own name is durable.
+//! - **FOLDER-F2** This holds for a folder that existed before, too: an earlier start may have ended between making and
 //!   syncing it. For a link, both names must be durable.
 
 use std::fs::{self, File};
@@ -48,7 +48,7 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// F1
+/// FOLDER-F1
 fn make_from_above(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());

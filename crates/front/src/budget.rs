@@ -1,9 +1,9 @@
 //! Limits on bytes and requests in flight. Each connection counts its own without a lock, and draws from the gateway's
 //! pool only beyond its guaranteed share (floor).
 //!
-//! P1  A request takes its place last, after everything else is charged. So a request with a place runs: it never waits
+//! BUDGET-P1  A request takes its place last, after everything else is charged. So a request with a place runs: it never waits
 //!     for another place or for bytes, and its place is returned when an operation ends that waits for nothing here.
-//! P2  Unsent replies that no charge covers (replies to requests without bytes, and headers of others) are counted by
+//! BUDGET-P2  Unsent replies that no charge covers (replies to requests without bytes, and headers of others) are counted by
 //!     their unsent bytes. At the limit, the connection begins nothing more until its client has read some. Only the
 //!     requests that already run add their replies, a few bytes each.
 
@@ -174,7 +174,7 @@ impl Ledger {
         self.pool.places.clone().try_acquire_owned().ok().map(|permit| Place { shared: Some(permit) })
     }
 
-    /// Nothing is to be begun now: a place that became free goes to another connection (P1).
+    /// Nothing is to be begun now: a place that became free goes to another connection (BUDGET-P1).
     pub(super) fn want_no_place(&mut self) {
         self.waiting_place = None;
     }
@@ -204,7 +204,7 @@ impl Ledger {
         }
     }
 
-    /// P2: whether a request may begin, if `queued` bytes in total were encoded and `sent` of them sent.
+    /// BUDGET-P2: whether a request may begin, if `queued` bytes in total were encoded and `sent` of them sent.
     pub(super) fn may_answer(&self, sent: u64, queued: u64) -> bool {
         self.unpaid(sent, queued) < self.unpaid_max
     }
@@ -322,7 +322,7 @@ mod tests {
         assert!(place(&mut first, 3).is_none());
         drop((floor, kept));
         first.want_no_place();
-        assert!(place(&mut second, 1).is_some(), "P1: no connection keeps a place that it does not use");
+        assert!(place(&mut second, 1).is_some(), "BUDGET-P1: no connection keeps a place that it does not use");
         drop((first, second, held));
         assert_eq!(pool.places.available_permits(), 2);
     }

@@ -8,14 +8,14 @@
 //! No task per request, because it costs system calls: 3 per request at depth 1 and 0.36 at depth 32, instead of 5.1
 //! and 4.4 (measured with 5000 writes of 4 KiB and a device that answers from another task).
 //!
-//! C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
-//! C2  After the connection is declared closed, nothing begins and nothing is answered (R8).
-//! C3  Requests and the bytes of requests and unsent replies are charged to the ledger before they are held. A request
-//!     takes its place last, just before it begins (P1 of the budget). Unpaid small replies are limited by their unsent
-//!     bytes (P2).
-//! C4  When the task ends, its operations are dropped before its place in the slot is returned (S1).
-//! C5  A read that no gateway can answer holds only a place outside the running requests until it can be answered.
-//! C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had disconnected.
+//! CONN-C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
+//! CONN-C2  After the connection is declared closed, nothing begins and nothing is answered (R8).
+//! CONN-C3  Requests and the bytes of requests and unsent replies are charged to the ledger before they are held. A request
+//!     takes its place last, just before it begins (BUDGET-P1 of the budget). Unpaid small replies are limited by their unsent
+//!     bytes (BUDGET-P2).
+//! CONN-C4  When the task ends, its operations are dropped before its place in the slot is returned (SLOT-S1).
+//! CONN-C5  A read that no gateway can answer holds only a place outside the running requests until it can be answered.
+//! CONN-C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had disconnected.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
@@ -60,10 +60,10 @@ pub(super) enum End {
     /// End of file without NBD_CMD_DISC.
     #[error("the client is gone")]
     Gone,
-    /// C2.
+    /// CONN-C2.
     #[error("declared closed")]
     Closed,
-    /// C6.
+    /// CONN-C6.
     #[error("drained: what it had asked is answered")]
     Drained,
     /// [`DeviceError::Disconnect`].
@@ -87,7 +87,7 @@ pub(super) struct Served {
     pub(super) negotiated: Negotiated,
     /// The export's token, and the connection's (a newer generation, shutdown).
     pub(super) closed: [CancellationToken; 2],
-    /// C6.
+    /// CONN-C6.
     pub(super) draining: CancellationToken,
 }
 
@@ -182,7 +182,7 @@ pub(super) struct Connection<'a, S> {
     awaited: Option<Charge>,
     open: bool,
     running: FuturesUnordered<Running>,
-    /// C5.
+    /// CONN-C5.
     parked: Parked<At, Asked>,
     /// How many of the running reads are retries.
     again: usize,
@@ -248,7 +248,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// Serves until the end. Dropping the future drops all running operations (C4).
+    /// Serves until the end. Dropping the future drops all running operations (CONN-C4).
     pub(super) async fn serve(mut self) -> End {
         poll_fn(|cx| match self.poll(cx) {
             Ok(()) => Poll::Pending,
@@ -353,7 +353,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.ledger.may_answer(self.sent, self.queued())
     }
 
-    /// Begins the requests in the buffer, as far as C3 allows.
+    /// Begins the requests in the buffer, as far as CONN-C3 allows.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             let beyond = self.parked.len().saturating_sub(PARKED_MAX);
@@ -431,7 +431,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     fn begin(&mut self, request: Request, charge: Charge, place: Place, cx: &mut Context<'_>) -> Result<(), End> {
         self.turn += 1;
-        // C2: checked as late as possible.
+        // CONN-C2: checked as late as possible.
         if self.is_closed() {
             return Err(End::Closed);
         }
@@ -484,7 +484,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn run(&mut self, mut running: Running, cx: &mut Context<'_>) -> Result<(), End> {
-        // C1: begun here. An operation that completes at once needs no queue; any other is polled again from the queue.
+        // CONN-C1: begun here. An operation that completes at once needs no queue; any other is polled again from the queue.
         match Pin::new(&mut running).poll(cx) {
             Poll::Ready(finished) => self.finish(finished),
             Poll::Pending => {
@@ -517,7 +517,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
             Ok(Outcome::Status(extents)) => self.replies.block_status(to, len, &extents, narrow),
             Err(DeviceError::Unreadable) if kind == Kind::Read => {
-                // C5: it holds no bytes while it waits, neither its own nor the pool's.
+                // CONN-C5: it holds no bytes while it waits, neither its own nor the pool's.
                 self.ledger.settle(charge);
                 self.parked.keep(At::now(), asked, tries);
                 return Ok(());

@@ -40,8 +40,8 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
     (reason, &refusal.message)
 }
 
-/// Opens the export and takes its slot. When this returns, all older connections of the slot have ended (S1), and their
-/// requests under this epoch have an outcome (S4).
+/// Opens the export and takes its slot. When this returns, all older connections of the slot have ended (SLOT-S1), and their
+/// requests under this epoch have an outcome (SLOT-S4).
 ///
 /// The connection counts towards the gateway's limit before that. A client that was told that it is served must not be
 /// closed because of the limit, and a client that is refused because of the limit must not disturb the slot.

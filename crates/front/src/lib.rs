@@ -259,7 +259,7 @@ impl Shared {
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());
         let end = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures).serve().await;
-        // C4, S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
+        // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
         // closes now.
         drop(socket);
         drop(place);

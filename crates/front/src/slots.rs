@@ -3,14 +3,14 @@
 //! A device that reconnects does not know what happened to its old connection. Requests may still be in that
 //! connection's receive buffer. Executing one of them after its retry would undo later writes. So:
 //!
-//! S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its
+//! SLOT-S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its
 //!     reader is gone and its unfinished operations are dropped. (Operations that are sequenced by then remain, and are
 //!     ordered before everything new.)
-//! S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however late it
+//! SLOT-S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however late it
 //!     arrives.
-//! S3  Newer means a later epoch, or the same epoch and a higher generation: each owner starts its own count of
+//! SLOT-S3  Newer means a later epoch, or the same epoch and a higher generation: each owner starts its own count of
 //!     generations.
-//! S4  A connection that follows an older generation of the same epoch is served only once all requests of that one
+//! SLOT-S4  A connection that follows an older generation of the same epoch is served only once all requests of that one
 //!     have an outcome. Its client uses what it reads to find out what happened to its unanswered requests, and a
 //!     request that is still in progress in the log could be applied after that read. (Requests of an older epoch have
 //!     no effect after the grant of a later one: R2.)
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// A connection of a slot came too late (S2).
+/// A connection of a slot came too late (SLOT-S2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "connection slot: found epoch {found_epoch} generation {found}, expected newer than epoch {newest_epoch} generation {newest}"
@@ -72,7 +72,7 @@ pub struct SlotPlace {
 }
 
 impl SlotPlace {
-    /// Whether an earlier generation had this slot under the same epoch (S4).
+    /// Whether an earlier generation had this slot under the same epoch (SLOT-S4).
     #[must_use]
     pub const fn follows(&self) -> bool {
         self.follows
@@ -84,8 +84,8 @@ impl Slots {
         self.volumes.locked()
     }
 
-    /// Takes the slot that `name` asks for. Refuses a stale connection (S2), tells the older connections to stop
-    /// through their `stop`, and returns once they have ended (S1). Returns `None` for a plain export, which has no
+    /// Takes the slot that `name` asks for. Refuses a stale connection (SLOT-S2), tells the older connections to stop
+    /// through their `stop`, and returns once they have ended (SLOT-S1). Returns `None` for a plain export, which has no
     /// slots. `stop` is cancelled when a newer connection arrives. A caller that is cancelled while it waits just drops
     /// the future.
     ///
@@ -187,7 +187,7 @@ mod tests {
             assert!(stops[1].is_cancelled());
             // The second one gives up; the third must still wait for the first.
         }
-        assert!(poll(third.as_mut()).is_pending(), "S1: the first has not ended");
+        assert!(poll(third.as_mut()).is_pending(), "SLOT-S1: the first has not ended");
         drop(first);
         let Poll::Ready(Ok(Some(_place))) = poll(third.as_mut()) else { panic!("all have ended") };
         assert!(!stops[2].is_cancelled());

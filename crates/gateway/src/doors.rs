@@ -3,13 +3,13 @@
 //! ```text
 //!   listener ─▶ Door::accept ─▶ Socket, holds one of the door's places ─▶ TLS (5 s, crate `tls`) ─▶ HTTP/2 with pings, or HTTP
 //! ```
-//! - **D1** A listener has [`Limits::connections`] places. A connection that finds none is closed at once, so the
+//! - **DOOR-D1** A listener has [`Limits::connections`] places. A connection that finds none is closed at once, so the
 //!   client tries another gateway instead of waiting in a queue.
-//! - **D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after [`Limits::idle`].
+//! - **DOOR-D2** A connection that sends nothing is closed: at first after [`Limits::hello`], later after [`Limits::idle`].
 //!   Live peers answer HTTP/2 pings, so only dead ones are silent that long there.
-//! - **D3** A peer that vanished silently is detected: by HTTP/2 pings, by the kernel's keepalive, and by missing
+//! - **DOOR-D3** A peer that vanished silently is detected: by HTTP/2 pings, by the kernel's keepalive, and by missing
 //!   acknowledgements. Each network cut between gateways leaves some such connections behind.
-//! - **D4** After a failure to accept (no more file descriptors), the listener waits before it retries. It never
+//! - **DOOR-D4** After a failure to accept (no more file descriptors), the listener waits before it retries. It never
 //!   retries in a busy loop.
 
 use futures_util::Stream;
@@ -39,11 +39,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Open connections (D1).
+    /// Open connections (DOOR-D1).
     pub connections: usize,
-    /// Time from accept to the first byte (D2).
+    /// Time from accept to the first byte (DOOR-D2).
     pub hello: Duration,
-    /// Maximum time between two bytes (D2).
+    /// Maximum time between two bytes (DOOR-D2).
     pub idle: Duration,
 }
 
@@ -60,7 +60,7 @@ pub(crate) const CONNECTIONS: usize = ADMIN.connections + PEERS.connections + HT
 
 const _: () = assert!(ADMIN.idle.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
 
-/// D3: a gRPC server that pings its clients.
+/// DOOR-D3: a gRPC server that pings its clients.
 pub(crate) fn server() -> Server {
     pinging(PING_INTERVAL, PING_TIMEOUT)
 }
@@ -85,7 +85,7 @@ impl Door {
     }
 
     /// The next connection. It never fails: an error of one connection concerns only that one, and an error of all of
-    /// them passes (D4).
+    /// them passes (DOOR-D4).
     pub(crate) async fn next(&mut self) -> (Socket, SocketAddr) {
         loop {
             let (stream, peer) = match self.listener.accept().await {
@@ -102,7 +102,7 @@ impl Door {
                 metrics::counter!("holdfast_door_refused_total", "door" => self.what).increment(1);
                 let limit = self.limits.connections;
                 self.say(
-                    |door| tracing::warn!(door, limit, %peer, "the connection limit is reached: new connections are closed (D1)"),
+                    |door| tracing::warn!(door, limit, %peer, "the connection limit is reached: new connections are closed (DOOR-D1)"),
                 );
                 continue;
             };
@@ -144,8 +144,8 @@ impl axum::serve::Listener for Door {
     }
 }
 
-/// An accepted connection. It holds its place at the listener until it is dropped (D1), and fails if no data arrives
-/// (D2).
+/// An accepted connection. It holds its place at the listener until it is dropped (DOOR-D1), and fails if no data arrives
+/// (DOOR-D2).
 pub(crate) struct Socket {
     stream: TcpStream,
     /// When to check whether the peer has been silent for too long. Reads do not move it; it is compared with
@@ -169,7 +169,7 @@ impl Socket {
         loop {
             ready!(self.look.as_mut().poll(context));
             if Instant::now() >= self.silent_until {
-                let why = "the peer was silent for too long (D2)";
+                let why = "the peer was silent for too long (DOOR-D2)";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
             let until = self.silent_until;

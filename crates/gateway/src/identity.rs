@@ -124,7 +124,7 @@ impl Identity {
         identity.lives = Lives::read(dir)?;
         identity.lives.begin(identity.boot, rand::random());
         // Write the counter of starts first. If this start is cut short in between, it looks like a start of a build
-        // without lives, which drops the lives (V3). In the other order, a start of such a build could be mistaken for
+        // without lives, which drops the lives (LIFE-V3). In the other order, a start of such a build could be mistaken for
         // this one.
         identity.save(dir)?;
         identity.lives.save(dir)?;

@@ -1,4 +1,4 @@
-//! The lives of this disk (C3), stored on the disk itself. A life is a counter and a random nonce. A life begins with
+//! The lives of this disk (CLUSTER-C3), stored on the disk itself. A life is a counter and a random nonce. A life begins with
 //! each start, and whenever a running gateway renews it. So a copy of the disk that is older than the last renewal is
 //! detected, however often it is started.
 //!
@@ -9,12 +9,12 @@
 //!                             └── start: no peer knows the life, so it is dropped
 //! ```
 //!
-//! V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of this
+//! LIFE-V1  A life is on the disk before it is used with any peer, and its counter is above that of every used life of this
 //!     disk.
-//! V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX` lives are
+//! LIFE-V2  The disk remembers every used life since the last one that is known to be registered. Once `LIVES_MAX` lives are
 //!     unconfirmed, no further one begins: later starts reuse the last one. So a life that may be the registered one is
 //!     never forgotten.
-//! V3  If a build without lives has run on this disk, the counter of starts has grown meanwhile. Then the remembered
+//! LIFE-V3  If a build without lives has run on this disk, the counter of starts has grown meanwhile. Then the remembered
 //!     lives are dropped, since that build registered lives of its own.
 
 use crate::identity::{IdentityError, save};
@@ -44,7 +44,7 @@ struct Past {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lives {
     version: u32,
-    /// The start that these lives belong to (V3).
+    /// The start that these lives belong to (LIFE-V3).
     boot: u64,
     /// Oldest first; the last one is the current one.
     lives: Vec<Past>,
@@ -83,7 +83,7 @@ impl Lives {
 
     /// Start number `boot` on this disk.
     pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
-        // V3, except if the lives are ahead of the starts. Then no build without lives has run, since it would be too
+        // LIFE-V3, except if the lives are ahead of the starts. Then no build without lives has run, since it would be too
         // old for that cluster; only some starts were cut short or could not be written. A new counter would be below
         // the registered one for ever.
         let ahead = self.lives.last().is_some_and(|last| last.counter >= boot);
@@ -95,7 +95,7 @@ impl Lives {
             self.lives.pop();
         }
         if self.lives.len() >= LIVES_MAX {
-            // V2
+            // LIFE-V2
             return;
         }
         let counter = self.lives.last().map_or(boot, |last| boot.max(last.counter.saturating_add(1)));
@@ -180,12 +180,12 @@ mod tests {
         assert_eq!(told(&lives), [(1, 10), (2, 20)]);
         // A start that sent its life to no peer.
         lives.begin(3, 30);
-        assert_eq!(told(&lives), [(1, 10), (3, 30)], "V1: above every used life");
+        assert_eq!(told(&lives), [(1, 10), (3, 30)], "LIFE-V1: above every used life");
         lives.used();
         lives.begin(4, 40);
         lives.used();
         assert!(lives.registered(3));
-        assert_eq!(told(&lives), [(3, 30), (4, 40)], "V2");
+        assert_eq!(told(&lives), [(3, 30), (4, 40)], "LIFE-V2");
         assert!(!lives.registered(3) && !lives.registered(2) && !lives.registered(9));
         assert!(lives.registered(4));
         assert_eq!(told(&lives), [(4, 40)]);
@@ -207,18 +207,18 @@ mod tests {
         assert_eq!(told(&lives), [(7, 70)], "the first start with lives, on a disk that had six starts");
         lives.used();
         lives.begin(9, 90);
-        assert_eq!(told(&lives), [(9, 90)], "V3: start 8 left no life here");
+        assert_eq!(told(&lives), [(9, 90)], "LIFE-V3: start 8 left no life here");
         // Renewed lives are ahead of the starts, and stay ahead if a start or two could not be saved.
         let mut renewed = lives.clone();
         renewed.used();
         assert!((0..20).all(|nonce| renewed.renew(nonce)) && renewed.registered(29));
         renewed.begin(12, 120);
-        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "V1: above every used life");
+        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "LIFE-V1: above every used life");
         // The same for a start of which only the counter was saved: the next start may have been of a build without
         // lives.
         lives.used();
         lives.begin(11, 110);
-        assert_eq!(told(&lives), [(11, 110)], "V3");
+        assert_eq!(told(&lives), [(11, 110)], "LIFE-V3");
         let mut lives = Lives::default();
         lives.begin(9, 90);
         // Ten starts that sent their life to no peer are noticed, although none of their lives stays.
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(
             (all.len(), all[0], all[LIVES_MAX - 1]),
             (LIVES_MAX, (1, 10), (64, 640)),
-            "V2: the last life is used again"
+            "LIFE-V2: the last life is used again"
         );
         assert!(!lives.renew(1) && told(&lives) == all);
         assert!(lives.registered(64) && lives.renew(2010));

@@ -127,7 +127,7 @@ pub struct Node {
     cache: Cache,
     /// Limits what followers on this gateway may read into the cache.
     warmth: Arc<Warmth>,
-    /// Why group 0 refused this start (C3).
+    /// Why group 0 refused this start (CLUSTER-C3).
     refused: Mutex<Option<String>>,
     /// Set if the journal's disk had less room than the journal's bound when it was opened.
     lacks_room: OnceLock<String>,

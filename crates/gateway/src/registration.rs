@@ -1,4 +1,4 @@
-//! Registers starts and lives (C3). Every start of this gateway is registered in group 0, and so is every renewal of
+//! Registers starts and lives (CLUSTER-C3). Every start of this gateway is registered in group 0, and so is every renewal of
 //! its life while it runs. The peer protocol gets the registered lives of all members from group 0 and refuses any
 //! other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk remembers
 //! the life that was registered last.
@@ -131,7 +131,7 @@ async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
                 return true;
             }
             Registered::Refused(why) => {
-                tracing::error!(%why, "C3: this gateway must not take part; it ends");
+                tracing::error!(%why, "CLUSTER-C3: this gateway must not take part; it ends");
                 node.refuse(why);
                 return false;
             }

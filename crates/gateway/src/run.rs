@@ -285,7 +285,7 @@ where
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
     };
-    // T3: only a gateway may vote, append and ask for votes.
+    // TLS-T3: only a gateway may vote, append and ask for votes.
     let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
     let builder = with_tls(doors::server(), node.tls.as_ref())?;
     let served = builder

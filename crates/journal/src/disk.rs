@@ -29,7 +29,7 @@ pub trait Disk {
     /// Renames; open handles follow the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes all names durable as they are now. An error is final (J2), so it MUST NOT have a transient cause, such as
+    /// Makes all names durable as they are now. An error is final (JOURNAL-J2), so it MUST NOT have a transient cause, such as
     /// no free file descriptor.
     fn sync_dir(&self) -> io::Result<()>;
 }

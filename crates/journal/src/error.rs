@@ -62,7 +62,7 @@ pub enum WriteError {
     /// No further file can be begun (disk full). Nothing was written of what is left; it may be tried again.
     #[error("cannot begin another journal file: {0}")]
     NoRoom(#[source] io::Error),
-    /// J2: a write or sync failed, now or earlier. Nothing is durable from here on, for the life of the process.
+    /// JOURNAL-J2: a write or sync failed, now or earlier. Nothing is durable from here on, for the life of the process.
     #[error("journal file {file}: {what}: {source}")]
     Failed {
         /// File that was written.
@@ -73,7 +73,7 @@ pub enum WriteError {
         #[source]
         source: io::Error,
     },
-    /// J2: an earlier write failed.
+    /// JOURNAL-J2: an earlier write failed.
     #[error("the journal failed earlier")]
     FailedEarlier,
     /// The record does not fit into a file.

@@ -18,7 +18,7 @@
 //! payloads are encrypted chunk by chunk under the file's key, with the record's offset and the chunk's number as
 //! nonce, bound to bytes 4 to 48 of the record's head; the CRCs are of what is on disk, so that damage is told from a
 //! wrong key, and is found without any. Heads are not encrypted: groups, indexes and lengths can be read. The `synced`
-//! offsets are what J1 rests on: everything below was synced before this batch was written.
+//! offsets are what JOURNAL-J1 rests on: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
 use holdfast_seal::{FileKey, KeyFingerprint, TAG_BYTES};

@@ -77,7 +77,7 @@ pub(crate) struct Live {
     pub bytes: u64,
 }
 
-/// Live records by file and group: what must be carried before a file may be dropped (J5).
+/// Live records by file and group: what must be carried before a file may be dropped (JOURNAL-J5).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
     files: BTreeMap<u64, BTreeMap<GroupId, Live>>,
@@ -92,13 +92,13 @@ impl Ledger {
 
     fn sub(&mut self, group: GroupId, place: Place, bytes: u64) {
         let Some(groups) = self.files.get_mut(&place.file) else {
-            panic!("J5: {group} ends a record at {place:?}, where none was counted live")
+            panic!("JOURNAL-J5: {group} ends a record at {place:?}, where none was counted live")
         };
         let Some(live) = groups.get_mut(&group) else {
-            panic!("J5: {group} ends a record at {place:?}, where none of it was counted live")
+            panic!("JOURNAL-J5: {group} ends a record at {place:?}, where none of it was counted live")
         };
-        live.records = live.records.checked_sub(1).expect("J5: fewer records live than ended");
-        live.bytes = live.bytes.checked_sub(bytes).expect("J5: fewer bytes live than ended");
+        live.records = live.records.checked_sub(1).expect("JOURNAL-J5: fewer records live than ended");
+        live.bytes = live.bytes.checked_sub(bytes).expect("JOURNAL-J5: fewer bytes live than ended");
         if live.records == 0 {
             groups.remove(&group);
         }

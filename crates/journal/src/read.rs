@@ -1,4 +1,4 @@
-//! Reading entries back: place from the index, file pinned, header and checksums checked (R9, J7).
+//! Reading entries back: place from the index, file pinned, header and checksums checked (R9, JOURNAL-J7).
 
 use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
@@ -121,7 +121,7 @@ fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) ->
     ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
 }
 
-/// The record's header, if it is good and that of the record wanted (J7).
+/// The record's header, if it is good and that of the record wanted (JOURNAL-J7).
 fn check_head(
     file: &JournalFile,
     place: Place,

@@ -1,4 +1,4 @@
-//! J7: a place that holds another record, however good, is not served.
+//! JOURNAL-J7: a place that holds another record, however good, is not served.
 
 use super::*;
 use crate::format::FileHeader;

@@ -1,7 +1,7 @@
 //! Opening: scan, cut, begin a new file, rewrite the uncertain tail into it, sync; only then is the journal usable.
 //!
 //! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2.
-//! The new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is
+//! The new file is begun (JOURNAL-J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is
 //! synced: a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is
 //! answered before.
 
@@ -278,7 +278,7 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
         let index = replay.catalog.index(*group);
         let index = index.locked();
         if index.damaged.is_some() {
-            // J8: written again it might look whole. Nobody may use it before it is dropped.
+            // JOURNAL-J8: written again it might look whole. Nobody may use it before it is dropped.
             continue;
         }
         let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };

@@ -1,8 +1,8 @@
 //! What scanned files mean: which bad bytes are a torn tail, which are corruption, and what the groups look like.
 //!
-//! A batch is *known synced* when a later one says so (J1): one of the same file, or the first of the next. Bad bytes
-//! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
-//! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
+//! A batch is *known synced* when a later one says so (JOURNAL-J1): one of the same file, or the first of the next. Bad bytes
+//! that are known synced are corruption; others are a torn tail and are cut, batch by batch (JOURNAL-J6). Whatever is good and
+//! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (JOURNAL-J4).
 //!
 //! Payloads that are not known to be synced are decrypted too, at every start: a payload with correct checksums that
 //! was not sealed here is no torn tail, and could not be written again. It damages its group, not the start of the
@@ -108,7 +108,7 @@ impl Replay {
             expected: bad.expected.clone(),
             found: bad.found.clone(),
         };
-        // A batch of this file is known synced: so is everything in the files before, or it was rewritten here (J4).
+        // A batch of this file is known synced: so is everything in the files before, or it was rewritten here (JOURNAL-J4).
         if synced > FILE_HEADER_BYTES {
             self.touched.clear();
             self.uncertain_from = Place { file: file.number, offset: synced as u32 };

@@ -142,7 +142,7 @@ pub struct Journal<D: Disk> {
     /// Whether everything synced is known to be so on disk.
     pub(crate) marked: bool,
     pub(crate) untidy: bool,
-    /// J8: while there are any, no file is dropped and nothing carried forward.
+    /// JOURNAL-J8: while there are any, no file is dropped and nothing carried forward.
     pub(crate) damaged: BTreeSet<GroupId>,
     /// Files whose header is bad: they go in their turn, like others.
     pub(crate) lost_files: BTreeSet<u64>,
@@ -160,7 +160,7 @@ impl<D: Disk> std::fmt::Debug for Journal<D> {
     }
 }
 
-/// Makes file `number`: allocated, header durable, only then named (J3).
+/// Makes file `number`: allocated, header durable, only then named (JOURNAL-J3).
 pub(crate) fn begin_file<D: Disk>(
     disk: &D,
     params: &Params,
@@ -213,7 +213,7 @@ impl<D: Disk> Journal<D> {
     /// Makes `ops` durable, in order, in as many batches as it takes; takes away those that are. Empty on success.
     ///
     /// # Errors
-    /// [`WriteError::NoRoom`] may be tried again with what is left; any other is final (J2).
+    /// [`WriteError::NoRoom`] may be tried again with what is left; any other is final (JOURNAL-J2).
     pub fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), WriteError> {
         while !ops.is_empty() {
             let mut items = Vec::new();
@@ -245,7 +245,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// One batch or an error: for what must not be torn apart (J6).
+    /// One batch or an error: for what must not be torn apart (JOURNAL-J6).
     pub(crate) fn write_whole(&mut self, items: &[Item]) -> Result<(), WriteError> {
         let found = items.iter().map(Item::bytes).sum();
         if !self.fits_at_all(found) {
@@ -276,7 +276,7 @@ impl<D: Disk> Journal<D> {
     /// written; the one that waits in its turn changes nothing any more.
     ///
     /// # Errors
-    /// Final (J2).
+    /// Final (JOURNAL-J2).
     pub fn purge_ahead(&mut self, purges: impl IntoIterator<Item = (GroupId, LogId)>) -> Result<bool, WriteError> {
         let mut items = Vec::new();
         for (group, upto) in purges {
@@ -293,7 +293,7 @@ impl<D: Disk> Journal<D> {
         self.write_batch(&items).map(|()| true)
     }
 
-    /// One batch: encode, write, sync, and only then believe it (J1, J2).
+    /// One batch: encode, write, sync, and only then believe it (JOURNAL-J1, JOURNAL-J2).
     pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -329,9 +329,9 @@ impl<D: Disk> Journal<D> {
             };
             let mut guard = index.locked();
             let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
-            assert!(takes, "J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
+            assert!(takes, "JOURNAL-J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
             if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
-                panic!("J5: {} of {}: {what}", item.id, item.group);
+                panic!("JOURNAL-J5: {} of {}: {what}", item.id, item.group);
             }
             drop(guard);
             if item.kind == Kind::DropGroup {
@@ -357,7 +357,11 @@ impl<D: Disk> Journal<D> {
         };
         header.encode_into(self.current.file.seed, buf);
         let end = self.current.end + buf.len() as u64;
-        assert!(end <= self.params.file_bytes, "J6: a batch up to {end} in a file of {} bytes", self.params.file_bytes);
+        assert!(
+            end <= self.params.file_bytes,
+            "JOURNAL-J6: a batch up to {end} in a file of {} bytes",
+            self.params.file_bytes
+        );
         let result = self.current.file.file.write_at(buf, self.current.end);
         result.map_err(|error| self.fail("write", error))?;
         self.current.end = end;
@@ -377,7 +381,7 @@ impl<D: Disk> Journal<D> {
         WriteError::Failed { file: self.current.file.name.clone(), what, source }
     }
 
-    /// Goes on in the next file. Everything in the one before is synced by then (J1).
+    /// Goes on in the next file. Everything in the one before is synced by then (JOURNAL-J1).
     fn rotate(&mut self) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -413,7 +417,7 @@ impl<D: Disk> Journal<D> {
     /// as corruption, not taken for a torn tail. Costs one block per pause.
     ///
     /// # Errors
-    /// Final (J2).
+    /// Final (JOURNAL-J2).
     pub fn mark_idle(&mut self) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -443,7 +447,7 @@ impl<D: Disk> Journal<D> {
     /// may spoil its neighbour as well, and would then pass for a torn tail.
     ///
     /// # Errors
-    /// Final (J2).
+    /// Final (JOURNAL-J2).
     pub fn finish(&mut self) -> Result<(), WriteError> {
         self.mark_idle()?;
         self.marked = false;
@@ -460,7 +464,7 @@ impl<D: Disk> Journal<D> {
     /// the next file.
     ///
     /// # Errors
-    /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (J2).
+    /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (JOURNAL-J2).
     pub fn tidy(&mut self) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -566,7 +570,7 @@ impl<D: Disk> Journal<D> {
     }
 
     fn drop_file(&mut self, number: u64) -> Result<(), WriteError> {
-        assert_eq!(self.ledger.bytes(number), 0, "J5: file {number} holds live records");
+        assert_eq!(self.ledger.bytes(number), 0, "JOURNAL-J5: file {number} holds live records");
         let Some(file) = self.catalog.remove_file(number) else { return Ok(()) };
         let name = file.name.clone();
         // Our handle goes first: the disk may use the room again when no reader has one either.
@@ -577,7 +581,7 @@ impl<D: Disk> Journal<D> {
     fn remove_name(&mut self, name: &str) -> Result<(), WriteError> {
         let result = self.disk.remove(name);
         result.map_err(|error| self.fail("remove", error))?;
-        // One by one: a later file must not be gone while an earlier one is still there (J5).
+        // One by one: a later file must not be gone while an earlier one is still there (JOURNAL-J5).
         let result = self.disk.sync_dir();
         result.map_err(|error| self.fail("sync of the folder", error))
     }

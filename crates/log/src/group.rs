@@ -129,7 +129,7 @@ impl GroupLog {
     }
 
     /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
-    /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (L1),
+    /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (LOG-L1),
     /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was
     /// closed.
     pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
@@ -224,7 +224,7 @@ impl GroupLog {
     }
 
     /// The same without waiting for the disk: if a crash takes the purge away it can be made again, and nothing
-    /// appended later becomes durable earlier (L1).
+    /// appended later becomes durable earlier (LOG-L1).
     ///
     /// # Errors
     /// When the journal failed or was closed before. Where it fails later, whoever writes next is told.
@@ -428,7 +428,7 @@ impl GroupLog {
             let mut memory = self.group.memory.locked();
             let (op, removed) = change(&mut memory)?;
             let bytes = op.as_ref().map_or(0, |op| record_bytes(op.payload_len()) as u64);
-            // Without an operation as well: it returns after everything that was queued before it (L1).
+            // Without an operation as well: it returns after everything that was queued before it (LOG-L1).
             let ops = op.into_iter().collect();
             (removed, self.shared.queue.push(Job { ops, bytes, evictable: None, done }))
         };

@@ -5,7 +5,7 @@
 //!            ^ first                         ^ tail_first                 ^ next
 //! ```
 //! The journal's index of the group lags behind: it knows durable records only. Below `tail_first` the two agree,
-//! because a payload leaves the tail only once its record is in the index (L3).
+//! because a payload leaves the tail only once its record is in the index (LOG-L3).
 
 use bytes::Bytes;
 use holdfast_journal::{CorruptRecord, GroupIndex, SharedIndex};
@@ -176,7 +176,7 @@ impl Memory {
         removed
     }
 
-    /// Lets go of payloads up to append number `append`. They are durable (L3).
+    /// Lets go of payloads up to append number `append`. They are durable (LOG-L3).
     pub fn evict(&mut self, append: u64) -> Removed {
         let mut removed = Removed::default();
         while self.tail.front().is_some_and(|entry| entry.append <= append) {

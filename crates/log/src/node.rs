@@ -24,7 +24,7 @@ pub struct LogUsage {
     pub reserve_bytes: u64,
     /// Payload bytes in memory, over all groups.
     pub tail_bytes: u64,
-    /// Set once and for good by the first failed write or sync (L2).
+    /// Set once and for good by the first failed write or sync (LOG-L2).
     pub failed: Option<String>,
     /// Why no further file can be begun at the moment (disk full); tried again until it works.
     pub stalled: Option<String>,

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Called once with the result (L1).
+/// Called once with the result (LOG-L1).
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// Payloads of an append in memory: they may be evicted once the job is durable (L3).
+/// Payloads of an append in memory: they may be evicted once the job is durable (LOG-L3).
 pub(crate) struct Evictable {
     pub group: Arc<Group>,
     pub append: u64,
@@ -42,7 +42,7 @@ struct State {
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// Why nothing is acknowledged any more (L2).
+    /// Why nothing is acknowledged any more (LOG-L2).
     failed: OnceLock<String>,
     /// Why the writer waits for room, if it does.
     stalled: Mutex<Option<String>>,

@@ -5,9 +5,9 @@
 //!   bytes in ─▶ server::RequestDecoder ─▶ Request ─▶ (outside) ─▶ server::ReplyQueue ─▶ slices out
 //! ```
 //!
-//! N1  Nothing that a peer sends makes us hold more than a bound: option data, names, queries, options per handshake, payloads.
-//! N2  Where the input is cut makes no difference to what is found in it.
-//! N3  No bytes of a peer reach an assertion: they are requests, refusals, or errors.
+//! NBD-N1  Nothing that a peer sends makes us hold more than a bound: option data, names, queries, options per handshake, payloads.
+//! NBD-N2  Where the input is cut makes no difference to what is found in it.
+//! NBD-N3  No bytes of a peer reach an assertion: they are requests, refusals, or errors.
 //!
 //! Owns: what each byte means and what may be answered to it, and the bounds on everything that a peer can make us hold.
 //! Does not own: sockets, tasks, the clock, the device behind an export, or who may open it. Depends on `types` only.

@@ -1,4 +1,4 @@
-//! Both sides against each other, and each against arbitrary bytes (N1 to N3).
+//! Both sides against each other, and each against arbitrary bytes (NBD-N1 to NBD-N3).
 
 mod handshake;
 mod reply;

@@ -55,7 +55,7 @@ pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Resul
     }
 }
 
-/// P6: whether the roster currently lists this gateway with its build.
+/// PAIR-P6: whether the roster currently lists this gateway with its build.
 async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
     match pair.roster.enrol().await {
         Ok(()) => Ok(true),
@@ -108,7 +108,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             if !enrolled(pair, said).await? {
                 return Ok(None);
             }
-            // P1: the time before the request.
+            // PAIR-P1: the time before the request.
             let sent = boot_now();
             match pair.seat.take(&pair.holder()).await {
                 Ok(taken) => taken.map(|tenancy| (tenancy, sent)),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ open the listeners and serve
-//!      ▲                            (every answer is checked against the tenure: P1)                │
+//!      ▲                            (every answer is checked against the tenure: PAIR-P1)                │
 //!      └───── listeners closed ◀─ the seat is overdue or lost, or the gateway is told to stop ──────┘
 //! ```
 //! Owns: the loop, and its access to etcd, store and disk. Does not own: when an answer may be sent and what may be
@@ -105,7 +105,7 @@ pub enum PairError {
         /// What it was waiting for.
         last: String,
     },
-    /// The roster does not allow this gateway to have the seat (P6).
+    /// The roster does not allow this gateway to have the seat (PAIR-P6).
     #[error("{why} (key {key:?} of the etcd)")]
     NotEnrolled {
         /// The roster's key.
@@ -202,7 +202,7 @@ impl Pair {
         let ends = stop.child_token();
         let data_dir = self.tenure_dir(id);
         if data_dir.exists() {
-            // P2: a node that continued there would use the journal, leases and tokens of another tenure.
+            // PAIR-P2: a node that continued there would use the journal, leases and tokens of another tenure.
             authority.end(Ended::Resigned("its revision was used before".into()));
             let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
             let set = format!("and {} is there", data_dir.display());
@@ -247,7 +247,7 @@ impl Pair {
         self.after(failed, told)
     }
 
-    /// Deletes the files of earlier tenures: nothing reads them (P2), and a disk may have room for only one tenure.
+    /// Deletes the files of earlier tenures: nothing reads them (PAIR-P2), and a disk may have room for only one tenure.
     /// Data that was answered but not flushed is lost with them.
     fn forget_earlier(&self) {
         let Ok(entries) = std::fs::read_dir(self.config.data_dir.join(TENURES)) else { return };

@@ -1,5 +1,5 @@
 //! The pair's roster in the etcd. Each gateway writes its build there, and reads from it what may be written into the
-//! pair's stores (P6 of `holdfast_control::pair`).
+//! pair's stores (PAIR-P6 of `holdfast_control::pair`).
 //!
 //! ```text
 //!   a gateway starts ─▶ writes what its build knows, or is refused ─▶ reads the roster again ─▶ asks for the seat

@@ -2,9 +2,9 @@
 //!
 //! 1. Make the fresh node a cluster of one, whose id is the tenure's. Permanent errors then show up before any head is
 //! touched; each head has a limited number of generations.
-//! 2. Read the heads of all sets in the pair's stores, and find out which tenure or cluster owns each (P3).
+//! 2. Read the heads of all sets in the pair's stores, and find out which tenure or cluster owns each (PAIR-P3).
 //! 3. Raise each head that an earlier tenure has left, or a cluster that the operator gave up, by a conditional PUT.
-//! From then on no flush of its former holder succeeds (P4). After a cluster that was given up: wait until its
+//! From then on no flush of its former holder succeeds (PAIR-P4). After a cluster that was given up: wait until its
 //! gateways, if one still runs, have noticed, as `cluster recover` does (ADR 0013).
 //! 4. Restore the sets into the node, with the snapshots and the schedule in their heads.
 //!
@@ -189,7 +189,7 @@ impl Takeover {
             return Ok(None);
         }
         // Listed snapshots are restored unchecked. Their objects existed when they were listed, and nobody has deleted
-        // them since (S15). A snapshot that has lost an object is in the same state as without a takeover: present, but
+        // them since (SET-S15). A snapshot that has lost an object is in the same state as without a takeover: present, but
         // unreadable. Garbage collection reports it and stops before it deletes anything.
         // This check does not keep an older tenure out; the condition of the PUT does. It keeps a tenure that stood
         // still from fencing a later one needlessly.

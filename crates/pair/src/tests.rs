@@ -22,9 +22,9 @@ fn a_tenure_that_was_asked_for_long_ago_answers_nothing() {
     let now = boot_now();
     assert_eq!(authority(now).may_answer(), Ok(()));
     let old = authority(MonoTime(now.0.saturating_sub(45_000_000_000)));
-    assert_eq!(old.may_answer(), Err(Ended::Overdue), "P1");
+    assert_eq!(old.may_answer(), Err(Ended::Overdue), "PAIR-P1");
     old.renewed(boot_now(), Duration::from_secs(60));
-    assert_eq!(old.may_answer(), Err(Ended::Overdue), "P2");
+    assert_eq!(old.may_answer(), Err(Ended::Overdue), "PAIR-P2");
 }
 
 #[test]

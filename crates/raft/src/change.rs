@@ -3,9 +3,9 @@
 //! openraft proposes the two entries of a change of voters one after the other, from the future that asks for it. If a
 //! limit or a lost connection ended that future between the two, the group would stay in its joint membership.
 //!
-//! B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
-//!     leadership leaves it unfinished; then the next leader ends it (`control::members`, M5).
-//! B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
+//! CHANGE-B1  A process makes one change of a group at a time, in a task of its own. Only the end of the process or of the
+//!     leadership leaves it unfinished; then the next leader ends it (`control::members`, MEMBER-M5).
+//! CHANGE-B2  Every change names the membership that it was decided on, and is refused if there is a newer one. So two
 //!     deciders (the loop that follows group 0, and a member that asks to be removed) never undo each other's change.
 
 use crate::group::RaftGroup;
@@ -52,7 +52,7 @@ fn not_now(reason: impl Into<String>) -> NotLeading {
 }
 
 impl RaftGroup {
-    /// Makes `change` (B1, B2). Returns the last entry of the change, and the members in it.
+    /// Makes `change` (CHANGE-B1, CHANGE-B2). Returns the last entry of the change, and the members in it.
     pub(crate) async fn carry_through(
         &self,
         change: ChangeMembers<u64, BasicNode>,
@@ -130,7 +130,7 @@ impl RaftGroup {
     }
 
     /// Removes `member` at its own request, because it has lost part of its log (R9). Once a membership without it is
-    /// committed, what it has forgotten no longer matters (quarantine, Q3). Only at the leader; needs a quorum without
+    /// committed, what it has forgotten no longer matters (quarantine, QUARANTINE-Q3). Only at the leader; needs a quorum without
     /// `member`. Returns the entry of that membership.
     ///
     /// Also ends a joint membership that an earlier leader left, without `member`.

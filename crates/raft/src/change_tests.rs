@@ -86,7 +86,7 @@ async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()>
     // Asked once, and then given up: a limit, however short, may be over after the change is done.
     let given_up = group.change_voters(&rest, group.status().membership, LIMIT).now_or_never();
     assert!(given_up.is_none(), "the change was done at once: {given_up:?}");
-    until("B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
+    until("CHANGE-B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
     until("done", group, |_| !group.is_changing()).await?;
     for host in hosts {
         host.end().await;
@@ -104,7 +104,7 @@ async fn the_next_leader_ends_what_the_one_before_began() -> anyhow::Result<()> 
     let status = group.status();
     assert_eq!(voters(&status), ids(&[1, 2, 3]), "whoever looks at the voters only sees nothing");
     let stale = group.end_change(before, LIMIT).await;
-    assert!(matches!(stale, Err(GroupError::Refused { .. })), "B2: {stale:?}");
+    assert!(matches!(stale, Err(GroupError::Refused { .. })), "CHANGE-B2: {stale:?}");
     group.end_change(status.membership, LIMIT).await?;
     let rest: BTreeSet<MemberId> = ids(&[1, 2, 3]).into_iter().filter(|m| *m != gone).collect();
     let status = group.status();
@@ -112,7 +112,7 @@ async fn the_next_leader_ends_what_the_one_before_began() -> anyhow::Result<()> 
     assert!(status.members.iter().all(|m| m.member != gone), "out, not a learner");
     // Who decided on what was before is refused: it would take the end back.
     let stale = group.change_voters(&ids(&[1, 2, 3]), before, LIMIT).await;
-    assert!(matches!(stale, Err(GroupError::Refused { .. })), "B2: {stale:?}");
+    assert!(matches!(stale, Err(GroupError::Refused { .. })), "CHANGE-B2: {stale:?}");
     // Its leader says who is in, to any other member; and says nothing where it lags behind in group 0.
     let other = hosts.iter().find(|h| rest.contains(&h.node.member()) && h.node.member() != hosts[at].node.member());
     let other = other.ok_or_else(|| anyhow::anyhow!("nobody else"))?;

@@ -5,10 +5,10 @@
 //!   running, or not ──▶ note Ending ──▶ stopped ──▶ note Ending{voters} ──▶ snapshot, quarantine, log dropped ──▶ note Ended{voters}
 //!                           │ no start from here on, also after a crash; done again from here
 //! ```
-//! E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new
+//! END-E1  The note is durable before anything is dropped. An emptied log without a note would pass for a healthy new
 //!     group, and a node that has not heard of the deletion could give it its first members again.
-//! E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
-//! E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a
+//! END-E2  This member reports the end only when nothing of the group is left here and nothing of it runs.
+//! END-E3  The reported voters are those in the log when nothing was appended to it any more, so a member that agreed to a
 //!     change of voters reports that change. The note stays: it takes a few dozen bytes, and a group's number is never
 //!     used again.
 
@@ -101,10 +101,10 @@ impl RaftNode {
             Some((Stage::Ending, ended)) => ended,
             None => Ended::default(),
         };
-        // E1, and first of all: a crash after the stop must not be followed by a start.
+        // END-E1, and first of all: a crash after the stop must not be followed by a start.
         end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
         self.stop_group(id).await;
-        // E3: nothing is appended any more. After a crash from here on, the voters are in the note.
+        // END-E3: nothing is appended any more. After a crash from here on, the voters are in the note.
         let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
         end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
         let from = dir.clone();
@@ -120,13 +120,13 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Whether group `id` has ended here or begins to, so that it must not start (E1). An unreadable note is reported
+    /// Whether group `id` has ended here or begins to, so that it must not start (END-E1). An unreadable note is reported
     /// by the start.
     pub fn is_over(&self, id: GroupId) -> bool {
         end_marker::is_over(self.snapshots_dir(), id).unwrap_or(false)
     }
 
-    /// What this member knows of group `id`, if it has ended it (E2).
+    /// What this member knows of group `id`, if it has ended it (END-E2).
     ///
     /// # Errors
     /// When the disk refuses.

@@ -28,7 +28,7 @@ fn files_of(dir: &std::path::Path, member: u64) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// E1, E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither
+/// END-E1, END-E2: two of three end the group; the third, which has not heard of it, agrees to nothing any more, and neither
 /// does an ended one that starts again on its old disk and is told to begin the group anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
@@ -44,19 +44,19 @@ async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     let me = last.node.member();
     for host in &hosts {
         let id = host.node.member();
-        assert_eq!(last.node.ask_ended(GROUP, id, &addresses[&id]).await, Ok(None), "E2");
+        assert_eq!(last.node.ask_ended(GROUP, id, &addresses[&id]).await, Ok(None), "END-E2");
         host.node.end_group(GROUP).await?;
         host.node.end_group(GROUP).await?;
         let said = last.node.ask_ended(GROUP, id, &addresses[&id]).await.map_err(anyhow::Error::msg)?;
         let (_, sets) = said.and_then(|ended| ended.voters).expect("it knew who votes");
-        assert_eq!(sets, [addresses.keys().copied().collect::<BTreeSet<_>>()], "E3");
+        assert_eq!(sets, [addresses.keys().copied().collect::<BTreeSet<_>>()], "END-E3");
         assert!(host.node.group(GROUP).is_none());
         assert_eq!(files_of(dir.path(), id.0)?, [format!("group-{}.ended", GROUP.0)]);
         let state = host.node.log().group(GROUP).state();
         assert_eq!((state.last, state.purged, state.vote), (None, None, None), "nothing is left in the journal");
     }
     let unheard = last.group.propose(None, "after".into(), std::time::Duration::from_millis(1500)).await;
-    assert!(unheard.is_err(), "D2: {unheard:?}");
+    assert!(unheard.is_err(), "DELETE-D2: {unheard:?}");
     assert_eq!(last.node.ask_ended(GROUP, me, &addresses[&me]).await, Ok(None));
     // On its old disk, told of the set by a group 0 that is behind.
     let gone = hosts.remove(0);
@@ -64,7 +64,7 @@ async fn an_ended_group_is_gone_and_never_starts_again() -> anyhow::Result<()> {
     gone.end().await;
     let node = Host::node(dir.path(), id.0)?;
     let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
-    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "E1: {refused:?}");
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1: {refused:?}");
     node.end_group(GROUP).await?;
     assert!(node.ended(GROUP)?.is_some());
     node.stop().await;
@@ -93,7 +93,7 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
         assert!(node.log().group(GROUP).state().last.is_some());
         node.end_group(GROUP).await?;
         let said = node.ended(GROUP)?.expect("ended");
-        assert_eq!(said.voters.map(|(_, sets)| sets), Some(vec![all.clone()]), "E3");
+        assert_eq!(said.voters.map(|(_, sets)| sets), Some(vec![all.clone()]), "END-E3");
         assert!(node.log().group(GROUP).state().last.is_none());
         node.stop().await;
     }
@@ -101,9 +101,9 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
     let note = dir.path().join("raft-1").join(format!("group-{}.ended", GROUP.0));
     std::fs::write(&note, b"cut short")?;
     let node = Host::node(dir.path(), 1)?;
-    assert_eq!(node.ended(GROUP)?, None, "E2");
+    assert_eq!(node.ended(GROUP)?, None, "END-E2");
     let refused = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
-    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "E1: {refused:?}");
+    assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1: {refused:?}");
     node.end_group(GROUP).await?;
     assert!(node.ended(GROUP)?.is_some());
     node.stop().await;

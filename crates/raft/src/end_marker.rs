@@ -74,7 +74,7 @@ mod tests {
             bad[at] ^= 1;
             std::fs::write(path(dir.path(), group), &bad)?;
             let stage = load(dir.path(), group)?.map(|(stage, _)| stage);
-            assert_eq!(stage, Some(Stage::Ending), "E1: byte {at} flipped");
+            assert_eq!(stage, Some(Stage::Ending), "END-E1: byte {at} flipped");
             assert!(is_over(dir.path(), group)?);
         }
         Ok(())

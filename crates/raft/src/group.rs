@@ -36,7 +36,7 @@ pub(crate) struct RaftGroup {
     pub(crate) parts: GroupParts,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) candidacy: Candidacy,
-    /// Held by the change of members that is under way (B1).
+    /// Held by the change of members that is under way (CHANGE-B1).
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
 }
 

@@ -58,7 +58,7 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     let member = hurt.node.member();
     hurt.end().await;
 
-    // Found and named, and still so when the record reads back: by then it is quarantined (Q1, Q2).
+    // Found and named, and still so when the record reads back: by then it is quarantined (QUARANTINE-Q1, QUARANTINE-Q2).
     let (file, place) = find(dir.path(), member.0, "entry 0020")?;
     flip(&file, place)?;
     for round in ["damaged", "mended by hand"] {
@@ -70,7 +70,7 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
                 assert_eq!(Some(record.file.as_str()), file.file_name().and_then(|n| n.to_str()), "{round}");
             }
             Err(other) => anyhow::bail!("{round}: {other}"),
-            Ok(_) => anyhow::bail!("{round}: the group starts, Q1"),
+            Ok(_) => anyhow::bail!("{round}: the group starts, QUARANTINE-Q1"),
         }
         assert_eq!(node.healing().len(), 1, "{round}");
         node.stop().await;
@@ -120,13 +120,13 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     // From nothing to a voter; and a quorum can stand on it.
     let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
     assert!(back.node.is_healing(GROUP));
-    // Q4: it is empty, and listens to nobody who may have been left behind before it was taken out.
+    // QUARANTINE-Q4: it is empty, and listens to nobody who may have been left behind before it was taken out.
     let asked = hosts[at].node.channels().get(member, &addresses[&member], false)?;
     let mut peer = crate::proto::peer_client::PeerClient::new(asked);
     let vote = crate::proto::Vote { term: since.term.0 - 1, member: 9, committed: true };
     let append = crate::proto::AppendRequest { vote: Some(vote), prev: None, entries: Vec::new(), commit: None };
     let refused = peer.append(hosts[at].node.channels().request(append, GROUP, member)).await.unwrap_err();
-    assert!(refused.message().contains("(Q4)"), "{refused}");
+    assert!(refused.message().contains("(QUARANTINE-Q4)"), "{refused}");
     let candidate = async {
         loop {
             let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
@@ -139,7 +139,7 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
         }
     };
     let refused = tokio::time::timeout(LIMIT, candidate).await?;
-    assert!(refused.message().contains("(Q4)"), "{refused}");
+    assert!(refused.message().contains("(QUARANTINE-Q4)"), "{refused}");
     members_become(&hosts[at].group, &addresses).await?;
     eventually("healed", || back.node.healing().is_empty()).await?;
     assert_eq!(back.node.healed(), 1);
@@ -345,7 +345,7 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     Ok(())
 }
 
-/// Q4: whoever reaches a group that is learnt anew meets its floor as well, from the first moment on.
+/// QUARANTINE-Q4: whoever reaches a group that is learnt anew meets its floor as well, from the first moment on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q4_a_group_that_is_learnt_anew_is_not_reached_before_its_floor() -> anyhow::Result<()> {
     use crate::quarantine::{Quarantine, Stage, save};

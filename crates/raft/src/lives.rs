@@ -1,5 +1,5 @@
 //! Checks which life of a member speaks. Every call and answer between gateways carries disk, boot counter and nonce.
-//! One that cannot be the member is refused (C3): a restored disk is older than what was seen, a cloned one has a
+//! One that cannot be the member is refused (CLUSTER-C3): a restored disk is older than what was seen, a cloned one has a
 //! counter that is taken, and one that has counted on since does not remember the registered life.
 //!
 //! The known lives come from group 0, as applied here. A member or a start that is not known yet is let through: after
@@ -266,7 +266,7 @@ mod tests {
         assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());
     }
 
-    /// C3: a disk that has counted past what was registered speaks for the member only if it remembers that life.
+    /// CLUSTER-C3: a disk that has counted past what was registered speaks for the member only if it remembers that life.
     #[test]
     fn a_disk_that_does_not_remember_what_was_registered_is_refused_however_often_it_starts() {
         let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));

@@ -25,7 +25,7 @@ async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<Mem
     Ok((hosts, addresses))
 }
 
-/// M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to
+/// MEMBER-M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to
 /// notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Result<()> {
@@ -100,7 +100,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads
+/// CLUSTER-C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads
 /// or not, and is refused before anybody counts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::Result<()> {

@@ -52,7 +52,7 @@ pub(crate) struct Channels {
     open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
     /// Addresses that are newer than those in membership entries: a gateway may move.
     addresses: Mutex<BTreeMap<MemberId, String>>,
-    /// Which lives of members are believed (C3).
+    /// Which lives of members are believed (CLUSTER-C3).
     pub(crate) lives: Lives,
     /// Read leases that members promise (R3).
     pub(crate) promises: Promises,
@@ -235,7 +235,7 @@ impl Network {
         lets_go(filling, settled, matched, self.shared.snapshot_last(), purged)
     }
 
-    /// `target` denies what it had acknowledged (V1). Tells it so; none of its answers counts until it is healed.
+    /// `target` denies what it had acknowledged (LIFE-V1). Tells it so; none of its answers counts until it is healed.
     fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");

@@ -35,7 +35,7 @@ pub struct NodeConfig {
     pub timing: RaftTiming,
     /// Connects to peers (R10).
     pub dialer: Dialer,
-    /// The member's present life, and the earlier ones that its disk remembers (C3).
+    /// The member's present life, and the earlier ones that its disk remembers (CLUSTER-C3).
     pub lineage: Lineage,
     /// Versions of the peer protocol that it speaks: `PROTOCOL`, except in tests.
     pub protocol: Protocol,
@@ -156,7 +156,7 @@ impl RaftNode {
         self.inner.channels.promises.unequal()
     }
 
-    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on (C3). A
+    /// The lives of all members, from group 0: calls and answers of any other life are refused from now on (CLUSTER-C3). A
     /// member below `next` that is not in `known` was removed: it is heard only in groups that still have it. `level`:
     /// the cluster's feature level. A member whose build knows less is told that before anything else.
     pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
@@ -248,7 +248,7 @@ impl RaftNode {
         self.inner.healing.reading()
     }
 
-    /// While this member learns a damaged group anew: the entry that a leader of it must have (Q4).
+    /// While this member learns a damaged group anew: the entry that a leader of it must have (QUARANTINE-Q4).
     pub(crate) fn floor(&self, group: GroupId) -> Option<LogId> {
         self.healing_map().get(&group)?.since
     }

@@ -19,7 +19,7 @@ pub(crate) struct To<'a> {
 
 impl RaftNode {
     /// Calls a peer and waits for its answer, at most `to.limit`. The answer of an older or a cloned life of the peer
-    /// is refused (C3).
+    /// is refused (CLUSTER-C3).
     ///
     /// # Errors
     /// Why there is no answer, for people.

@@ -10,11 +10,11 @@
 //!                          note gone ◀── voter again ◀── started, empty, learns ◀── Rejoining{since}
 //! ```
 //!
-//! Q1  While the note says `Out`, the group is not started here: it does not vote, acknowledge or serve.
-//! Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
-//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of
+//! QUARANTINE-Q1  While the note says `Out`, the group is not started here: it does not vote, acknowledge or serve.
+//! QUARANTINE-Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
+//! QUARANTINE-Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of
 //!     the membership before it, without this member, still meets the quorum that committed it.
-//! Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing
+//! QUARANTINE-Q4  While `Rejoining`, this member gives no vote to a candidate whose log ends before `since`, and takes nothing
 //!     from a leader of an earlier term. Its own log is valid but empty. A member that was left behind in a much older
 //!     membership (it was away while others were replaced) could be elected with such a vote, or go on leading. A
 //!     legitimate leader has `since`, because it was committed.
@@ -39,9 +39,9 @@ pub(crate) struct Quarantine {
 /// The stage of the healing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stage {
-    /// Q1.
+    /// QUARANTINE-Q1.
     Out,
-    /// Q3, Q4.
+    /// QUARANTINE-Q3, QUARANTINE-Q4.
     Rejoining {
         /// The entry of the membership without this member.
         since: LogId,
@@ -179,7 +179,7 @@ mod tests {
             bad[at] ^= 1;
             std::fs::write(&file, &bad)?;
             let back = load(dir.path(), group)?.expect("there");
-            assert_eq!(back.stage, Stage::Out, "Q1: byte {at} flipped lets the group start");
+            assert_eq!(back.stage, Stage::Out, "QUARANTINE-Q1: byte {at} flipped lets the group start");
         }
         std::fs::write(&file, b"")?;
         assert_eq!(load(dir.path(), group)?.map(|q| q.stage), Some(Stage::Out));

@@ -77,7 +77,7 @@ impl RaftNode {
         for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
             match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
                 Ok(since) => {
-                    // Q3: only now, and in this order; a crash in between asks again.
+                    // QUARANTINE-Q3: only now, and in this order; a crash in between asks again.
                     let (from, log) = (dir.to_path_buf(), self.log().group(id));
                     holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
                         .await
@@ -98,7 +98,7 @@ impl RaftNode {
     async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {
         let to = To { group: id, peer, addr, limit: ASK_LIMIT };
         let message = proto::ReadmitRequest { reason: reason.to_string() };
-        // The answer makes us drop a log and a snapshot: `call` refuses it from an older or a cloned life (C3).
+        // The answer makes us drop a log and a snapshot: `call` refuses it from an older or a cloned life (CLUSTER-C3).
         let reply = self.call(to, message, |mut peer, request| async move { peer.readmit(request).await }).await?;
         match reply.result {
             Some(Outcome::Out(since)) => Ok(LogId::new(since.term, since.index)),
@@ -116,7 +116,7 @@ impl RaftNode {
         let (id, expected) = (group.id(), format!("{acked}, which this member had acknowledged"));
         let record = CorruptRecord { file: format!("(log of group {})", id.0), offset: 0, expected, found };
         let why = format!("group {id}: this member's log went backwards: {record}");
-        // The note first: the next start must not take part with this log (Q2).
+        // The note first: the next start must not take part with this log (QUARANTINE-Q2).
         let error = self.quarantine(id, record);
         tracing::error!(%why, %error, "R11: this process ends");
         (self.config().abort)(&why);
@@ -139,7 +139,7 @@ impl RaftNode {
         }
     }
 
-    /// Writes the note of quarantine for a damaged group (Q2), and logs the record. The group does not start.
+    /// Writes the note of quarantine for a damaged group (QUARANTINE-Q2), and logs the record. The group does not start.
     pub(crate) fn quarantine(&self, id: GroupId, record: CorruptRecord) -> NodeError {
         let note = Quarantine { record: record.clone(), stage: Stage::Out };
         if let Err(source) = quarantine::save(self.snapshots_dir(), id, &note) {

@@ -1,4 +1,4 @@
-//! Registers this process's start with group 0 (C3): this side asks, the leader of group 0 commits.
+//! Registers this process's start with group 0 (CLUSTER-C3): this side asks, the leader of group 0 commits.
 
 use crate::hooks::Registered;
 use crate::lives::Lineage;
@@ -51,7 +51,7 @@ impl RaftNode {
             Ok(reply) => reply,
             Err(why) => return Registered::NotNow(why),
         };
-        // At our own address another life is just what we look for (C3).
+        // At our own address another life is just what we look for (CLUSTER-C3).
         if peer != self.member() && self.channels().lives.check(peer, reply.metadata()).is_err() {
             return Registered::NotNow("an older or a cloned life answers there".to_string());
         }

@@ -3,7 +3,7 @@
 //! what each follower has acknowledged in its term, and tells a follower that denies it. That follower quarantines the
 //! group and ends its process (R11). Its next start is healed (`quarantine`).
 //!
-//! V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then
+//! REVERSION-V1  Within one term of one leader no acknowledged entry goes away: only a leader of a later term truncates, and then
 //!     the answer to this leader is a higher vote, not a conflict.
 
 use holdfast_types::sync::LockExt;
@@ -27,7 +27,7 @@ impl Acked {
         self.0.locked().retain(|member, _| keep(*member));
     }
 
-    /// The entry that `member` had acknowledged in `term`, if its conflict at `conflict` denies it (V1).
+    /// The entry that `member` had acknowledged in `term`, if its conflict at `conflict` denies it (REVERSION-V1).
     pub(crate) fn denied(&self, member: MemberId, term: u64, conflict: LogId) -> Option<LogId> {
         let all = self.0.locked();
         all.get(&member).filter(|(t, acked)| *t == term && conflict.index <= acked.index).map(|(_, acked)| *acked)

@@ -71,7 +71,7 @@ impl Handler {
         Ok(from)
     }
 
-    /// The sender, once it is known to be the member that it says it is (C3).
+    /// The sender, once it is known to be the member that it says it is (CLUSTER-C3).
     fn believed(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let from = self.sender(meta)?;
         self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
@@ -108,7 +108,7 @@ impl Handler {
             tracing::error!(
                 boot = life.boot,
                 own = own.boot,
-                "C3: a second process runs on a copy of this gateway's disk; it is refused"
+                "CLUSTER-C3: a second process runs on a copy of this gateway's disk; it is refused"
             );
             return Some(RegisterOutcome::Refused(format!(
                 "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
@@ -160,14 +160,14 @@ fn fatal(e: impl std::fmt::Display) -> Status {
     Status::internal(e.to_string())
 }
 
-/// Refuses a leader of a term before `floor` (Q4).
+/// Refuses a leader of a term before `floor` (QUARANTINE-Q4).
 #[allow(clippy::result_large_err, reason = "tonic's own")]
 fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -> Result<(), Status> {
     let term = vote.map_or(0, |vote| vote.term);
     match floor.filter(|since| term < since.term.0) {
         None => Ok(()),
         Some(since) => Err(Status::unavailable(format!(
-            "found term {term} of {from}, expected at least that of {since}, at which this member was taken out of the group (Q4)"
+            "found term {term} of {from}, expected at least that of {since}, at which this member was taken out of the group (QUARANTINE-Q4)"
         ))),
     }
 }
@@ -212,7 +212,7 @@ impl Peer for Handler {
         let requests = input
             .map(move |item| match item {
                 Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
-                    tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (Q4)");
+                    tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (QUARANTINE-Q4)");
                     Err(())
                 }
                 Ok(message) => append_from_wire(message).map_err(|e| {
@@ -240,7 +240,7 @@ impl Peer for Handler {
         let last = message.last.as_ref().map(|last| (last.term, last.index));
         if let Some(since) = self.node.floor(group.id()).filter(|since| last < Some((since.term.0, since.index.0))) {
             return Err(Status::unavailable(format!(
-                "{} is learnt anew here and wants a leader that has {since}; found one that ends at {last:?} (Q4); asked by {from}",
+                "{} is learnt anew here and wants a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
                 group.id()
             )));
         }

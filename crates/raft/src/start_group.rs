@@ -42,7 +42,7 @@ impl RaftNode {
             return Err(NodeError::Running(id));
         }
         let io = |source| NodeError::Io { group: id, source };
-        // E1: group 0 may not have told this process yet.
+        // END-E1: group 0 may not have told this process yet.
         if end_marker::is_over(self.snapshots_dir(), id).map_err(io)? {
             return Err(NodeError::Ended(id));
         }
@@ -57,7 +57,7 @@ impl RaftNode {
             Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
             _ => None,
         };
-        // Q4: the floor first. Peers reach the group as soon as it is among the others.
+        // QUARANTINE-Q4: the floor first. Peers reach the group as soon as it is among the others.
         if let Some((record, since)) = rejoining.clone() {
             self.note_healing(Healing { group: id, record, since: Some(since) });
         }

@@ -5,7 +5,7 @@ use crate::part::{ExtentAad, Part, TAG_BYTES};
 use holdfast_types::{ObjectId, SetId};
 use std::fmt;
 
-/// The identity of a sealed part: everything that its tag covers besides the bytes themselves (S2).
+/// The identity of a sealed part: everything that its tag covers besides the bytes themselves (SEAL-S2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedPart {
     /// The set whose data key it is sealed under.

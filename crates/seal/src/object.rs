@@ -1,6 +1,6 @@
 //! Sealing and opening the parts of one object.
 //!
-//! The nonce is the part's number, so numbers are a space of their own (S1):
+//! The nonce is the part's number, so numbers are a space of their own (SEAL-S1):
 //!
 //! ```text
 //!   0 ..= EXTENT_NUMBER_MAX             extents
@@ -97,7 +97,7 @@ impl ObjectKey {
     }
 }
 
-/// Seals the parts of one object, each number once (S1). Not cloneable, for that reason.
+/// Seals the parts of one object, each number once (SEAL-S1). Not cloneable, for that reason.
 pub struct ObjectSealer {
     key: ObjectKey,
     used: BTreeSet<u32>,
@@ -110,7 +110,7 @@ impl fmt::Debug for ObjectSealer {
 }
 
 impl ObjectSealer {
-    /// A sealer for an object whose id was drawn for this very call, and never sealed under before (S1).
+    /// A sealer for an object whose id was drawn for this very call, and never sealed under before (SEAL-S1).
     pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
         Self { key: ObjectKey::new(key, key_id, set, object), used: BTreeSet::new() }
     }

@@ -1,4 +1,4 @@
-//! The parts of a sealed object, and what each is bound to (S2).
+//! The parts of a sealed object, and what each is bound to (SEAL-S2).
 
 use holdfast_types::{Lba, VolumeId};
 use std::fmt;

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct Authority {
     /// Its id.
     pub id: TenureId,
-    /// What an answer guarantees about the store (P4).
+    /// What an answer guarantees about the store (PAIR-P4).
     pub durability: Durability,
     /// The stores of the pair's sets.
     stores: Vec<String>,
@@ -32,10 +32,10 @@ impl Authority {
         self.tenure.locked()
     }
 
-    /// Whether an answer may leave now (P1).
+    /// Whether an answer may leave now (PAIR-P1).
     ///
     /// # Errors
-    /// The reason why never again (P2).
+    /// The reason why never again (PAIR-P2).
     pub fn may_answer(&self) -> Result<(), Ended> {
         self.tenure().may_answer(boot_now())
     }

@@ -45,7 +45,7 @@ impl Origins {
     fn key(&self, set: SetId, root: RootRef) -> Result<Arc<SetKey>, MapError> {
         let mut known = self.known.locked();
         // After a change of the data key, all of its roots that clones use still open with the keys that group 0 had
-        // then, and has now (Z3).
+        // then, and has now (DATAKEY-Z3).
         if let Some((asked, key)) = known.get(&set)
             && asked.elapsed() < ASKED_AGAIN
         {

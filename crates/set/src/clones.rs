@@ -1,4 +1,4 @@
-//! Maintains the pins of a set, at its leader: compares them with the clones in group 0 (S14, ADR 0028).
+//! Maintains the pins of a set, at its leader: compares them with the clones in group 0 (SET-S14, ADR 0028).
 //!
 //! A pin is released if no set has it and none ever will. No timeout is involved, and creations in progress need not be
 //! known: group 0 assigns each number once, in order.

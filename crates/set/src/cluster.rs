@@ -130,7 +130,7 @@ impl Cluster {
         term: Option<Term>,
         command: &ClusterCommand,
     ) -> Result<ClusterAnswer, ClusterError> {
-        // C4: a member with an older build could not read it.
+        // CLUSTER-C4: a member with an older build could not read it.
         let (needed, found) = (command.level(), self.level());
         if needed > found {
             return Err(ClusterRefusal::LevelNeeded { needed, found }.into());

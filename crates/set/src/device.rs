@@ -121,7 +121,7 @@ impl VolumeDevice {
         })
     }
 
-    /// In a gateway pair: waits until the store has everything answered before, if `waits` requires it (P4).
+    /// In a gateway pair: waits until the store has everything answered before, if `waits` requires it (PAIR-P4).
     async fn in_store(&self, waits: impl FnOnce(Durability) -> bool) {
         let head = &self.server().head;
         if head.pair().is_some_and(|pair| waits(pair.durability)) {
@@ -287,7 +287,7 @@ impl Device for VolumeDevice {
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
         // R1: every answered write is durable at a quorum and applied, so only the epoch must be checked. A gateway
-        // pair is the exception: P4.
+        // pair is the exception: PAIR-P4.
         Box::pin(async move {
             self.in_store(|_| true).await;
             self.still_ours().await?;

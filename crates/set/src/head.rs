@@ -2,7 +2,7 @@
 //! is served.
 //!
 //! ```text
-//!   start; while leading: before an answer that no ──▶ read ─▶ ours: continue      another life's: fenced, for good (H1)
+//!   start; while leading: before an answer that no ──▶ read ─▶ ours: continue      another life's: fenced, for good (HEAD-H1)
 //!   recent read of the head covers (`freshness`)       └──▶ no answer: continue (R8)
 //!   a checkpoint, before its end is proposed ──▶ commit: swapped only if it is still the version read, and still ours
 //! ```
@@ -83,7 +83,7 @@ pub enum KeepError {
     /// The store failed.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// Another life has taken over the set (H1).
+    /// Another life has taken over the set (HEAD-H1).
     #[error("{0}")]
     Taken(String),
     /// It does not open.
@@ -98,10 +98,10 @@ pub enum KeepError {
         #[source]
         error: HeadError,
     },
-    /// The head already names a newer checkpoint (H2), or other writers won several times in a row.
+    /// The head already names a newer checkpoint (HEAD-H2), or other writers won several times in a row.
     #[error("another checkpoint was committed to the store meanwhile")]
     Superseded,
-    /// The set's stores were changed, and this gateway does not know it yet (L1).
+    /// The set's stores were changed, and this gateway does not know it yet (LIST-L1).
     #[error("the set's stores were changed to {to}, and this gateway has not learned that from group 0 yet")]
     Moved {
         /// The new stores.
@@ -185,7 +185,7 @@ pub struct HeadKeeper {
     wake: Notify,
     /// Number of finished head reads.
     looked: watch::Sender<u64>,
-    /// One checkpoint at a time, and none during the last step of a change of the set's stores (V2).
+    /// One checkpoint at a time, and none during the last step of a change of the set's stores (MOVE-V2).
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -251,7 +251,7 @@ impl HeadKeeper {
     /// limit, with or without a result. If none did, this process was paused, and another life may have begun.
     pub async fn before_answer(&self) -> Result<(), String> {
         self.before_answer_within(LOOK_LIMIT * 2).await?;
-        // P1: checked last, without a wait afterwards.
+        // PAIR-P1: checked last, without a wait afterwards.
         self.seat_allows()
     }
 
@@ -392,7 +392,7 @@ impl HeadKeeper {
         }
     }
 
-    /// Compares a head with this life; fences if it is another life's (H1).
+    /// Compares a head with this life; fences if it is another life's (HEAD-H1).
     fn judge(&self, head: &Head) -> Result<(), KeepError> {
         let ours = self.parts.life;
         match head.standing(ours) {
@@ -401,7 +401,7 @@ impl HeadKeeper {
                 Ok(())
             }
             Standing::Older => Err(KeepError::Stale { found: head.life.generation, expected: ours.generation }),
-            // H4.
+            // HEAD-H4.
             Standing::Taken if head.life.generation == DELETED_GENERATION => {
                 let why = format!(
                     "set {} is deleted: a tombstone is in the place of its head in its store. It is never served again; this gateway \
@@ -457,7 +457,7 @@ impl HeadKeeper {
         let looked = self.look_once().await;
         match looked {
             Some(Ok(Some(_))) => self.looks.told(sent, Word::Ours),
-            // H1: nothing is answered until group 0 has the new stores.
+            // HEAD-H1: nothing is answered until group 0 has the new stores.
             Some(Err(KeepError::Moved { .. } | KeepError::Buried { .. })) => self.looks.told(sent, Word::Elsewhere),
             // The read still showed the owner.
             Some(Err(KeepError::OtherKey { .. })) => self.looks.told(sent, Word::Ours),
@@ -575,7 +575,7 @@ pub fn open(key: &SetKey, bytes: &[u8]) -> Result<Head, HeadError> {
 fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
     let (header, keyring) = read_keyring(bytes)?;
     let head = open_head(&key.opener(header.object), bytes)?;
-    // Z2: the next head may not use a lower one either.
+    // DATAKEY-Z2: the next head may not use a lower one either.
     key.seen(header.key_id);
     Ok((head, keyring))
 }

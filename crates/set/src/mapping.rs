@@ -32,7 +32,7 @@ const EXTENTS_AT_ONCE: usize = 8;
 /// Maximum pause between two attempts of a read that the store did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Number of requests before a missing object counts as lost. A root names it, so it should exist (H2), and one answer
+/// Number of requests before a missing object counts as lost. A root names it, so it should exist (HEAD-H2), and one answer
 /// may be stale. With the pauses this takes three seconds, longer than a stale answer lasts.
 const MISSING_TRIES: u32 = 6;
 
@@ -358,7 +358,7 @@ impl Mapping {
     }
 
     /// Whether the first part of an object is on local disk. Usually the whole object was put there, and may be partly
-    /// evicted. (Exceptions: only that part was read here, or it stayed because it was read: C7 in `cache`.)
+    /// evicted. (Exceptions: only that part was read here, or it stayed because it was read: CACHE-C7 in `cache`.)
     pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
         self.cache.has_sealed(&BlockKey { object, number: 0 })
     }

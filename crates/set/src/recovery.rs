@@ -326,7 +326,7 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
 }
 
 /// Begins the next life of a set, in `cluster`, for the gateway with `disk`: from then on every older life is fenced
-/// (H1).
+/// (HEAD-H1).
 ///
 /// # Errors
 /// [`RecoveryError::Changed`] if the head is no longer the one found; then nothing was changed.

@@ -287,7 +287,7 @@ impl Repairer {
             if !self.budget().allows(self.begun.elapsed()) {
                 break;
             }
-            // An object that nothing names any more may be deleted by now: it must not come back (G1).
+            // An object that nothing names any more may be deleted by now: it must not come back (SPACE-G1).
             if !self.names_now(wanted.by) {
                 continue;
             }
@@ -330,7 +330,7 @@ impl Repairer {
     async fn compare(&self, several: &Quorum, at: usize) -> Result<(), TurnError> {
         let Some(store) = several.copy_at(at) else { return Ok(()) };
         several.compare_begins(at);
-        // Read afterwards: a new comparison must include the roots that were kept when it was requested (V2).
+        // Read afterwards: a new comparison must include the roots that were kept when it was requested (MOVE-V2).
         let kept = &self.server.host.with(|m| m.state().kept_roots());
         let mut all_read = true;
         for (kind, _) in KINDS {

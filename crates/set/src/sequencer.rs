@@ -7,12 +7,12 @@
 //! ```
 //! No timer: a single write leaves at once. While IN_FLIGHT_MAX entries are in flight, new operations share the next
 //! entry.
-//! S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
-//! S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
+//! SEQ-S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
+//! SEQ-S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
 //!     as written: every later operation fails the same way.
-//! S3  An operation may fall outside of its volume if that is shrunk or deleted meanwhile. Only this operation fails:
+//! SEQ-S3  An operation may fall outside of its volume if that is shrunk or deleted meanwhile. Only this operation fails:
 //!     its entry came back as written, and the other operations are answered as usual.
-//! S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and the
+//! SEQ-S4  A caller of `settled` is answered once every earlier operation has its outcome: applied here, or unknown and the
 //!     epoch is no longer served.
 
 use bytes::Bytes;
@@ -38,7 +38,7 @@ pub enum WriteFailure {
     Fenced,
     /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
     Gone,
-    /// It lies outside of its volume's current size (S3). A bad request, of this client only.
+    /// It lies outside of its volume's current size (SEQ-S3). A bad request, of this client only.
     Outside,
 }
 
@@ -63,7 +63,7 @@ struct Queue {
     bytes: usize,
     /// Number of operations ever accepted.
     taken: u64,
-    /// S2: set once, never cleared.
+    /// SEQ-S2: set once, never cleared.
     failed: Option<WriteFailure>,
 }
 
@@ -87,7 +87,7 @@ pub trait Admission: Send + Sync + 'static {
 /// Interprets an entry's answer: the set's state knows its current holder.
 pub trait Verdict: Send + Sync + 'static {
     /// `Ok` if `answer` says written: the ascending positions in the entry of operations that fell outside of their
-    /// volumes (S3).
+    /// volumes (SEQ-S3).
     ///
     /// # Errors
     /// The reason why the entry was not written.
@@ -102,7 +102,7 @@ pub struct Sequencer {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
-    /// Number of operations with a known outcome, counted in their order of arrival (S4).
+    /// Number of operations with a known outcome, counted in their order of arrival (SEQ-S4).
     settled: watch::Sender<u64>,
     closed: CancellationToken,
     stopped: CancellationToken,
@@ -113,7 +113,7 @@ impl Shared {
         self.queue.locked()
     }
 
-    /// S2: nothing is written from here on.
+    /// SEQ-S2: nothing is written from here on.
     fn fail(&self, why: WriteFailure) {
         let waiting = {
             let mut queue = self.queue();
@@ -178,7 +178,7 @@ impl Sequencer {
         rx
     }
 
-    /// Waits until every operation pushed before this call has its outcome and reads can see it (S4). Does not end
+    /// Waits until every operation pushed before this call has its outcome and reads can see it (SEQ-S4). Does not end
     /// while the journal is full: the caller limits the time.
     ///
     /// # Errors
@@ -289,7 +289,7 @@ async fn submit_loop(
     }
 }
 
-/// S2 across entries: entries in flight behind a failed one may or may not have been written (R12).
+/// SEQ-S2 across entries: entries in flight behind a failed one may or may not have been written (R12).
 #[derive(Default)]
 struct Outcomes {
     failed: Option<WriteFailure>,
@@ -345,7 +345,7 @@ mod tests {
         for why in [WriteFailure::Gone, WriteFailure::Fenced] {
             let mut outcomes = Outcomes::default();
             assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
-            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "S3: the entry itself did not fail");
+            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "SEQ-S3: the entry itself did not fail");
             assert_eq!(outcomes.next(Err(why)), Err(why));
             assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it follows an entry of unknown outcome");
             assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first failure gives the reason");

@@ -178,7 +178,7 @@ pub struct SetServer {
     serving: Mutex<Option<Arc<Serving>>>,
     /// One grant is requested here at a time.
     granting: tokio::sync::Mutex<()>,
-    /// Reason why this gateway serves nothing although it may lead for a moment (`control::members`, M3).
+    /// Reason why this gateway serves nothing although it may lead for a moment (`control::members`, MEMBER-M3).
     aside: Mutex<Option<&'static str>>,
     /// Number of callers that currently block grants.
     held_off: AtomicUsize,
@@ -533,7 +533,7 @@ impl SetServer {
     }
 
     /// Objects that checkpoints of this leadership began to write: the uploader records them, and the sweep decides
-    /// which were given up (G4).
+    /// which were given up (SPACE-G4).
     pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
         self.given_up.locked()
     }

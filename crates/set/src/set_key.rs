@@ -2,7 +2,7 @@
 //! (ADR 0023).
 //!
 //! ```text
-//!   group 0's ring of wrapped keys ─▶ opened here ─▶ opens: any of them, newest first      seals: group 0's choice, or the highest seen in use (Z2)
+//!   group 0's ring of wrapped keys ─▶ opened here ─▶ opens: any of them, newest first      seals: group 0's choice, or the highest seen in use (DATAKEY-Z2)
 //! ```
 //! Shared by all tasks of the set at this gateway, and replaced while they run.
 
@@ -116,7 +116,7 @@ impl SetKey {
         self.changed.send_replace(());
     }
 
-    /// Reports that an object under this key was opened: no lower key seals any more (Z2).
+    /// Reports that an object under this key was opened: no lower key seals any more (DATAKEY-Z2).
     pub fn seen(&self, key_id: u32) {
         if self.held(|held| held.seals < key_id && held.keys.contains_key(&key_id)) {
             let mut held = self.held.writing();
@@ -249,7 +249,7 @@ mod tests {
         key.seen(2);
         assert_eq!(key.sealing().key_id, 2);
         key.replace(keys(&[1, 2]), 1);
-        assert_eq!(key.sealing().key_id, 2, "Z2");
+        assert_eq!(key.sealing().key_id, 2, "DATAKEY-Z2");
         assert!(SetKey::of_ring(GroupId(3), keys(&[1]), 2).is_none());
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
-//!   listing ─▶ objects of earlier terms, and those that checkpoints of this term gave up (G4), that no kept root names ─┘
+//!   listing ─▶ objects of earlier terms, and those that checkpoints of this term gave up (SPACE-G4), that no kept root names ─┘
 //! ```
 //! Nothing waits for this task, and a failure only costs space: the next turn tries again.
 
@@ -162,7 +162,7 @@ impl SpaceKeeper {
     async fn collect(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
         let keys = self.look_at_keys(term).await;
-        // S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
+        // SET-S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
         // retired.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             let deleted = self.delete_retired(term).await;
@@ -209,14 +209,14 @@ impl SpaceKeeper {
         Ok(self.state())
     }
 
-    /// S7: a dropped root stays on the list until everything that only it names is retired.
+    /// SET-S7: a dropped root stays on the list until everything that only it names is retired.
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
             let state = self.state_of(term)?;
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };
-            // A root stays while the head still names it, for a deleted clone or as a deleted snapshot (S15).
+            // A root stays while the head still names it, for a deleted clone or as a deleted snapshot (SET-S15).
             if !self.server.head.links_settled(&state, term) {
                 return Ok(());
             }
@@ -276,7 +276,7 @@ impl SpaceKeeper {
             Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
                 if let SetError::Refused(refusal @ (SetRefusal::StillInUse { .. } | SetRefusal::NotOver { .. })) = &e {
-                    // S8 has protected it; the caller's decision was wrong.
+                    // SET-S8 has protected it; the caller's decision was wrong.
                     tracing::error!(%set, %refusal, "refused to retire an object that is in use");
                     metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);
                 }
@@ -286,7 +286,7 @@ impl SpaceKeeper {
     }
 
     /// Looks for objects that no root names: of earlier terms, and of this term if a checkpoint gave them up before a
-    /// later one ended (G4).
+    /// later one ended (SPACE-G4).
     async fn sweep(&mut self, term: Term) -> Result<(), SpaceError> {
         let (since, begun) = match self.swept {
             Some((swept, at)) if swept == term => (at, true),
@@ -377,7 +377,7 @@ impl SpaceKeeper {
         Ok(Confirmed { term, sent: acked.map_or(asked, |(_, at)| at) })
     }
 
-    /// G3: deletes objects that were retired long enough ago.
+    /// SPACE-G3: deletes objects that were retired long enough ago.
     async fn delete_retired(&mut self, term: Term) -> Result<(), SpaceError> {
         let state = self.state_of(term)?;
         let due = self.reaper.due(term, boot_now(), self.settings.grace, &state, DELETIONS_PER_TURN);

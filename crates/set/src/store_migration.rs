@@ -1,18 +1,18 @@
 //! Carries out a change of the set's stores, at the set's leader (ADR 0018). Group 0 holds the plan. This task prepares
-//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts (`store`, L1
-//! to L4).
+//! each step and reports when it is ready (`PlacingBoard`). The heads decide which list of stores counts (`store`, LIST-L1
+//! to LIST-L4).
 //!
 //! ```text
 //!   A | B    a checkpoint, if there is none ─▶ the stores of B have everything that kept roots name ─▶ ready for A => B
-//!   A => B   V1 a checkpoint of this leader ─▶ V2 no checkpoint from here on ─▶ everything is compared again ─▶ V3 the list ends
+//!   A => B   MOVE-V1 a checkpoint of this leader ─▶ MOVE-V2 no checkpoint from here on ─▶ everything is compared again ─▶ MOVE-V3 the list ends
 //!            ─▶ checkpoints again ─▶ the old stores release the head ─▶ ready for B
 //! ```
-//! V1  The head that ends the list belongs to a checkpoint that this leader began and ended after both lists counted:
-//!     another gateway that leads meanwhile, and does not know them, replaces the head, and V3 fails (it names the
+//! MOVE-V1  The head that ends the list belongs to a checkpoint that this leader began and ended after both lists counted:
+//!     another gateway that leads meanwhile, and does not know them, replaces the head, and MOVE-V3 fails (it names the
 //!     head's version).
-//! V2  While the list ends, nothing is uploaded here, and the comparison begins after that. So everything that the head
+//! MOVE-V2  While the list ends, nothing is uploaded here, and the comparison begins after that. So everything that the head
 //!     names was looked for in the stores of B, even objects written before these were known.
-//! V3  Every store of B has everything, and answers: B's head begins only if all of them take part (Q3).
+//! MOVE-V3  Every store of B has everything, and answers: B's head begins only if all of them take part (QUORUM-Q3).
 //!
 //! Every step may be repeated, by this leader or the next one.
 
@@ -63,7 +63,7 @@ impl PlacingBoard {
     }
 }
 
-/// V3: whether the new stores have everything; otherwise what is missing, as text for users.
+/// MOVE-V3: whether the new stores have everything; otherwise what is missing, as text for users.
 fn filled(standings: &[ReplicaStanding]) -> Result<(), String> {
     let full = |one: &ReplicaStanding| one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();
     let say = |one: &ReplicaStanding| match &one.standing.now {
@@ -98,7 +98,7 @@ enum EndError {
 struct Work {
     term: Term,
     text: String,
-    /// The current root at a moment without a running checkpoint here: the next checkpoint begins after that (V1).
+    /// The current root at a moment without a running checkpoint here: the next checkpoint begins after that (MOVE-V1).
     before: Option<Option<RootRef>>,
     hold: Duration,
     again_at: Option<Instant>,
@@ -210,7 +210,7 @@ impl Mover {
     async fn end(&self, several: &Arc<Quorum>, work: &mut Work) -> Result<Result<(), String>, EndError> {
         let set = self.mapping.key.set;
         if several.list_ended(set).await? {
-            // L3. Old stores that do not answer any more keep their data; the new list continues without them.
+            // LIST-L3. Old stores that do not answer any more keep their data; the new list continues without them.
             let since = *work.ended_at.get_or_insert_with(Instant::now);
             let let_go = async {
                 several.let_go_of_head(set).await?;
@@ -233,7 +233,7 @@ impl Mover {
             return Ok(Ok(()));
         }
         let current = || self.server.host.with(|m| m.state().current_root());
-        // V1.
+        // MOVE-V1.
         let Some(before) = work.before else {
             let _none = self.server.head.checkpoint_turn().await;
             work.before = Some(current());
@@ -258,7 +258,7 @@ impl Mover {
         ended.map(|()| Err("the old stores are releasing the head".to_owned()))
     }
 
-    /// V2 and V3.
+    /// MOVE-V2 and MOVE-V3.
     async fn compare_and_end(&self, several: &Arc<Quorum>, hold: Duration) -> Result<(), EndError> {
         let _none = self.server.head.checkpoint_turn().await;
         let began = Instant::now();

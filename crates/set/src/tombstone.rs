@@ -1,9 +1,9 @@
 //! Deletes a set from its store (ADR 0029): a tombstone replaces its head, then all of its objects are deleted.
 //!
-//! T1  Objects of a set are deleted only while its tombstone is in place, and this is checked after the listing:
+//! TOMB-T1  Objects of a set are deleted only while its tombstone is in place, and this is checked after the listing:
 //!     another cluster's objects stay. With several stores, deletion begins once each has the tombstone in its part of
 //!     the head (ADR 0018). Each store is listed separately, and its objects are deleted from that store.
-//! T2  The tombstone stays for ever: it keeps a gateway of an ended life from writing a head, and a key, again.
+//! TOMB-T2  The tombstone stays for ever: it keeps a gateway of an ended life from writing a head, and a key, again.
 
 use super::head;
 use super::mapping::SetKey;
@@ -49,7 +49,7 @@ pub enum BurialError {
         /// The reason.
         error: HeadError,
     },
-    /// T1.
+    /// TOMB-T1.
     #[error(
         "{key} in the store is no longer the tombstone: another cluster may keep a set there; nothing more is deleted"
     )]
@@ -139,7 +139,7 @@ pub async fn sweep(
         return sweep_one(store, store, set, &[keys::head(set)], per_second, &mut each).await;
     };
     let at = keys::head(set);
-    // During a change of stores, the old list's part of the head is deleted first (L3).
+    // During a change of stores, the old list's part of the head is deleted first (LIST-L3).
     within(&at, several.let_go_of_head(set)).await?;
     if !within(&at, several.mend_heads(set)).await? || !within(&at, several.mend_left_heads(set)).await? {
         return Err(BurialError::Unlike { key: at });
@@ -177,7 +177,7 @@ async fn sweep_one(
     if shown.is_empty() {
         return Ok(after.is_none());
     }
-    // T1.
+    // TOMB-T1.
     let at = keys::head(set);
     let stands = match within(&at, heads.get_object(&at)).await {
         Ok(object) => is_tombstone(&object.body),
@@ -279,7 +279,7 @@ mod tests {
             let tombstone = store.get("sets/4/head").await.unwrap();
             assert!(is_tombstone(&tombstone) && !tombstone.windows(8).any(|part| part == [7; 8]), "contains no key");
             // A gateway that still has this life can verify the tombstone.
-            assert_eq!(head::open(&key(1), &tombstone).unwrap().standing(LIFE), Standing::Taken, "H4");
+            assert_eq!(head::open(&key(1), &tombstone).unwrap().standing(LIFE), Standing::Taken, "HEAD-H4");
             let mut deleted = 0;
             while !sweep(&store, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
             assert_eq!(deleted, 10);
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(shown(&store).await.len(), before.len() - 1);
     }
 
-    /// T1: each store separately, and none before all have the tombstone.
+    /// TOMB-T1: each store separately, and none before all have the tombstone.
     #[tokio::test]
     async fn of_several_stores_each_has_its_tombstone_before_anything_goes_in_any() {
         let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };

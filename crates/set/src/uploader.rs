@@ -5,11 +5,11 @@
 //!   1  CheckpointBegin is applied at X: every replica seals its journal index
 //!   2  the sealed extents are read from the journal, compressed, sealed and packed into segments; several PUTs run at once
 //!   3  an entry notes each segment once it is durable in the store
-//!   4  changed pages are written to new page packs, then the root with its leaves; then the head names the root (H1)
+//!   4  changed pages are written to new page packs, then the root with its leaves; then the head names the root (HEAD-H1)
 //!   5  CheckpointEnd{X, root} is applied: lookups use the map, the Raft snapshot covers X, the journal is purged
 //! ```
 //! A crash or a new leader at any step leaves orphans, never a map that names missing objects. A new leader starts
-//! again at step 1 with the journal only (R7). A leader's own sweep deletes what it gave up (G4).
+//! again at step 1 with the journal only (R7). A leader's own sweep deletes what it gave up (SPACE-G4).
 
 use crate::head::{KeepError, content_at};
 use crate::host::SetHost;
@@ -63,7 +63,7 @@ const LEAVES_AHEAD: usize = 16;
 /// Maximum pause between two attempts after the store or the group did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (G4).
+/// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (SPACE-G4).
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// How often a waiting task checks whether an attempt is requested.
@@ -143,7 +143,7 @@ pub struct Uploader {
     held: AtomicBool,
     /// The root's key for which collection was started, to move what earlier leaders left under older keys.
     resealing: Mutex<Option<(u32, Instant)>>,
-    /// The key of everything in the current checkpoint. Its root claims it for objects that it does not list (U1).
+    /// The key of everything in the current checkpoint. Its root claims it for objects that it does not list (UNDER-U1).
     sealing: Mutex<Option<SealingKey>>,
     /// The target of the current checkpoint, with its head: the set's stores as of its begin.
     place: Mutex<Option<Arc<dyn ObjectStore>>>,
@@ -296,7 +296,7 @@ impl Uploader {
         }
         self.server.given_up().begin(at);
         let uploaded = async {
-            // Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
+            // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
@@ -505,7 +505,7 @@ impl Uploader {
         });
         let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        // Concurrently: no head names this root, so nobody reads it, before all of it is stored (H2).
+        // Concurrently: no head names this root, so nobody reads it, before all of it is stored (HEAD-H2).
         tokio::try_join!(self.put_leaves(term, leaves), self.put(term, StoredKind::Root, object, body))?;
         Ok((root_ref, root, moved))
     }

@@ -256,7 +256,7 @@ impl Warmer {
     }
 }
 
-/// The table is opened, which authenticates it; the extents are authenticated when they are read (C2).
+/// The table is opened, which authenticates it; the extents are authenticated when they are read (CACHE-C2).
 async fn extents(
     mapping: &Mapping,
     object: ObjectId,

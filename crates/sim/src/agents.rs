@@ -3,11 +3,11 @@
 //!
 //! What is checked beside the rules of the [model](crate::model), of the [ledger] and of attached sets (R8):
 //!
-//! - A3  By a host's own clock no database outlives the lease that it runs under. Where its agent hangs or is gone, by no more than the watchdog takes to look (W1), and not for longer
-//!   than it waits for an agent (W2).
-//! - A3 again, by everybody's clock: when gateways grant the set to another host, and nobody forced that, the database of the one before has ended already, wherever an agent was
+//! - As AGENT-A3 says: by a host's own clock no database outlives the lease that it runs under. Where its agent hangs or is gone, by no more than the watchdog takes to look (WATCHDOG-W1), and not for longer
+//!   than it waits for an agent (WATCHDOG-W2).
+//! - The same, by everybody's clock: when gateways grant the set to another host, and nobody forced that, the database of the one before has ended already, wherever an agent was
 //!   there to end it. (What clocks may drift apart is covered by `lease.stop_margin_ms`.)
-//! - T1  An agent takes a lease by force only where somebody told it to, once for each time ([asked]).
+//! - HOSTS-T1  An agent takes a lease by force only where somebody told it to, once for each time ([asked]).
 //! - In the end there is one primary, which takes commits, and after a planned move another one.
 
 mod agent;
@@ -401,7 +401,7 @@ impl Agents {
         let late = self.stations.iter().find(|at| at.name != owner && at.is_attended(now) && at.serves(now));
         if let Some(late) = late {
             self.broken = Some(format!(
-                "A3: {owner} was granted the set under e{epoch}, unforced, and the database of {} still runs",
+                "AGENT-A3: {owner} was granted the set under e{epoch}, unforced, and the database of {} still runs",
                 late.name
             ));
         }

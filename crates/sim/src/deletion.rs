@@ -178,7 +178,7 @@ impl World {
         process.spawn(async move { drop(door.delete_set(tonic::Request::new(request)).await) });
     }
 
-    /// D1, D2: once the key is forgotten, and the last read lease over, nobody serves the set any more who looks at his clock.
+    /// DELETE-D1, DELETE-D2: once the key is forgotten, and the last read lease over, nobody serves the set any more who looks at his clock.
     fn check_fence(&mut self, id: SetId, since: &mut Option<u64>) -> Result<()> {
         let forgotten = (0..self.hosts.len()).filter_map(|host| self.node(host)).any(|node| {
             let state = node.cluster.state();
@@ -193,7 +193,7 @@ impl World {
             self.hosts[host].enter(self.now);
             if let Ok(epoch) = set.may_write() {
                 bail!(
-                    "D2: gateway {} takes writes of the deleted set under epoch {epoch}, and its key is forgotten",
+                    "DELETE-D2: gateway {} takes writes of the deleted set under epoch {epoch}, and its key is forgotten",
                     host + 1
                 );
             }

@@ -6,13 +6,13 @@
 //!                                                              │ submit                                        in memory, with faults
 //!                                          journal: one order ◀┘──▶ SetHost::apply ─▶ model: the volumes as flat lists
 //! ```
-//! H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
+//! HISTORY-H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
 //!     A recovery brings every snapshot back that was there, and shows the same of it.
-//! H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
+//! HISTORY-H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
 //!     Of a clone that is also what its origin keeps for it; a clone's content is the snapshot's, and from then on its own.
-//! H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
+//! HISTORY-H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
 //!     of `PART` seeds that it is in: to repeat one, the ones of its part are run before it.
-//! H4  Images of all volumes as of one snapshot, kept by name, become those of any other one by what the difference of the two says (`diffs`).
+//! HISTORY-H4  Images of all volumes as of one snapshot, kept by name, become those of any other one by what the difference of the two says (`diffs`).
 
 mod clones;
 mod diffs;
@@ -42,7 +42,7 @@ use world::World;
 
 /// Gateways that a set moves between.
 pub const GATEWAYS: u64 = 3;
-/// Seeds that are run by one process, one after the other (H3).
+/// Seeds that are run by one process, one after the other (HISTORY-H3).
 const PART: u64 = 100;
 /// Steps of a history, from and to.
 const STEPS: (u64, u64) = (30, 60);
@@ -334,7 +334,7 @@ fn one(seed: u64, several: bool, steps: Option<u64>) -> Result<bool> {
 }
 
 fn run_many(args: &HistoriesArgs) -> Result<bool> {
-    // Whole parts: see H3.
+    // Whole parts: see HISTORY-H3.
     let first = args.first - args.first % PART;
     let (began, end) = (Instant::now(), first.saturating_add(args.count));
     let (mut next, mut running, mut sums, mut good) = (first, Vec::new(), Sums::default(), true);

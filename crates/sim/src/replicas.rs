@@ -18,7 +18,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// The root, because a replica that began with a snapshot knows it before the entry that names it (M4 holds from that entry on).
+    /// The root, because a replica that began with a snapshot knows it before the entry that names it (MACHINE-M4 holds from that entry on).
     fn root(&self) -> Option<RootRef> {
         self.state.checkpoint.as_ref().map(|checkpoint| checkpoint.root)
     }

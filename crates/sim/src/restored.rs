@@ -1,4 +1,4 @@
-//! A machine is put back to an older copy of its disk, started again and again, while everybody who has what it acknowledged since is away (C3).
+//! A machine is put back to an older copy of its disk, started again and again, while everybody who has what it acknowledged since is away (CLUSTER-C3).
 
 use crate::host::name;
 use crate::net::Link;
@@ -62,7 +62,7 @@ impl World {
             while self.now < until {
                 self.tick()?;
                 if let Some(at) = self.reads_at() {
-                    bail!("C3: {} serves with the help of a disk that was put back", name(at));
+                    bail!("CLUSTER-C3: {} serves with the help of a disk that was put back", name(at));
                 }
             }
         }

@@ -2,9 +2,9 @@
 //! arrive late. What must hold at every moment: that a recovery finds the last checkpoint, wherever the set lies by then; and after each change, with
 //! everything emptied that was left, everything that was written.
 //!
-//! W1  Whatever w stores of a list are asked, they lead to a checkpoint that is at least the one that the group knows: in that list, or in the next one, which
+//! SIMMOVE-W1  Whatever w stores of a list are asked, they lead to a checkpoint that is at least the one that the group knows: in that list, or in the next one, which
 //!     they name.
-//! W2  Each object that a kept root names is in w stores of the list that counts.
+//! SIMMOVE-W2  Each object that a kept root names is in w stores of the list that counts.
 
 use crate::client::SET;
 use crate::host::name;
@@ -44,7 +44,7 @@ enum Found {
 /// As docs/formats.md has it, and without the product's own code.
 fn found(value: Bytes) -> Result<Found> {
     let Some(rest) = value.strip_prefix(b"HFM\x01") else { return Ok(Found::Head(value)) };
-    let short = "W1: the last value of a list is cut short";
+    let short = "SIMMOVE-W1: the last value of a list is cut short";
     let to_bytes = u32::from_le_bytes(rest.get(..4).context(short)?.try_into()?) as usize;
     let has = *rest.get(4).context(short)?;
     let to = String::from_utf8(rest.get(5..5 + to_bytes).context(short)?.to_vec())?;
@@ -230,7 +230,7 @@ impl World {
         }
         let mut best: Option<((u64, u128), Bytes)> = None;
         for place in of {
-            match slot_of(object(place).as_ref()).context("W1: something else lies in a slot's place")? {
+            match slot_of(object(place).as_ref()).context("SIMMOVE-W1: something else lies in a slot's place")? {
                 // Too few have one: a recovery from these is refused.
                 Slot::Gone | Slot::Mark => return Ok(None),
                 Slot::Blank => {}
@@ -244,7 +244,7 @@ impl World {
         best.map_or(Ok(Found::Nothing), |(_, value)| found(value)).map(Some)
     }
 
-    /// W1 for one list, and those after it. Whether it was left.
+    /// SIMMOVE-W1 for one list, and those after it. Whether it was left.
     fn look_at_list(&mut self, key: &SetKey, list: &Stores) -> Result<bool> {
         let mut left = false;
         for of in choices(&places(list), list.write_quorum()) {
@@ -268,7 +268,7 @@ impl World {
                             // Let go of: w of them have it, these may be short of one.
                             (None, None) => u64::MAX,
                             (Some(Found::Nothing), None) => {
-                                bail!("W1: stores {of:?} of {to:?} have no head, and what was left has let go of it")
+                                bail!("SIMMOVE-W1: stores {of:?} of {to:?} have no head, and what was left has let go of it")
                             }
                         });
                     }
@@ -277,7 +277,7 @@ impl World {
             };
             if covered < self.stores.known_checkpoint() {
                 bail!(
-                    "W1: stores {of:?} of {list} lead a recovery to entry {covered}; the group has a checkpoint up to {}, and purged its journals",
+                    "SIMMOVE-W1: stores {of:?} of {list} lead a recovery to entry {covered}; the group has a checkpoint up to {}, and purged its journals",
                     self.stores.known_checkpoint()
                 );
             }
@@ -285,7 +285,7 @@ impl World {
         Ok(left)
     }
 
-    /// W1 and W2.
+    /// SIMMOVE-W1 and SIMMOVE-W2.
     fn look_at_lists(&mut self) -> Result<()> {
         if !self.now.is_multiple_of(LOOK_EVERY) {
             return Ok(());
@@ -307,7 +307,7 @@ impl World {
             let copies = has.iter().filter(|at| of.contains(at)).count();
             if copies < counts.write_quorum() {
                 let has: Vec<usize> = has.iter().map(|at| at + 1).collect();
-                bail!("W2: {object} is named, and in stores {has:?} only, while {counts} counts ({text})");
+                bail!("SIMMOVE-W2: {object} is named, and in stores {has:?} only, while {counts} counts ({text})");
             }
         }
         self.stats.counted += 1;

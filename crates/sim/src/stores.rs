@@ -6,10 +6,10 @@
 //!   away ─────────────────────────────── down until everything heals; one store at most
 //!   emptied ──────────────────────────── objects and slot gone. No other one is emptied, or away for long, before this one is whole again
 //! ```
-//! D1  Whatever w stores have their slot show a checkpoint that is at least the one that the group knows: a recovery from them loses nothing that was
+//! SIMSTORE-D1  Whatever w stores have their slot show a checkpoint that is at least the one that the group knows: a recovery from them loses nothing that was
 //!     purged from the journals.
-//! D2  Each object that a kept root names is in w stores; in w − 1 while one was emptied and is not whole.
-//! D3  After the healing each is in all of them, the same everywhere, and every slot has the same value.
+//! SIMSTORE-D2  Each object that a kept root names is in w stores; in w − 1 while one was emptied and is not whole.
+//! SIMSTORE-D3  After the healing each is in all of them, the same everywhere, and every slot has the same value.
 
 use crate::broken::Broken;
 use crate::rng::Rng;
@@ -192,7 +192,11 @@ impl Depot {
 
     fn slots(&self, key: &SetKey) -> Result<Vec<Slot>> {
         let slot = |server: &Server| slot_of(server.object(&keys::head(key.set)).as_ref());
-        self.servers.iter().map(slot).collect::<Option<Vec<_>>>().context("D1: something else lies in a slot's place")
+        self.servers
+            .iter()
+            .map(slot)
+            .collect::<Option<Vec<_>>>()
+            .context("SIMSTORE-D1: something else lies in a slot's place")
     }
 
     /// Up to which entry a head covers.
@@ -209,7 +213,7 @@ impl Depot {
         Ok(upto)
     }
 
-    /// D1.
+    /// SIMSTORE-D1.
     fn check_slots(&mut self, key: &SetKey) -> Result<()> {
         let slots = self.slots(key)?;
         for one in 0..slots.len() {
@@ -227,7 +231,7 @@ impl Depot {
                 };
                 if covered < self.checkpoint {
                     bail!(
-                        "D1: stores {} and {} lead a recovery to entry {covered}; the group has a checkpoint up to {}, and purged its journals",
+                        "SIMSTORE-D1: stores {} and {} lead a recovery to entry {covered}; the group has a checkpoint up to {}, and purged its journals",
                         one + 1,
                         other + 1,
                         self.checkpoint
@@ -265,7 +269,7 @@ impl Depot {
         let mut copies = BTreeMap::new();
         for root in roots {
             let Some(named) = self.named_by(key, *root)? else {
-                bail!("D2: root {} is named, and in no store", keys::root(key.set, root.object))
+                bail!("SIMSTORE-D2: root {} is named, and in no store", keys::root(key.set, root.object))
             };
             for object in named {
                 let has = (0..self.servers.len()).filter(|at| self.servers[*at].has(&object)).collect();
@@ -351,14 +355,14 @@ impl World {
         Ok(())
     }
 
-    /// D2; and whether the store that was emptied is whole.
+    /// SIMSTORE-D2; and whether the store that was emptied is whole.
     fn check_copies(&mut self, key: &SetKey, known: &Known) -> Result<()> {
         let copies = self.stores.copies(key, &known.kept)?;
         let least = WRITE_QUORUM - usize::from(self.stores.emptied.is_some());
         if let Some((object, has)) = copies.iter().find(|(_, has)| has.len() < least) {
             let has: Vec<usize> = has.iter().map(|at| at + 1).collect();
             bail!(
-                "D2: {object} is named and in stores {has:?} only; emptied and not whole: {:?}",
+                "SIMSTORE-D2: {object} is named and in stores {has:?} only; emptied and not whole: {:?}",
                 self.stores.emptied.map(|at| at + 1)
             );
         }
@@ -527,7 +531,7 @@ impl World {
         }
     }
 
-    /// D3, once everything has healed and nobody writes.
+    /// SIMSTORE-D3, once everything has healed and nobody writes.
     ///
     /// # Errors
     /// What is not so.
@@ -548,7 +552,7 @@ impl World {
             };
             let Some(lacking) = lacking else { break };
             if self.now >= begun + 120_000 * MS {
-                bail!("D3: 120 s after every fault a store is not whole: {lacking}");
+                bail!("SIMSTORE-D3: 120 s after every fault a store is not whole: {lacking}");
             }
             for _ in 0..100 {
                 self.tick()?;
@@ -560,7 +564,7 @@ impl World {
             let mut copies = self.stores.servers.iter().map(|server| server.object(object));
             let first = copies.next().flatten();
             if first.is_none() || copies.any(|copy| copy != first) {
-                bail!("D3: the copies of {object} differ");
+                bail!("SIMSTORE-D3: the copies of {object} differ");
             }
         }
         self.note("every store has everything");

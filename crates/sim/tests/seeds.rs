@@ -52,14 +52,14 @@ const WHOLE: Duration = Duration::from_secs(570);
 /// Where it is searched for a bug: from seed 1 on, this many at most. One seed alone shows something else after each change of anything.
 const SEARCHED: &str = "24";
 
-/// Bugs of a host with an agent, within how many seconds of faults a seed shows one, and what it says then. An agent that hangs keeps neither a lease (W1) nor its own limit (W2).
+/// Bugs of a host with an agent, within how many seconds of faults a seed shows one, and what it says then. An agent that hangs keeps neither a lease (WATCHDOG-W1) nor its own limit (WATCHDOG-W2).
 const AGENTS_BUGS: [(&str, &str, &[&str]); 6] = [
-    ("never-stops", "4", &["A3: ", "W1: ", "W2: "]),
-    ("takes-unasked", "4", &["T1: "]),
-    ("no-watchdog", "8", &["W1: ", "W2: "]),
-    ("skips-commits", "4", &["L1 "]),
-    ("told-unflushed", "4", &["L1 "]),
-    ("slow-hosts", "20", &["A3: "]),
+    ("never-stops", "4", &["AGENT-A3: ", "WATCHDOG-W1: ", "WATCHDOG-W2: "]),
+    ("takes-unasked", "4", &["HOSTS-T1: "]),
+    ("no-watchdog", "8", &["WATCHDOG-W1: ", "WATCHDOG-W2: "]),
+    ("skips-commits", "4", &["LEDGER-L1 "]),
+    ("told-unflushed", "4", &["LEDGER-L1 "]),
+    ("slow-hosts", "20", &["AGENT-A3: "]),
 ];
 
 /// Bugs between an attached set and its gateways, and what the first seed that shows one says.
@@ -70,7 +70,7 @@ const ATTACHED_BUGS: [(&str, &[&str]); 3] = [
 ];
 
 /// Bugs that only a set of several stores can have, a seed that shows each within 4 s of faults, and the rule that it breaks.
-const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "4", "D1: "), ("no-repair", "1", "D3: ")];
+const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "4", "SIMSTORE-D1: "), ("no-repair", "1", "SIMSTORE-D3: ")];
 
 fn sim(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast-sim")).args(args).output().expect("starts")
@@ -265,7 +265,7 @@ fn sets_that_are_created_in_calls_that_were_given_up_open() {
     scene("sets-given-up");
 }
 
-/// D1 to D4 of `control::cluster::deletion`, E1 and E2 of `raft::ended`, T1 and T2 of the removal.
+/// DELETE-D1 to DELETE-D4 of `control::cluster::deletion`, END-E1 and END-E2 of `raft::ended`, TOMB-T1 and TOMB-T2 of the removal.
 #[test]
 fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
@@ -278,19 +278,19 @@ fn what_only_a_snapshot_names_is_filled_as_well() {
     assert!(run.status.success(), "{}", text(&run));
 }
 
-/// T1 for each of them: one is away now and then, and everything is gone from all in the end.
+/// TOMB-T1 for each of them: one is away now and then, and everything is gone from all in the end.
 #[test]
 fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
     scenes_with("deleted-set", 6, &["--several"]);
 }
 
-/// C3: however often it is started.
+/// CLUSTER-C3: however often it is started.
 #[test]
 fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
     scenes("restored-disk", 8);
 }
 
-/// W1 and W2, and everything that was written, with what was left emptied.
+/// SIMMOVE-W1 and SIMMOVE-W2, and everything that was written, with what was left emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
     scenes("moved-stores", 6);

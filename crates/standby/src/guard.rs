@@ -1,10 +1,10 @@
 //! What a slot may unmount or stop, and which files of the primary its copy must not reach.
 //!
-//! U5  Only what is known to be this slot's own is unmounted, and only the PostgreSQL on it is stopped: a mount over a loop device of this slot's copy, or the
+//! STANDBY-U5  Only what is known to be this slot's own is unmounted, and only the PostgreSQL on it is stopped: a mount over a loop device of this slot's copy, or the
 //!     very mount that this slot noted when it made it.
-//! U6  PostgreSQL starts only where all that it writes lies on the copy: a copy carries links that lead to the primary's own files where it lies beside them.
-//!     A copied ZFS pool has several file systems, and its links are led to the copy first (U10).
-//! U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
+//! STANDBY-U6  PostgreSQL starts only where all that it writes lies on the copy: a copy carries links that lead to the primary's own files where it lies beside them.
+//!     A copied ZFS pool has several file systems, and its links are led to the copy first (STANDBY-U10).
+//! STANDBY-U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
 
 use holdfast_agent::attach_process::backing_file;
 use holdfast_agent::drivers::zfs::rules::led;
@@ -38,12 +38,12 @@ pub fn note(run_dir: &Path, mount: &Path) -> Result<(), String> {
     std::fs::write(&path, noted(&mounted)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Pure (U5). `backing`: the file under a loop device; `noted`: this is the mount that was noted.
+/// Pure (STANDBY-U5). `backing`: the file under a loop device; `noted`: this is the mount that was noted.
 fn is_ours(backing: Option<&Path>, copy_dirs: &[&Path], noted: bool) -> bool {
     noted || backing.is_some_and(|backing| copy_dirs.iter().any(|dir| backing.starts_with(dir)))
 }
 
-/// Whether what is mounted is this slot's own; false where nothing is mounted (U5).
+/// Whether what is mounted is this slot's own; false where nothing is mounted (STANDBY-U5).
 ///
 /// # Errors
 /// It is somebody else's.
@@ -65,7 +65,7 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
     ))
 }
 
-/// Leads links of the data directory that name places of the primary's pool to the same places of its copy, which is mounted at `mounts` below `root` (U10). Blocks.
+/// Leads links of the data directory that name places of the primary's pool to the same places of its copy, which is mounted at `mounts` below `root` (STANDBY-U10). Blocks.
 ///
 /// # Errors
 /// The data directory is not on the copy; or what the file system says.
@@ -81,7 +81,7 @@ pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> 
     Ok(())
 }
 
-/// What of a data directory is written to and may be a link: it has to lie on the copy (U6).
+/// What of a data directory is written to and may be a link: it has to lie on the copy (STANDBY-U6).
 fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![data.join("pg_wal")];
     found.extend(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path));
@@ -95,7 +95,7 @@ fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Whether PostgreSQL may be started on the copy, mounted at `mounts`, at all (U6, U7). Blocks, on the copy's device.
+/// Whether PostgreSQL may be started on the copy, mounted at `mounts`, at all (STANDBY-U6, STANDBY-U7). Blocks, on the copy's device.
 ///
 /// # Errors
 /// What stands against it.

@@ -1,6 +1,6 @@
 //! Health checks and metrics of a standby over HTTP.
 //!
-//! U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
+//! STANDBY-U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
 
 use crate::StandbyView;
 use axum::Router;
@@ -24,7 +24,7 @@ pub struct Look {
     pub at: MonoTime,
 }
 
-/// The look as it stands `since` it was made: data gets older meanwhile, and an old look says of no PostgreSQL that it answers (U4).
+/// The look as it stands `since` it was made: data gets older meanwhile, and an old look says of no PostgreSQL that it answers (STANDBY-U4).
 fn aged(view: &StandbyView, since: Duration) -> StandbyView {
     let older = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
     StandbyView {

@@ -6,7 +6,7 @@
 //!                                                                          └─ old slot taken down, own unused snapshots deleted
 //! ```
 //!
-//! U3  Until the new PostgreSQL has recovered nothing of the old one is touched; if it then does not come up where the old one was, the old one is started again.
+//! STANDBY-U3  Until the new PostgreSQL has recovered nothing of the old one is touched; if it then does not come up where the old one was, the old one is started again.
 //!
 //! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, in the process `holdfast standby copy`), the drivers (crate
 //! `agent`), snapshots (the program's own commands). Depends on: agent, host, settings, tls, types. docs/adr/0024-standbys.md says why it is built as it is.
@@ -176,7 +176,7 @@ impl Standby {
         if *which == Which::New {
             let mut state = self.state()?;
             let name = state.own_snapshot(&self.config.name, clock::unix_ms())?;
-            // U1.
+            // STANDBY-U1.
             state.write(&self.config.dir)?;
             let limit = Duration::from_secs(self.config.snapshot_timeout_s);
             return self.command(&["snapshot", "create", &format!("{set}@{name}")], limit).await;
@@ -197,7 +197,7 @@ impl Standby {
         })
     }
 
-    /// Deletes own snapshots that are not used any more (U1). What cannot be deleted now is left for the next time.
+    /// Deletes own snapshots that are not used any more (STANDBY-U1). What cannot be deleted now is left for the next time.
     async fn tidy(&self) {
         let Ok(state) = self.state() else { return };
         for name in state.unused() {
@@ -221,7 +221,7 @@ impl Standby {
         }
     }
 
-    /// Renews the data (U3).
+    /// Renews the data (STANDBY-U3).
     ///
     /// # Errors
     /// Why not; what served before serves on.
@@ -258,7 +258,7 @@ impl Standby {
         let slot = self.slot(to);
         // What a refresh that was killed left there.
         slot.down().await?;
-        // U8. Asked here as well: a snapshot that is of no use is a checkpoint of the primary's set all the same.
+        // STANDBY-U8. Asked here as well: a snapshot that is of no use is a checkpoint of the primary's set all the same.
         slot.may_copy(pool.as_deref()).await?;
         let snapshot = self.snapshot(which).await?;
         let prepared = slot.prepare(&snapshot.name).await;

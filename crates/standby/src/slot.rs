@@ -1,7 +1,7 @@
 //! One of a standby's two slots: a snapshot copy, its file system, its PostgreSQL.
 //!
-//! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
-//!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
+//! STANDBY-U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
+//!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (STANDBY-U9).
 
 use crate::config::{StandbyConfig, StandbySlot};
 use crate::guard;
@@ -105,7 +105,7 @@ impl Slot {
         self.config.pool.kind == PoolKind::Zfs
     }
 
-    /// Whether its own file system is mounted, or its own pool imported (U5).
+    /// Whether its own file system is mounted, or its own pool imported (STANDBY-U5).
     async fn there(&self) -> Result<bool, String> {
         if self.of_zfs() {
             let Some(found) = self.imported().await? else { return Ok(false) };
@@ -126,7 +126,7 @@ impl Slot {
         Ok(found)
     }
 
-    /// Whether that is its own pool, by its devices, or by the guid that it noted (U5).
+    /// Whether that is its own pool, by its devices, or by the guid that it noted (STANDBY-U5).
     async fn own(&self, found: &Imported) -> Result<bool, String> {
         Ok(ownership::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
     }
@@ -136,7 +136,7 @@ impl Slot {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a copy of the ZFS pool of this guid may be imported here (U8). Without one it is found out from the copy.
+    /// Whether a copy of the ZFS pool of this guid may be imported here (STANDBY-U8). Without one it is found out from the copy.
     ///
     /// # Errors
     /// Why not.
@@ -295,10 +295,10 @@ impl Slot {
         }
     }
 
-    /// Takes everything of it down (U2).
+    /// Takes everything of it down (STANDBY-U2).
     ///
     /// # Errors
-    /// What is left; or that somebody else's is there, and nothing was touched (U5).
+    /// What is left; or that somebody else's is there, and nothing was touched (STANDBY-U5).
     pub async fn down(&self) -> Result<(), String> {
         if self.of_zfs() {
             return self.pool_down().await;
@@ -324,7 +324,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The same where a ZFS pool stands on the copy (U9): the copy stays for as long as its pool does.
+    /// The same where a ZFS pool stands on the copy (STANDBY-U9): the copy stays for as long as its pool does.
     async fn pool_down(&self) -> Result<(), String> {
         // An import that nobody waits for any more goes on to its end.
         let _turn = self.zfs.turn().await;
@@ -336,7 +336,7 @@ impl Slot {
         }
         let found = self.imported().await?;
         if let Some(found) = &found {
-            // U5.
+            // STANDBY-U5.
             self.own(found).await?;
         }
         let dir = self.attach().dir().to_path_buf();
@@ -361,7 +361,7 @@ impl Slot {
         self.end_copy().await
     }
 
-    /// Ends what can be ended where ZFS keeps the pool (U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
+    /// Ends what can be ended where ZFS keeps the pool (STANDBY-U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
     async fn lost(&self, why: String) -> Result<(), String> {
         if let Err(left) = self.database.stop(Stop::Kill).await {
             tracing::warn!(left, "PostgreSQL on a pool that is lost");
@@ -372,7 +372,7 @@ impl Slot {
 
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
     async fn force_down(&self) -> Result<(), String> {
-        // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (U2).
+        // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (STANDBY-U2).
         let looked = look_for_postgres(&self.config.database.data);
         let servers: Vec<(i32, String)> = looked.found.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
         let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));

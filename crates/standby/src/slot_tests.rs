@@ -164,7 +164,7 @@ async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_
     let why = slot.down().await.unwrap_err();
     assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");
     assert!(!asked(dir.path(), "zpool export"));
-    // U8, by the guid that an earlier refresh has seen.
+    // STANDBY-U8, by the guid that an earlier refresh has seen.
     assert!(slot.may_copy(Some("11")).await.unwrap_err().contains("pool tank"));
     assert_eq!((slot.may_copy(Some("13")).await, slot.may_copy(None).await), (Ok(()), Ok(())));
 }

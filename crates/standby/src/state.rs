@@ -1,6 +1,6 @@
 //! Persistent state of a standby: which copy serves, and which snapshots it may delete.
 //!
-//! U1  A snapshot is noted as our own before it is asked for, and only what is noted there is ever deleted: never anybody else's, whatever its name.
+//! STANDBY-U1  A snapshot is noted as our own before it is asked for, and only what is noted there is ever deleted: never anybody else's, whatever its name.
 
 use crate::config::StandbySlot;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ impl State {
         write().map_err(|error: io::Error| format!("{}: {error}", path.display()))
     }
 
-    /// The name of a new snapshot, noted as our own (U1).
+    /// The name of a new snapshot, noted as our own (STANDBY-U1).
     ///
     /// # Errors
     /// Too many are left that could not be deleted.

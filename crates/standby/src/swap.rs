@@ -1,4 +1,4 @@
-//! Replaces one slot by the other: the last step of a refresh (U3).
+//! Replaces one slot by the other: the last step of a refresh (STANDBY-U3).
 
 /// What a swap needs of a slot.
 pub trait Place {

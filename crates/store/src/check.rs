@@ -6,12 +6,12 @@
 //!   once      put ─▶ something else put there: refused? ─▶ read, and a part of it ─────┐
 //!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ both listed ─▶ both deleted
 //! ```
-//! F1  Only what was seen counts against a store: a conditional write that was reported as done, or whose bytes are
+//! CHECK-F1  Only what was seen counts against a store: a conditional write that was reported as done, or whose bytes are
 //!     there, although other content had to stay. If an outcome is not known (R12), the check reads what is there and
 //!     tries again. Transient errors are tried again until the time is up.
-//! F2  The check deletes what it has written, whatever happens in between, under names that no one else uses. A PUT
+//! CHECK-F2  The check deletes what it has written, whatever happens in between, under names that no one else uses. A PUT
 //!     that was given up may arrive after that and stay.
-//! F3  Everything ends: the check within its limit, the deletion a few seconds later.
+//! CHECK-F3  Everything ends: the check within its limit, the deletion a few seconds later.
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
@@ -48,7 +48,7 @@ pub struct CheckReport {
 /// Why a store did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// It does something else than sets rely on: seen, not guessed (F1).
+    /// It does something else than sets rely on: seen, not guessed (CHECK-F1).
     #[error("{place} does not do what sets rely on: found {found}, expected {expected}; {next}")]
     Unfit {
         /// [`ObjectStore::place`].
@@ -157,7 +157,7 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
     }
 }
 
-/// F2.
+/// CHECK-F2.
 async fn clean(store: &dyn ObjectStore, names: &Names) -> Result<(), StoreError> {
     let both = join(deleted(store, &names.once), deleted(store, &names.swapped));
     match timeout(CLEAN_LIMIT, both).await {
@@ -371,7 +371,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any
+    /// Makes a write, and notes whether something of it may be there (CHECK-F2): also where nobody waits for its end any
     /// more.
     async fn writing<T>(&mut self, request: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
         let before = std::mem::replace(&mut self.wrote, true);

@@ -62,7 +62,7 @@ async fn a_store_that_ignores_conditions_is_found_and_keeps_nothing() {
     join_all(found).await;
 }
 
-/// F1: an answer that is lost proves nothing, and neither does a listing that is late.
+/// CHECK-F1: an answer that is lost proves nothing, and neither does a listing that is late.
 #[tokio::test]
 async fn a_store_that_loses_answers_passes() {
     let lossy = Faults {
@@ -96,7 +96,7 @@ async fn a_store_that_is_away_is_neither_fit_nor_unfit_and_is_waited_for_no_long
         (hangs, "no answer within 300 ms"),
     ] {
         let store = store(0, faults);
-        let ended = timeout(PATIENCE, check(&store, 1, soon)).await.expect("F3");
+        let ended = timeout(PATIENCE, check(&store, 1, soon)).await.expect("CHECK-F3");
         let error = ended.expect_err(says);
         assert!(error.is_undecided() && error.to_string().contains(says), "{error}");
         assert_eq!(left(&store), 0, "{says}");

@@ -60,7 +60,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
     /// Where this is, as a person would write it. Holds no secret.
     fn place(&self) -> &str;
 
-    /// Writes `key` unless something is there. Durable on `Ok` (S2).
+    /// Writes `key` unless something is there. Durable on `Ok` (STORE-S2).
     ///
     /// Idempotent for the same bytes: meeting an object with exactly these bytes is success, since it is our own from
     /// an attempt whose answer was lost (R12). Of several callers with different bytes one wins.

@@ -273,7 +273,7 @@ async fn the_head_begins_only_with_all_stores_and_is_swapped_with_two() {
     let all = quorum(&stores, 2);
     down(&stores[2], true);
     assert_eq!(all.get(HEAD).await.expect_err("none").disposition(), Disposition::NotFound);
-    let error = all.swap(HEAD, None, text("1")).await.expect_err("Q3");
+    let error = all.swap(HEAD, None, text("1")).await.expect_err("QUORUM-Q3");
     assert_eq!(error.disposition(), Disposition::Retry, "{error}");
     down(&stores[2], false);
     let one = all.swap(HEAD, None, text("1")).await.expect("first");
@@ -465,7 +465,7 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     let two = all.swap(HEAD, Some(&one), text("2")).await.expect("second");
     stores[1].delete(HEAD).await.expect("delete");
     down(&stores[0], true);
-    assert!(all.swap(HEAD, Some(&two), text("3")).await.expect_err("Q2: it counts for nothing").may_pass());
+    assert!(all.swap(HEAD, Some(&two), text("3")).await.expect_err("QUORUM-Q2: it counts for nothing").may_pass());
     let _ = repair(&all).await;
     assert_eq!(stores[1].get(HEAD).await.expect_err("not while one is silent").disposition(), Disposition::NotFound);
     down(&stores[0], false);

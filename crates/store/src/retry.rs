@@ -9,9 +9,9 @@
 //!      '-----denied, corrupt, not found ----------------------> as it is, but Unknown if ever unknown
 //! ```
 //!
-//! T1  A write that ends in anything but `Unknown` and `Ok` has not happened: no attempt of it was ever unknown, or the
+//! RETRY-T1  A write that ends in anything but `Unknown` and `Ok` has not happened: no attempt of it was ever unknown, or the
 //!     store's content proves it.
-//! T2  The number of attempts, each attempt, and all of them together are bounded.
+//! RETRY-T2  The number of attempts, each attempt, and all of them together are bounded.
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::{Health, Kind};
@@ -119,12 +119,12 @@ struct Call<'a> {
     at: Box<At>,
     started: Instant,
     made: u32,
-    /// Why some attempt's outcome is not known (T1).
+    /// Why some attempt's outcome is not known (RETRY-T1).
     unknown: Option<Box<Cause>>,
 }
 
 impl Call<'_> {
-    /// Makes one attempt, bounded in time (T2).
+    /// Makes one attempt, bounded in time (RETRY-T2).
     async fn attempt<T>(&mut self, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.made += 1;
         let left = Duration::from_millis(self.policy.operation_timeout_ms).saturating_sub(self.started.elapsed());
@@ -175,7 +175,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// T1: after an unknown attempt only proof may say that nothing happened.
+    /// RETRY-T1: after an unknown attempt only proof may say that nothing happened.
     fn last_word(&self, error: StoreError) -> StoreError {
         match &self.unknown {
             None => error,
@@ -274,7 +274,7 @@ impl<S: ObjectStore> Retrying<S> {
             match self.present(key).await {
                 // Ours, from an attempt whose answer was lost, of this call or of an earlier one.
                 Ok(Some(object)) if object.body == body => return Ok(()),
-                // Keys are never drawn twice and objects never replaced, so ours was not here in between: proof (T1).
+                // Keys are never drawn twice and objects never replaced, so ours was not here in between: proof (RETRY-T1).
                 Ok(Some(object)) => {
                     return Err(StoreError::Exists {
                         at: call.at,
@@ -308,7 +308,7 @@ impl<S: ObjectStore> Retrying<S> {
             return match self.present(key).await {
                 // `body` holds a token of its own, so this is what we wrote.
                 Ok(Some(object)) if object.body == body => Ok(object.version),
-                // Ours may have been there and been replaced since: no proof, unless no attempt was unknown (T1).
+                // Ours may have been there and been replaced since: no proof, unless no attempt was unknown (RETRY-T1).
                 Ok(found) => Err(call.last_word(StoreError::Changed {
                     at: call.at.clone(),
                     found: found.map(|object| object.version),

@@ -198,7 +198,7 @@ async fn a_swap_that_may_have_been_overtaken_stays_unknown() {
     let StoreError::Changed { found, expected, .. } = error else { panic!("{error}") };
     assert_eq!((found, expected), (Some(theirs), None), "no attempt was unknown: a conflict for certain");
     store.then([Step::Swallow]);
-    assert_eq!(disposition(store.swap("k", None, OURS).await), Disposition::Unknown, "T1");
+    assert_eq!(disposition(store.swap("k", None, OURS).await), Disposition::Unknown, "RETRY-T1");
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn what_was_never_done_is_no_unknown() {
     let store = store([Step::Refuse; 4]);
     let error = store.put_new("k", OURS).await.expect_err("down");
     assert!(matches!(error, StoreError::Unavailable { attempts: 4, .. }), "{error}");
-    assert_eq!(store.asked().len(), 4, "T2");
+    assert_eq!(store.asked().len(), 4, "RETRY-T2");
     assert_eq!(disposition(store.head("k").await), Disposition::NotFound);
 }
 
@@ -255,7 +255,7 @@ async fn reads_are_repeated_and_bounded() {
     assert_eq!(error.disposition(), Disposition::Retry, "a read has no unknown outcome");
     assert!(error.to_string().contains("no answer within 30 ms"), "{error}");
     store.then([Short, Short]);
-    assert_eq!(store.get_range("k", 0..4).await, Ok(OURS), "S4: a short range is asked for again");
+    assert_eq!(store.get_range("k", 0..4).await, Ok(OURS), "STORE-S4: a short range is asked for again");
     store.then([Short; 4]);
     assert_eq!(disposition(store.get_range("k", 0..4).await), Disposition::Retry);
 }

@@ -3,7 +3,7 @@
 //! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC
 //! trailers, and nobody but `Retrying` may repeat a write, since it has to know that it did. One thing is asked again
 //! here: what was refused for its keys, where the file that they come from has others by now ([`signing`]). Nothing was
-//! done then (S3).
+//! done then (STORE-S3).
 
 mod classify;
 mod signing;

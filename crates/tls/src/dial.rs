@@ -52,7 +52,7 @@ impl Dialer {
         }
     }
 
-    /// The gateway at `address` (HOST:PORT). The server must prove to be a gateway of this cluster (T2).
+    /// The gateway at `address` (HOST:PORT). The server must prove to be a gateway of this cluster (TLS-T2).
     ///
     /// # Errors
     /// An address that is none; a certificate that does not fit its key.

@@ -4,12 +4,12 @@
 //! the [`Role`] at a door, making certificates for a cluster ([`make`]), and reading what settings name ([`files`]).
 //! Does not own: what a door does. Depends on `types` alone.
 //!
-//! - **T1** A cluster has one authority of its own, and trusts nothing else: neither the system's roots nor another
+//! - **TLS-T1** A cluster has one authority of its own, and trusts nothing else: neither the system's roots nor another
 //!   cluster's authority.
-//! - **T2** A certificate says what its bearer is by a DNS name (`gateway.holdfast.internal`, `host.…`, `admin.…`). Who
+//! - **TLS-T2** A certificate says what its bearer is by a DNS name (`gateway.holdfast.internal`, `host.…`, `admin.…`). Who
 //!   dials a gateway expects `gateway.…`, wherever it is: addresses may change, and a host's certificate can never
 //!   stand for a gateway.
-//! - **T3** A door with TLS serves nobody without a certificate of the authority; the door between gateways only
+//! - **TLS-T3** A door with TLS serves nobody without a certificate of the authority; the door between gateways only
 //!   gateways.
 
 mod dial;

@@ -55,7 +55,7 @@ pub(crate) fn roles_text(roles: &[Role]) -> String {
     if names.is_empty() { "no role of this program".to_string() } else { names.join(" and ") }
 }
 
-/// A door's check of each call: lets pass who has one of `allowed` in its certificate (T3). `None`: a door without TLS.
+/// A door's check of each call: lets pass who has one of `allowed` in its certificate (TLS-T3). `None`: a door without TLS.
 pub fn require(
     allowed: Option<&'static [Role]>,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync + 'static {

@@ -223,7 +223,7 @@ async fn a_door_lets_in_who_has_the_role() {
     let passed = Ok(tonic::Code::Unimplemented);
     assert_eq!(told(&gateway, GATEWAYS, &Dialer::from(&gateway)).await, passed);
     assert_eq!(told(&gateway, &Role::ALL, &host).await, passed);
-    // T3: a host's certificate is the cluster's, and still no gateway's.
+    // TLS-T3: a host's certificate is the cluster's, and still no gateway's.
     assert_eq!(told(&gateway, GATEWAYS, &host).await, Ok(tonic::Code::PermissionDenied));
 }
 
@@ -235,10 +235,10 @@ async fn a_door_of_another_role_or_cluster_is_not_believed() {
     cluster(&other);
     let gateway = load(&own, "g1", Role::Gateway);
     let dialer = Dialer::from(&load(&own, "db1", Role::Host));
-    // T2: a host that listens where a gateway was.
+    // TLS-T2: a host that listens where a gateway was.
     let posing = load(&own, "db1", Role::Host);
     told(&posing, &Role::ALL, &dialer).await.expect_err("a host stood for a gateway");
-    // T1, both ways: the other cluster's authority has the same name and another key.
+    // TLS-T1, both ways: the other cluster's authority has the same name and another key.
     let stranger = load(&other, "g1", Role::Gateway);
     told(&stranger, &Role::ALL, &dialer).await.expect_err("another cluster's gateway was believed");
     // It believes this cluster's gateway, but its own certificate is another's.

@@ -8,7 +8,7 @@
 //! ```
 //! `A` and `B` are texts of their own, of one store or several, which this module does not read. Neither holds ` | ` or ` => `: URLs have no blanks.
 //!
-//! P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B` ([`Placement::may_become`]). So whoever has seen
+//! PLACE-P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B` ([`Placement::may_become`]). So whoever has seen
 //!     `A => B` knows that B is what comes, whatever it has not heard of yet.
 
 use std::fmt;
@@ -58,7 +58,7 @@ impl Placement {
         }
     }
 
-    /// P1: whether this may be followed by `next`.
+    /// PLACE-P1: whether this may be followed by `next`.
     pub fn may_become(&self, next: &Placement) -> bool {
         match (&self.next, &next.next) {
             (None, Some((PlacementPhase::Filling, to))) => next.stores == self.stores && *to != self.stores,
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(Placement::parse("a | b | c").next, None, "a change of a change is none");
     }
 
-    /// P1.
+    /// PLACE-P1.
     #[test]
     fn a_change_goes_its_ways_only() {
         let ways = [

@@ -1,11 +1,11 @@
 //! Read-ahead: what a reader that goes through a volume in order, or in equal steps, will ask for next.
 //!
-//! A1  Nothing is asked for before three reads have shown a way: scattered reads cost no request more.
-//! A2  A reader in order is one whose reads lie close behind one another and leave out little; several requests at once, over several connections, may
+//! AHEAD-A1  Nothing is asked for before three reads have shown a way: scattered reads cost no request more.
+//! AHEAD-A2  A reader in order is one whose reads lie close behind one another and leave out little; several requests at once, over several connections, may
 //!     come in any order. What is asked for beyond its last read doubles up to a limit, and is asked for in pieces of at least half of that.
-//! A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
-//! A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
-//! A5  A reader in order that has come far is a scan (a backup, a sequential scan of a large table), also where nothing is read ahead: it hardly comes back for
+//! AHEAD-A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
+//! AHEAD-A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
+//! AHEAD-A5  A reader in order that has come far is a scan (a backup, a sequential scan of a large table), also where nothing is read ahead: it hardly comes back for
 //!     what it reads, and caches need not make room for that. A short read in order is none, and neither is what is read again and again where it has ended.
 
 use holdfast_types::{Lba, Sectors, VolumeId};
@@ -39,7 +39,7 @@ const _: () = assert!(SCAN <= 32 * NEAR);
 pub struct Seen {
     /// What to ask for now, in the order in which it will be read; may lie beyond the end of the volume.
     pub next: Vec<(Lba, Sectors)>,
-    /// It is a scan (A5).
+    /// It is a scan (AHEAD-A5).
     pub scans: bool,
 }
 
@@ -91,7 +91,7 @@ impl Streams {
         let (clock, window_max) = (self.clock, self.window_max);
         let (from, end) = (lba.0, lba.0.saturating_add(sectors.0));
         let of_volume = |s: &&mut Stream| s.volume == volume;
-        // A3 before A2: steps may be small.
+        // AHEAD-A3 before AHEAD-A2: steps may be small.
         if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.goes_on_in_steps(from)) {
             stream.used = clock;
             return Seen { next: stream.step_on(from, sectors.0, window_max), scans: false };
@@ -137,7 +137,7 @@ impl Stream {
         from.abs_diff(self.end) <= NEAR
     }
 
-    /// A5. By how far it has come, not by how much it has read: whoever reads one place again and again is no scan.
+    /// AHEAD-A5. By how far it has come, not by how much it has read: whoever reads one place again and again is no scan.
     fn scans(&self) -> bool {
         self.in_order >= SHOWN && self.behind < BEHIND && self.end.saturating_sub(self.from) >= SCAN
     }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     proptest! {
-        /// A1, A4: scattered reads ask for next to nothing, and what is remembered is bounded.
+        /// AHEAD-A1, AHEAD-A4: scattered reads ask for next to nothing, and what is remembered is bounded.
         #[test]
         fn scattered_reads_cost_little(places in prop::collection::vec(0_u64..1 << 31, 300)) {
             let mut streams = streams();

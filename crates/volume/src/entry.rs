@@ -10,9 +10,9 @@
 //! ```
 //! All numbers are little-endian, all checksums CRC32C; every byte of an entry is under one of them (R9).
 //!
-//! E1  An op header lies directly before its data, so its offset alone finds and checks an op (journal reads).
-//! E2  Offsets of op headers are multiples of 32: headers are 32 bytes, data is whole sectors.
-//! E3  What [`decode`] lets pass is bounded: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a write at most
+//! ENTRY-E1  An op header lies directly before its data, so its offset alone finds and checks an op (journal reads).
+//! ENTRY-E2  Offsets of op headers are multiples of 32: headers are 32 bytes, data is whole sectors.
+//! ENTRY-E3  What [`decode`] lets pass is bounded: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a write at most
 //!     `ATOMIC_WRITE_BYTES_MAX`. Sums of its places and lengths cannot overflow.
 
 use crate::index::JournalRef;
@@ -147,7 +147,7 @@ pub struct OpHeader {
 impl OpHeader {
     /// Bytes of data that follow the header.
     pub fn data_len(&self) -> usize {
-        // E3: a header exists only with a length that was checked.
+        // ENTRY-E3: a header exists only with a length that was checked.
         if self.kind == OpKind::Write { self.sectors.0 as usize * SECTOR_BYTES as usize } else { 0 }
     }
 
@@ -182,7 +182,7 @@ impl OpHeader {
     }
 }
 
-/// E3 for one op.
+/// ENTRY-E3 for one op.
 fn check_extent(kind: OpKind, lba: Lba, sectors: Sectors, at: usize) -> Result<(), EntryError> {
     let limit = if kind == OpKind::Write { WRITE_SECTORS_MAX } else { VOLUME_SECTORS_MAX };
     let inside = lba.checked_add(sectors).is_some_and(|end| end.0 <= VOLUME_SECTORS_MAX);
@@ -227,7 +227,7 @@ fn op_at(bytes: &[u8], at: usize) -> Result<(OpHeader, &[u8]), EntryError> {
     Ok((op, data))
 }
 
-/// Checks one op as it lies in the journal: `bytes` begins with its header and holds at least its data (E1).
+/// Checks one op as it lies in the journal: `bytes` begins with its header and holds at least its data (ENTRY-E1).
 /// Gives the header and the op's data.
 ///
 /// # Errors

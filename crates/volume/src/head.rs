@@ -9,13 +9,13 @@
 //! The keyring must be readable before the data key is known; the wrapped key in it authenticates itself, and a copy of all of it is
 //! sealed, so that a forged one is found (R9, R10).
 //!
-//! H1  Generations of a set's head only grow. Whoever finds a higher one than its own, or its own under another cluster's name, has
+//! HEAD-H1  Generations of a set's head only grow. Whoever finds a higher one than its own, or its own under another cluster's name, has
 //!     been replaced, and serves nothing any more.
-//! H2  Within a generation the log id that the head covers only grows, and everything that its root names was in the store before. Everything that it
-//!     lists of snapshots is there too (S15).
-//! H3  What the head names is the state at one log id, whole: a prefix of the set's order of writes (R4).
-//! H4  A head whose keyring has no key stands where a set was, for ever: a tombstone. Its generation is one that no life has, so whoever lived the set
-//!     finds that it has been replaced (H1), and no PUT of a life that is over takes its place.
+//! HEAD-H2  Within a generation the log id that the head covers only grows, and everything that its root names was in the store before. Everything that it
+//!     lists of snapshots is there too (SET-S15).
+//! HEAD-H3  What the head names is the state at one log id, whole: a prefix of the set's order of writes (R4).
+//! HEAD-H4  A head whose keyring has no key stands where a set was, for ever: a tombstone. Its generation is one that no life has, so whoever lived the set
+//!     finds that it has been replaced (HEAD-H1), and no PUT of a life that is over takes its place.
 
 use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::segment::seal_frame;
@@ -34,7 +34,7 @@ pub const HEAD_BYTES_MAX: usize = 512 << 10;
 
 const _: () = assert!(LIST_BYTES_MAX * 2 <= HEAD_BYTES_MAX);
 
-/// The generation of a tombstone (H4).
+/// The generation of a tombstone (HEAD-H4).
 pub const DELETED_GENERATION: u64 = u64::MAX;
 
 /// What opens a set's data, given the cluster key.
@@ -94,7 +94,7 @@ pub enum Standing {
     Ours,
     /// An older life's: a stale read. It proves nothing.
     Older,
-    /// Another life has taken the set over (H1).
+    /// Another life has taken the set over (HEAD-H1).
     Taken,
 }
 
@@ -104,12 +104,12 @@ impl Head {
         match self.life.generation.cmp(&life.generation) {
             std::cmp::Ordering::Less => Standing::Older,
             std::cmp::Ordering::Equal if self.life.cluster == life.cluster => Standing::Ours,
-            // H1: two recoveries began from one life; the conditional PUT let one of them through.
+            // HEAD-H1: two recoveries began from one life; the conditional PUT let one of them through.
             _ => Standing::Taken,
         }
     }
 
-    /// Whether this head of the same life covers what `next` would: `next` is old then (H2).
+    /// Whether this head of the same life covers what `next` would: `next` is old then (HEAD-H2).
     pub fn covers(&self, next: &Covered) -> bool {
         self.covered.is_some_and(|c| c.generation == next.generation && c.upto.index >= next.upto.index)
     }
@@ -174,7 +174,7 @@ pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> By
     Bytes::from(object)
 }
 
-/// What takes the place of a deleted set's head (H4), sealed by the set's own key as long as there is one: who still has it can tell that this is no forgery.
+/// What takes the place of a deleted set's head (HEAD-H4), sealed by the set's own key as long as there is one: who still has it can tell that this is no forgery.
 pub fn seal_tombstone(cluster: u128, name: Name, sealer: ObjectSealer) -> Bytes {
     let life = SetLife { cluster, generation: DELETED_GENERATION };
     let content = Restored::default();
@@ -184,7 +184,7 @@ pub fn seal_tombstone(cluster: u128, name: Name, sealer: ObjectSealer) -> Bytes 
     seal_head(&head, &keyring, sealer)
 }
 
-/// Whether this stands where a set was (H4), as far as can be told without a key.
+/// Whether this stands where a set was (HEAD-H4), as far as can be told without a key.
 pub fn is_tombstone(object: &[u8]) -> bool {
     read_keyring(object).is_ok_and(|(_, keyring)| keyring.wrapped_key.is_empty())
 }

@@ -5,12 +5,12 @@
 //! ```
 //! A [`Memtable`] is a sorted list of extents per volume. It holds places, never data.
 //!
-//! I1  Extents of one volume do not overlap, and none is empty.
-//! I2  What was inserted last is what a lookup finds: newest wins, sector by sector.
-//! I3  Two neighbours are never one extent in two pieces: zeroes beside zeroes, or parts of the same op whose data is contiguous in the
+//! INDEX-I1  Extents of one volume do not overlap, and none is empty.
+//! INDEX-I2  What was inserted last is what a lookup finds: newest wins, sector by sector.
+//! INDEX-I3  Two neighbours are never one extent in two pieces: zeroes beside zeroes, or parts of the same op whose data is contiguous in the
 //!     journal too, are merged when the second of them is inserted.
-//! I4  An insert costs O(log n + extents touched), whatever the length of the range.
-//! I5  The counters of extents and data bytes are those of the extents that are there.
+//! INDEX-I4  An insert costs O(log n + extents touched), whatever the length of the range.
+//! INDEX-I5  The counters of extents and data bytes are those of the extents that are there.
 //!
 //! One extent is 24 bytes: 8 of key and 16 of value (asserted below; the tree's own overhead comes on top, see `apply_bench`).
 
@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Whether a piece of `next` directly behind `sectors` of `self` is the same piece going on (I3).
+    /// Whether a piece of `next` directly behind `sectors` of `self` is the same piece going on (INDEX-I3).
     fn continues(self, sectors: u64, next: Source) -> bool {
         match (self, next) {
             (Source::Journal(a), Source::Journal(b)) => {
@@ -112,7 +112,7 @@ pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
 struct Extent {
     /// The log index; of zeroes their length, which has no other bound than the volume's.
     word: u64,
-    /// The op header's offset in units of [`OP_HEADER_BYTES`] (E2).
+    /// The op header's offset in units of [`OP_HEADER_BYTES`] (ENTRY-E2).
     header: u16,
     op_sectors: u16,
     skip: u16,
@@ -139,8 +139,8 @@ impl Extent {
                 let inside = u64::from(at.skip).checked_add(sectors).is_some_and(|end| end <= u64::from(at.op_sectors));
                 assert!(inside, "R9: {sectors} sectors at {} of an op of {}", at.skip, at.op_sectors);
                 let unit = OP_HEADER_BYTES as u32;
-                assert!(at.header_offset.is_multiple_of(unit), "E2: op header at {}", at.header_offset);
-                assert!(at.header_offset < ENTRY_BYTES_MAX as u32, "E3: op header at {}", at.header_offset);
+                assert!(at.header_offset.is_multiple_of(unit), "ENTRY-E2: op header at {}", at.header_offset);
+                assert!(at.header_offset < ENTRY_BYTES_MAX as u32, "ENTRY-E3: op header at {}", at.header_offset);
                 Some(Self {
                     word: at.index.0,
                     header: (at.header_offset / unit) as u16,
@@ -217,7 +217,7 @@ impl Memtable {
         Self::default()
     }
 
-    /// Lets `source` be what the range reads from now on, over whatever was there (I2). [`Source::Map`] forgets the range.
+    /// Lets `source` be what the range reads from now on, over whatever was there (INDEX-I2). [`Source::Map`] forgets the range.
     /// An empty range changes nothing.
     ///
     /// # Panics
@@ -320,28 +320,28 @@ impl Memtable {
         self.first_index
     }
 
-    /// Checks I1, I3 and I5 over the whole structure, for tests.
+    /// Checks INDEX-I1, INDEX-I3 and INDEX-I5 over the whole structure, for tests.
     ///
     /// # Panics
     /// When one of them does not hold.
     #[cfg(test)]
     pub(crate) fn self_check(&self) {
         for (volume, extents) in &self.volumes {
-            assert!(!extents.is_empty(), "I5: {volume} without extents");
+            assert!(!extents.is_empty(), "INDEX-I5: {volume} without extents");
             let mut last: Option<(u64, Extent)> = None;
             for (at, extent) in extents {
-                assert!(extent.sectors() > 0, "I1: empty extent at {at}");
+                assert!(extent.sectors() > 0, "INDEX-I1: empty extent at {at}");
                 if let Some((before, left)) = last {
-                    assert!(before + left.sectors() <= *at, "I1: {before}+{} > {at}", left.sectors());
+                    assert!(before + left.sectors() <= *at, "INDEX-I1: {before}+{} > {at}", left.sectors());
                     let touching = before + left.sectors() == *at;
-                    assert!(!(touching && left.continues(extent)), "I3: {before} goes on at {at}");
+                    assert!(!(touching && left.continues(extent)), "INDEX-I3: {before} goes on at {at}");
                 }
                 last = Some((*at, *extent));
             }
         }
-        assert_eq!(self.extents, self.volumes.values().map(BTreeMap::len).sum::<usize>(), "I5");
+        assert_eq!(self.extents, self.volumes.values().map(BTreeMap::len).sum::<usize>(), "INDEX-I5");
         let data = self.volumes.values().flat_map(BTreeMap::values).map(Extent::data_sectors);
-        assert_eq!(self.data_sectors, data.sum::<u64>(), "I5");
+        assert_eq!(self.data_sectors, data.sum::<u64>(), "INDEX-I5");
     }
 }
 
@@ -370,7 +370,7 @@ impl Tally {
     }
 }
 
-/// I4: one look at the last extent that begins before `end` settles the two common cases, new ground and the same block once more.
+/// INDEX-I4: one look at the last extent that begins before `end` settles the two common cases, new ground and the same block once more.
 fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent>, tally: &mut Tally) {
     let Some((at, last)) = extents.range_mut(..end).next_back() else {
         return put(extents, start, new, tally);
@@ -423,7 +423,7 @@ fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
     }
 }
 
-/// Puts an extent where nothing is, merged with its neighbours where it is one with them (I3).
+/// Puts an extent where nothing is, merged with its neighbours where it is one with them (INDEX-I3).
 fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally) {
     let Some(mut new) = new else { return };
     if may_merge(&new) {

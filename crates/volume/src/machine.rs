@@ -7,15 +7,15 @@
 //! It combines the replicated state ([`SetState`], small) with the derived journal index (large). The caller limits the index: it reads
 //! [`SetMachine::extents`] and [`SetMachine::data_bytes`], makes checkpoints and slows writers down.
 //!
-//! M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
-//! M2  An op that is out of its volume's bounds has no effect at all (R5), and the entry's answer names it; the ops beside it, which other clients
+//! MACHINE-M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
+//! MACHINE-M2  An op that is out of its volume's bounds has no effect at all (R5), and the entry's answer names it; the ops beside it, which other clients
 //!     wait for, are applied. Such an op was on its way while its volume was shrunk or deleted (ADR 0022).
-//! M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
-//! M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
-//! M5  Apply reads nothing but the entry: no clock, no randomness, no I/O.
-//! M6  A rollback's entry leaves nothing of what was written before it: neither the active memtable, nor what was sealed for a checkpoint
+//! MACHINE-M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
+//! MACHINE-M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
+//! MACHINE-M5  Apply reads nothing but the entry: no clock, no randomness, no I/O.
+//! MACHINE-M6  A rollback's entry leaves nothing of what was written before it: neither the active memtable, nor what was sealed for a checkpoint
 //!     that has not ended, nor the copy of the state that its end would take. Lookups go to the snapshot's root from there on.
-//! M7  What a shrink or a deletion discards reads as zeroes from its entry on, up to the end of the largest volume there can be: the next
+//! MACHINE-M7  What a shrink or a deletion discards reads as zeroes from its entry on, up to the end of the largest volume there can be: the next
 //!     checkpoint's map knows nothing of it, and a volume that grows again shows none of it.
 
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
@@ -219,7 +219,7 @@ impl SetMachine {
         SetAnswer::WrittenExcept { outside }
     }
 
-    /// M7. Counts as a sector of data: a checkpoint comes of it, and the space comes back without any write.
+    /// MACHINE-M7. Counts as a sector of data: a checkpoint comes of it, and the space comes back without any write.
     fn discard(&mut self, volume: VolumeId, from: Lba) {
         let sectors = Sectors(VOLUME_SECTORS_MAX.saturating_sub(from.0));
         self.active.insert(volume, from, sectors, Source::Zero);
@@ -311,7 +311,7 @@ impl SetMachine {
         self.data_bytes = 0;
     }
 
-    /// M6. The bytes in the log stay counted: the next checkpoint lets go of them.
+    /// MACHINE-M6. The bytes in the log stay counted: the next checkpoint lets go of them.
     fn forget_unsaved(&mut self) -> Option<Arc<Memtable>> {
         self.active = Memtable::new();
         self.copy = None;
@@ -334,7 +334,7 @@ impl SetMachine {
     /// the set; a shrink and a deletion do so to a set that is served: what was inside a moment ago need not be so now.
     ///
     /// # Errors
-    /// When it does not: such an op would have no effect (M2).
+    /// When it does not: such an op would have no effect (MACHINE-M2).
     pub fn check_range(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Result<(), RangeError> {
         let found = self.state.volumes.get(&volume).ok_or(RangeError::NoSuchVolume { volume })?;
         if lba.checked_add(sectors).is_some_and(|end| end.0 <= found.size.0) {
@@ -343,7 +343,7 @@ impl SetMachine {
         Err(RangeError::OutOfBounds { volume, lba, sectors, size: found.size })
     }
 
-    /// The newest applied content of a range: pieces in order that tile it exactly (M3). [`Source::Map`] appears only once there is
+    /// The newest applied content of a range: pieces in order that tile it exactly (MACHINE-M3). [`Source::Map`] appears only once there is
     /// a checkpoint. The range is taken as it is; see [`SetMachine::check_range`].
     pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
         self.lookup_prefix(volume, lba, sectors, usize::MAX)

@@ -8,10 +8,10 @@
 //! writes new pages where something changed, and a new root that names them and, for the rest, the old ones. A large root is a top that names leaves, which name
 //! the pages (`top`).
 //!
-//! M1  Extents of one page do not overlap, lie within the page, and none is empty.
-//! M2  A page or root that decodes is whole: everything in it was checked against its bounds before memory was taken.
-//! M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
-//! M4  A root's live sectors of a segment are the sum over all of its pages.
+//! MAP-M1  Extents of one page do not overlap, lie within the page, and none is empty.
+//! MAP-M2  A page or root that decodes is whole: everything in it was checked against its bounds before memory was taken.
+//! MAP-M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
+//! MAP-M4  A root's live sectors of a segment are the sum over all of its pages.
 
 mod base;
 mod diff;
@@ -172,7 +172,7 @@ fn push_zero(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba) {
     }
 }
 
-/// Appends what neither an extent nor a hidden range says: the base's up to `end`, zeroes beyond (O3).
+/// Appends what neither an extent nor a hidden range says: the base's up to `end`, zeroes beyond (BASE-O3).
 fn push_below(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba, end: Lba) {
     let cut = end.clamp(from, to.max(from));
     if from < cut {

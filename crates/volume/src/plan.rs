@@ -1,9 +1,9 @@
 //! Cuts a sealed memtable into extents for the next upload.
 //!
-//! P1  Every sector that the memtable has in the journal is in exactly one planned extent; every zeroed sector is in exactly
+//! PLAN-P1  Every sector that the memtable has in the journal is in exactly one planned extent; every zeroed sector is in exactly
 //!     one unmapping; nothing else is in either (R4: a root at X must hold what was there at X, neither less nor more).
-//! P2  Extents come sorted by volume and place, and do not overlap.
-//! P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page. Adjacent pieces are merged up to that
+//! PLAN-P2  Extents come sorted by volume and place, and do not overlap.
+//! PLAN-P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page. Adjacent pieces are merged up to that
 //!     limit. The limits are fixed, so blocks that are overwritten in another grouping replace whole extents of earlier segments and do
 //!     not leave small parts of them in use.
 
@@ -40,12 +40,12 @@ pub struct Unmap {
     pub sectors: Sectors,
 }
 
-/// The extents to seal, in order (P2). Memory use does not depend on the memtable's size.
+/// The extents to seal, in order (PLAN-P2). Memory use does not depend on the memtable's size.
 pub fn plan(memtable: &Memtable) -> impl Iterator<Item = PlannedExtent> + '_ {
     Planner { pieces: memtable.iter(), rest: None }
 }
 
-/// The ranges to unmap, in order. Apply them before the extents or after: the two never overlap (P1).
+/// The ranges to unmap, in order. Apply them before the extents or after: the two never overlap (PLAN-P1).
 pub fn unmaps(memtable: &Memtable) -> impl Iterator<Item = Unmap> + '_ {
     memtable.iter().filter(|(_, piece)| matches!(piece.source, Source::Zero)).map(|(volume, piece)| Unmap {
         volume,

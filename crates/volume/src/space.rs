@@ -5,12 +5,12 @@
 //!   page of that root ─▶ fold_page: zeroes and extents of this checkpoint, then moves where the page still names the victim
 //!   dropped root − kept roots ─▶ Garbage ─▶ `Retire` ─▶ Reaper: grace, term, confirmation ─▶ deleted ─▶ `Deleted`
 //! ```
-//! G1  A root names objects of the root that it was built on, and objects made for it; none else. So what no kept root names,
+//! SPACE-G1  A root names objects of the root that it was built on, and objects made for it; none else. So what no kept root names,
 //!     and no checkpoint under way has made, is named by no root ever again: garbage stays garbage.
-//! G2  A move changes no content: a page takes it only where it names the very extent that was copied (R3).
-//! G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
+//! SPACE-G2  A move changes no content: a page takes it only where it names the very extent that was copied (R3).
+//! SPACE-G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
 //!     the term that it deletes in.
-//! G4  What a leader made for a checkpoint that came to no end is an orphan to it in the same term once a checkpoint that began
+//! SPACE-G4  What a leader made for a checkpoint that came to no end is an orphan to it in the same term once a checkpoint that began
 //!     later has ended, and no root that the state keeps then names it (`given_up`). Nothing else of its own term is.
 
 mod budget;

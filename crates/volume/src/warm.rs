@@ -1,8 +1,8 @@
 //! What a follower brings into its cache of what the leader's checkpoints write, so that reads after a takeover find it there (ADR 0033). Decisions only.
 //!
-//! W1  Only what a root names and the one before it did not: where nothing is written, nothing is read.
-//! W2  Bounded: of one step at most so many bytes; what is beyond is left out, not put off.
-//! W3  A checkpoint also moves what nobody has touched for long. That goes into the cache only where it was in it under its old name, as at the leader.
+//! WARM-W1  Only what a root names and the one before it did not: where nothing is written, nothing is read.
+//! WARM-W2  Bounded: of one step at most so many bytes; what is beyond is left out, not put off.
+//! WARM-W3  A checkpoint also moves what nobody has touched for long. That goes into the cache only where it was in it under its old name, as at the leader.
 
 use crate::index::{Memtable, Source};
 use crate::map::Root;
@@ -33,7 +33,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What `new` names and `old` did not (W1), `most` bytes of it at most (W2).
+    /// What `new` names and `old` did not (WARM-W1), `most` bytes of it at most (WARM-W2).
     pub fn between(old: &Root, new: &Root, most: u64) -> Self {
         let known = old.packs();
         // Leaves before the pages that they name.
@@ -104,7 +104,7 @@ pub fn since(last: Option<RootRef>, begun: Option<&Begun>, upto: LogId) -> Since
 pub enum Keep {
     /// All: what was written since the last checkpoint.
     All,
-    /// It was moved (W3): those that were in the cache before.
+    /// It was moved (WARM-W3): those that were in the cache before.
     AtHand,
 }
 

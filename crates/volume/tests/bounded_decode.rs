@@ -1,4 +1,4 @@
-//! M2: whatever a decoder is given, it takes memory in proportion to the bytes it was given, never to what they claim.
+//! MAP-M2: whatever a decoder is given, it takes memory in proportion to the bytes it was given, never to what they claim.
 //!
 //! Every thread's heap is counted, so the tests may run side by side.
 #![expect(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
@@ -95,7 +95,7 @@ fn check_all(bytes: &[u8]) {
     ];
     for (what, run) in runs {
         let peak = peak_bytes(run);
-        assert!(peak <= bound(bytes.len()), "M2: {what} took {peak} bytes for {}: {bytes:02x?}", bytes.len());
+        assert!(peak <= bound(bytes.len()), "MAP-M2: {what} took {peak} bytes for {}: {bytes:02x?}", bytes.len());
     }
 }
 
@@ -161,6 +161,6 @@ proptest! {
         let place = ExtentPlace { number, offset, sealed_len, raw_len, codec };
         let opener = opener();
         let peak = peak_bytes(|| drop(open_extent(&opener, &place, VolumeId(1), Lba(8), &sealed)));
-        prop_assert!(peak <= EXTENT_BYTES_MAX + bound(sealed.len()), "M2: {} bytes for {:?}", peak, place);
+        prop_assert!(peak <= EXTENT_BYTES_MAX + bound(sealed.len()), "MAP-M2: {} bytes for {:?}", peak, place);
     }
 }

@@ -14,7 +14,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease-as-long-as-anothers",
         bug: "an agent takes the length of another host's lease for its own: PostgreSQL runs after its lease has ended",
-        rule: "A3",
+        rule: "AGENT-A3",
         edits: &[Edit {
             file: MACHINE,
             old: "            if *owner == self.policy.name {\n                // Not another's",
@@ -26,7 +26,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "failed-takeovers-use-the-hour-up",
         bug: "a takeover that never started PostgreSQL counts toward the limit per hour: then no host takes over",
-        rule: "A8",
+        rule: "AGENT-A8",
         edits: &[Edit {
             file: TAKEOVER,
             old: "        self.takeover.counts = true;",
@@ -38,7 +38,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "takeovers-count-nothing",
         bug: "a set whose PostgreSQL starts on no host moves between its hosts for ever",
-        rule: "A8",
+        rule: "AGENT-A8",
         edits: &[Edit {
             file: TAKEOVER,
             old: "            self.takeover.within_hour.push_back(now);",
@@ -50,7 +50,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease-without-the-required-watchdog",
         bug: "a host that requires a watchdog and has no watchdog device takes and releases the lease again and again",
-        rule: "A7",
+        rule: "AGENT-A7",
         edits: &[Edit { file: DRIVERS, old: "_ if !self.watchdog_required => Ok(()),", new: "_ if true => Ok(())," }],
         tests: &[LOOKS],
         smoke: false,
@@ -66,7 +66,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "start-command-waited-for",
         bug: "the agent waits for a start command that ends only when PostgreSQL is ready: after a long recovery the start counts as failed, and PostgreSQL is killed",
-        rule: "A1",
+        rule: "AGENT-A1",
         edits: &[Edit {
             file: "crates/agent/src/drivers/database.rs",
             old: "                    Err(_) if self.runs()? => return Ok(()),\n",
@@ -78,7 +78,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "devices-of-a-killed-attach-left",
         bug: "a primary whose attach was killed leaves its devices in the kernel: processes that use them hang, and the host cannot take over again",
-        rule: "A2",
+        rule: "AGENT-A2",
         edits: &[Edit {
             file: MACHINE,
             old: "            _ => self.fence(now, reason, out),",
@@ -90,7 +90,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "one-process-hides-all",
         bug: "if one process of the host cannot be inspected, PostgreSQL's processes get no SIGKILL",
-        rule: "A3",
+        rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
             old: "        let Looked { found, missed } = look_in(proc, data);",
@@ -102,7 +102,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "container-taken-for-ours",
         bug: "the PostgreSQL of a container, whose data directory has the same path, is killed",
-        rule: "A1",
+        rule: "AGENT-A1",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
             old: "Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {",
@@ -114,7 +114,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "mount-with-a-blank-not-seen",
         bug: "a file system mounted at a path with a space counts as not mounted: its device is removed while in use",
-        rule: "A2",
+        rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/host/src/mounts.rs",
             old: "        at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),",

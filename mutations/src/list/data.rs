@@ -66,7 +66,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             },
             Edit {
                 file: WRITE,
-                old: "        assert_eq!(self.ledger.bytes(number), 0, \"J5: file {number} holds live records\");
+                old:
+                    "        assert_eq!(self.ledger.bytes(number), 0, \"JOURNAL-J5: file {number} holds live records\");
 ",
                 new: "",
             },

@@ -345,7 +345,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "primary-before-a-write",
         bug: "PostgreSQL is shown as primary before a write was durable under its own start",
-        rule: "A5",
+        rule: "AGENT-A5",
         edits: &[Edit {
             file: "crates/agent/src/machine.rs",
             old: "            State::Primary => true,\n            State::Demoting",
@@ -357,7 +357,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease-runs-out-under-postgresql",
         bug: "without a renewal PostgreSQL is stopped when the lease has ended, and not before",
-        rule: "A3",
+        rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/machine.rs",
             old: "self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))",
@@ -369,7 +369,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "given-back-while-mounted",
         bug: "the lease is given back before the pool is exported",
-        rule: "A2",
+        rule: "AGENT-A2",
         edits: &[Edit {
             file: "crates/agent/src/machine/step_down.rs",
             old: "            Step::Stop => Step::Export,\n            Step::Export => Step::Detach,",

@@ -155,7 +155,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "restored-disk-starts-again",
         bug: "a member restored from an older copy of its disk may vote after enough restarts",
-        rule: "C3",
+        rule: "CLUSTER-C3",
         edits: &[Edit {
             file: "crates/raft/src/lives.rs",
             old: "                    && !before.contains(&(seen, nonce)) =>",
@@ -167,7 +167,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lives-forgotten-at-a-start",
         bug: "a disk forgets at each start which instance of it was registered: only the counter distinguishes it from a copy",
-        rule: "C3",
+        rule: "CLUSTER-C3",
         edits: &[Edit {
             file: "crates/gateway/src/lives.rs",
             old: "boot > self.boot.saturating_add(1)",

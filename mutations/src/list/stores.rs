@@ -17,7 +17,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "list-ended-over-another-head",
         bug: "a list of stores is ended without a check of its head: a checkpoint that other gateways made meanwhile is not compared",
-        rule: "L1",
+        rule: "LIST-L1",
         edits: &[
             Edit { file: MOVES, old: "if head.version != *expected {", new: "if false && head.version != *expected {" },
             Edit {
@@ -32,7 +32,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "object-counts-in-one-list",
         bug: "while stores are changed, an object counts as stored when the stores of one list have it",
-        rule: "L4",
+        rule: "LIST-L4",
         edits: &[Edit {
             file: QUORUM,
             old: "self.counting().iter().all(|register| register.count(done) >= register.w)",
@@ -44,7 +44,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "unknown-list-followed",
         bug: "a store's claim that the set has moved is believed, whatever the target",
-        rule: "L2",
+        rule: "LIST-L2",
         edits: &[Edit { file: MOVES, old: "if moved.to != next.text {", new: "if false && moved.to != next.text {" }],
         tests: &[LISTS],
         smoke: false,
@@ -52,7 +52,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "decided-change-abandoned",
         bug: "a change of stores is abandoned although the set's leader may have ended the list by then",
-        rule: "P1",
+        rule: "PLACE-P1",
         edits: &[Edit {
             file: PLACEMENT,
             old: "(Some((PlacementPhase::Filling, _)), None) => next.stores == self.stores,",
@@ -64,7 +64,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "list-ended-before-it-was-filled",
         bug: "the new stores count before they were compared with what is kept",
-        rule: "V3",
+        rule: "MOVE-V3",
         edits: &[Edit {
             file: MOVER,
             old: "one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();",
@@ -76,7 +76,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "silent-store-waited-for",
         bug: "a store that never answers blocks each read that asks it first, for ever",
-        rule: "E2",
+        rule: "READ-E2",
         edits: &[Edit {
             file: "crates/store/src/quorum/reads.rs",
             old: "newest.filter(|_| left.len() > 0)",
@@ -88,7 +88,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "silent-store-asked-first-again",
         bug: "a store that did not answer is also asked first by the next read: every read waits",
-        rule: "E2",
+        rule: "READ-E2",
         edits: &[Edit {
             file: "crates/store/src/quorum/reads.rs",
             old: "silent.iter().for_each(|replica| replica.speed.failed());",

@@ -192,7 +192,7 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     other.disconnect();
     cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
 
-    // The set is free again, but host-a's caches are stale: it must not attach again by itself (M5).
+    // The set is free again, but host-a's caches are stale: it must not attach again by itself (ATTACH-M5).
     let second = Attached::start(lab, cluster, &dir.join("b"), "host-b")?;
     refused(&mut user, "after host-b let go")?;
     refused(&mut Client::connect(&bridge.uri, PATIENCE)?, "through a new connection")?;

@@ -132,7 +132,7 @@ fn cloned(cluster: &Cluster, exports: &[Uri]) -> Result<()> {
     Ok(())
 }
 
-/// S13: what a snapshot has beside the volumes is not its own as long as a clone shows it, and is not told as if its deletion freed it.
+/// SET-S13: what a snapshot has beside the volumes is not its own as long as a clone shows it, and is not told as if its deletion freed it.
 fn gives_nothing_back(cluster: &Cluster) -> Result<()> {
     let mut space = Value::Null;
     // Where maps could not be read soon enough the answer is not complete.

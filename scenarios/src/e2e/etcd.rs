@@ -151,7 +151,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
     let free = etcd.shows(&cluster, None)?;
 
-    // G1 and G2, with the key written by hand: something newer, and something else.
+    // GRANT-G1 and GRANT-G2, with the key written by hand: something newer, and something else.
     let newer = free["index"].as_u64().context("no index")? + 1_000_000;
     let mut by_hand = free.clone();
     by_hand["index"] = newer.into();
@@ -164,7 +164,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let met = wait_until(SHOWN_LIMIT, || sum(&cluster, counted).is_ok_and(|now| now > before));
         anyhow::ensure!(met, "nobody met what was planted in the etcd: {planted}");
         let found = etcd.value()?;
-        anyhow::ensure!(found == planted, "G1, G2: {planted} was replaced by {found}");
+        anyhow::ensure!(found == planted, "GRANT-G1, GRANT-G2: {planted} was replaced by {found}");
         note(format!("left alone: {planted}"));
     }
     cluster.stop()?;

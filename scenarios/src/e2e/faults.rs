@@ -107,7 +107,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     load.check(&mut client).context("from the store")?;
     drop(client);
-    // A checkpoint has ended since: what failed before it in this term its own leader finds (G4).
+    // A checkpoint has ended since: what failed before it in this term its own leader finds (SPACE-G4).
     nothing_left_over(&cluster, &s3, &keys).context("by the leader that gave it up")?;
     // And what nobody remembers any more, the next one.
     let leader = leader(&cluster)?;

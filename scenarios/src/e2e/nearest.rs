@@ -1,5 +1,5 @@
 //! A set in three S3 servers, each behind a proxy. Reads go to the nearest one, and to another when it becomes slow.
-//! When it does not answer, reads continue at another one (E2). No read of a client fails, and each returns the written
+//! When it does not answer, reads continue at another one (READ-E2). No read of a client fails, and each returns the written
 //! data.
 
 use super::{Lab, TAKEOVER_LIMIT};

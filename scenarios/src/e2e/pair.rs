@@ -41,7 +41,7 @@ const SMALL: &str = "64MiB";
 
 /// Time to live of the seat.
 const TTL: Duration = Duration::from_secs(3);
-/// What it serves of it from the sending of its last keep-alive (P1): three quarters.
+/// What it serves of it from the sending of its last keep-alive (PAIR-P1): three quarters.
 const SERVES: Duration = Duration::from_millis(2250);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -242,7 +242,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks that every flushed write is there, or a later one of the same block (P4). Returns how many unflushed
+    /// Checks that every flushed write is there, or a later one of the same block (PAIR-P4). Returns how many unflushed
     /// writes are lost, and continues from the
     /// content found.
     fn check(&mut self, client: &mut Client) -> Result<u64> {
@@ -253,7 +253,7 @@ impl Ledger {
             let (flushed, written) = (self.flushed.get(&at).copied().unwrap_or(0), self.written.get(&at).copied());
             anyhow::ensure!(
                 found >= flushed && found <= written.unwrap_or(flushed).max(flushed),
-                "P4: block {block}: found write {found}, flushed was {flushed}, answered after that {written:?}"
+                "PAIR-P4: block {block}: found write {found}, flushed was {flushed}, answered after that {written:?}"
             );
             gone += u64::from(written.is_some_and(|written| found != written));
             if found > 0 {

@@ -254,7 +254,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let none_left_out = set["snapshots_left_out"].as_array().is_some_and(Vec::is_empty);
     anyhow::ensure!(
         back == snapshots && none_left_out && set["snapshot_schedule"] == SCHEDULE,
-        "S15: of the snapshots {snapshots:?} and the schedule {SCHEDULE} came back: {set}"
+        "SET-S15: of the snapshots {snapshots:?} and the schedule {SCHEDULE} came back: {set}"
     );
     let again = must(new.holdfast(&recover)?, "recover once more")?;
     anyhow::ensure!(
@@ -405,12 +405,12 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
         let fenced = |m: &Value| m["node"]["not_ready"].as_str().is_some_and(|why| why.contains("fenced in its store"));
         last["members"].as_array().is_some_and(|members| members.iter().all(fenced))
     });
-    anyhow::ensure!(noticed, "H1: the old gateways have not noticed after {LIMIT:?}: {last}");
+    anyhow::ensure!(noticed, "HEAD-H1: the old gateways have not noticed after {LIMIT:?}: {last}");
     let (code, said) = old.holdfast(&["lease", "acquire", SET, "--owner", "db1", "--timeout", "30s"])?;
     anyhow::ensure!(code == REFUSED && said.to_string().contains("fenced in its store"), "exit code {code}: {said}");
     for uri in &old.exports {
         if Client::connect(uri, Duration::from_secs(5)).is_ok() {
-            bail!("H1: an old gateway serves {uri}");
+            bail!("HEAD-H1: an old gateway serves {uri}");
         }
     }
     note("the old disks, found again: a leader of the set, and nothing served");
@@ -445,7 +445,7 @@ fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: 
     anyhow::ensure!(said["sets"][0]["generation"] == 3, "{said}");
     // Not one answer more: `recover` has waited for that. The connection was idle meanwhile, and nobody looked at the head for it.
     let late = client.write(0, &pattern(1, 0, BLOCK));
-    anyhow::ensure!(late.is_err(), "H1: the second life acknowledged a write after `recover` had ended");
+    anyhow::ensure!(late.is_err(), "HEAD-H1: the second life acknowledged a write after `recover` had ended");
     let mut new = gateway.connect()?;
     let found = Ledger::prefix(&mut new)?;
     anyhow::ensure!(found == second, "the third life shows writes up to {found}, expected {second}");

@@ -47,7 +47,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         refusals(lab, &mut cluster, &known)?;
         with_one_away(lab, &mut cluster, &known, &folder, first)?;
         let second = number(&cluster)?;
-        anyhow::ensure!(second != first, "C1: the number {first} was used again");
+        anyhow::ensure!(second != first, "CLUSTER-C1: the number {first} was used again");
         needles.push(key_in_head(&folder, second)?);
         while_its_gateway_dies(lab, &mut cluster, &known, &folder, second)?;
         for id in [first, second] {
@@ -173,7 +173,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     // would ever look again.
     let over = || !late.exists() && cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_none());
     let over = wait_until(LIMIT, over);
-    anyhow::ensure!(!late.exists(), "D4: what came late is still there");
+    anyhow::ensure!(!late.exists(), "DELETE-D4: what came late is still there");
     anyhow::ensure!(over, "{} is back, and the deletion goes on", known.names[away]);
     cluster.caught_up(LIMIT)?;
     let mut client = open(cluster)?;
@@ -224,7 +224,7 @@ fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folde
     Ok(())
 }
 
-/// D3: of the whole set one small object is left, and no key in it.
+/// DELETE-D3: of the whole set one small object is left, and no key in it.
 fn only_a_tombstone(folder: &Path, id: u64) -> Result<()> {
     let files = files_below(&folder.join(format!("sets/{id}")))?;
     let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();

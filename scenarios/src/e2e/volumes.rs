@@ -278,7 +278,7 @@ fn delete(cluster: &mut Cluster) -> Result<()> {
     expect(third.read(0, BLOCK as u32), EINVAL, "a read of a deleted volume")?;
     // Its name is free, and nobody else's data comes with it.
     volume(cluster, &["create", &of("vol3"), "--size", "48MiB"])?;
-    anyhow::ensure!(id(cluster, "vol3")? != before, "V1: a volume id was used again");
+    anyhow::ensure!(id(cluster, "vol3")? != before, "VOLUME-V1: a volume id was used again");
     expect(
         third.write(0, &pattern(8, 0, BLOCK as usize)),
         ENOSPC,

@@ -1,4 +1,4 @@
-//! One guest: attach is killed, and nobody starts another one. What waits in the kernel waits for `--dead-timeout` and fails then (K2 of crate attach), as does all that
+//! One guest: attach is killed, and nobody starts another one. What waits in the kernel waits for `--dead-timeout` and fails then (KERNEL-K2 of crate attach), as does all that
 //! comes after it; `--abandon` takes the devices away, and the set can be attached anew.
 
 use super::devices::{launch, paths, patient, start, status};
@@ -30,13 +30,13 @@ pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     // Ends only because the kernel has waited for long enough: nobody is there to answer it.
     let (code, _, said) = a.ran(&write, LIMIT)?;
     let took = begun.elapsed().as_secs_f64();
-    anyhow::ensure!(code != 0, "K2: a write that nobody answered has succeeded");
-    anyhow::ensure!(said.contains("Input/output error"), "K2: found {said:?}, expected an I/O error");
+    anyhow::ensure!(code != 0, "KERNEL-K2: a write that nobody answered has succeeded");
+    anyhow::ensure!(said.contains("Input/output error"), "KERNEL-K2: found {said:?}, expected an I/O error");
     report.add(PART, "a write after the death of attach", Some(took), format!("failed, --dead-timeout {DEAD_TIMEOUT}"));
     let begun = Instant::now();
     let (code, _, said) = a.ran(&write, LIMIT)?;
     let took = begun.elapsed().as_secs_f64();
-    anyhow::ensure!(code != 0, "K2: a write after that has succeeded: {said:?}");
+    anyhow::ensure!(code != 0, "KERNEL-K2: a write after that has succeeded: {said:?}");
     report.add(PART, "another one", Some(took), "failed");
 
     let left = a.run(

@@ -1,5 +1,5 @@
 //! One guest: attach dies, another owner is granted the set while the kernel still holds a write for the dead one's device, and attach comes back. That write
-//! must fail, for good: it would go over what the other owner might have written (P2 of crate attach).
+//! must fail, for good: it would go over what the other owner might have written (TOKEN-P2 of crate attach).
 
 use super::devices::{paths, start, status};
 use super::guest::Guest;

@@ -116,13 +116,13 @@ fn refusals(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()>
     ] {
         identify(standby, id)?;
         let (code, said) = switchover(primary, standby)?;
-        anyhow::ensure!(code == REFUSED, "H1: {what}: found exit code {code}, expected {REFUSED}: {said}");
-        anyhow::ensure!(said.contains(words) && said.contains("zgenhostid"), "H1: {what}: found {said:?}");
+        anyhow::ensure!(code == REFUSED, "HOSTID-H1: {what}: found exit code {code}, expected {REFUSED}: {said}");
+        anyhow::ensure!(said.contains(words) && said.contains("zgenhostid"), "HOSTID-H1: {what}: found {said:?}");
         // Nor would it take the lease by itself. The ids of others are asked for every now and then.
         let unable = wait_until(LIMIT, || shown(standby, "unable").is_ok_and(|unable| unable.contains("zgenhostid")));
-        anyhow::ensure!(unable, "H1: {what}: able after {LIMIT:?}: {:?}", view(standby));
+        anyhow::ensure!(unable, "HOSTID-H1: {what}: able after {LIMIT:?}: {:?}", view(standby));
         let ready = asks(standby, "/readiness");
-        anyhow::ensure!(ready == 503, "H1: {what}: found /readiness {ready}, expected 503");
+        anyhow::ensure!(ready == 503, "HOSTID-H1: {what}: found /readiness {ready}, expected 503");
         report.add(PART, what, None, format!("not ready; refused: {words}; zgenhostid"));
     }
     becomes_primary(primary)?;

@@ -35,10 +35,10 @@ const POSTGRESQL: [&str; 2] = ["holdfast-postgresql.service", "postgresql@15-mai
 const SAID: [&str; 2] =
     ["journalctl --no-pager -o cat -u holdfast-postgresql.service", "cat /var/log/postgresql/postgresql-15-main.log"];
 
-/// An agent that is silent for so long has PostgreSQL ended by the helper (W2): two leases.
+/// An agent that is silent for so long has PostgreSQL ended by the helper (WATCHDOG-W2): two leases.
 const WATCHDOG: &str = "mode = \"required\"\ntimeout_ms = 20000\n";
 
-/// What the helper shows of a device that counts (G2): two thirds of [`TTL`].
+/// What the helper shows of a device that counts (GUARD-G2): two thirds of [`TTL`].
 const ARMED: &str = "armed 6";
 
 /// Finds the helper, on the command line of `pgrep`.
@@ -87,7 +87,7 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
 /// The device counts under the primary, and one helper feeds it: otherwise what follows shows nothing.
 fn counts(primary: &Guest) -> Result<()> {
     let found = primary.run("cat /run/holdfast-agent/watchdog.device", LIMIT)?;
-    anyhow::ensure!(found.trim() == ARMED, "A7: {}: found {:?}, expected {ARMED:?}", primary.name, found.trim());
+    anyhow::ensure!(found.trim() == ARMED, "AGENT-A7: {}: found {:?}, expected {ARMED:?}", primary.name, found.trim());
     let helpers = primary.run(&format!("pgrep -c {HELPER}"), LIMIT)?;
     anyhow::ensure!(helpers.trim() == "1", "{}: found {} helpers, expected 1", primary.name, helpers.trim());
     Ok(())
@@ -109,7 +109,7 @@ fn began_well(guest: &Guest, index: usize) -> Result<()> {
     let found = began(guest, index)?;
     anyhow::ensure!(
         found == "database system was shut down",
-        "A2: {}: found {found:?}, expected a PostgreSQL that was stopped in good order",
+        "AGENT-A2: {}: found {found:?}, expected a PostgreSQL that was stopped in good order",
         guest.name
     );
     Ok(())
@@ -156,15 +156,19 @@ fn hung(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest) -> Result<
     let begun = Instant::now();
     from.run(STOP, LIMIT)?;
     let gone = wait_until(LIMIT, || from.run("pgrep -c -x postgres || true", LIMIT).is_ok_and(|n| n.trim() == "0"));
-    anyhow::ensure!(gone, "W2: {}: PostgreSQL of an agent that hangs is there after {LIMIT:?}", from.name);
+    anyhow::ensure!(gone, "WATCHDOG-W2: {}: PostgreSQL of an agent that hangs is there after {LIMIT:?}", from.name);
     let took = begun.elapsed().as_secs_f64();
     let why = "grep -o 'the agent gave no sign of life for [0-9]* ms' /run/holdfast-agent/watchdog.log | tail -n 1";
     let said = from.run(why, LIMIT)?;
-    anyhow::ensure!(!said.trim().is_empty(), "W2: {}: the helper did not end it", from.name);
+    anyhow::ensure!(!said.trim().is_empty(), "WATCHDOG-W2: {}: the helper did not end it", from.name);
     report.add(PART, "agent stopped: PostgreSQL ended by the helper", Some(took), said.trim());
     becomes_primary(to)?;
     report.add(PART, "the other primary", Some(begun.elapsed().as_secs_f64()), phases(to)?);
-    anyhow::ensure!(boot_of(from)? == boot, "G1: {} was reset, and nothing of PostgreSQL was left there", from.name);
+    anyhow::ensure!(
+        boot_of(from)? == boot,
+        "GUARD-G1: {} was reset, and nothing of PostgreSQL was left there",
+        from.name
+    );
     let again = Instant::now();
     from.run(&STOP.replace("-STOP", "-CONT"), LIMIT)?;
     stands_by(from)?;
@@ -199,7 +203,7 @@ fn reset(
     let granted = lab.granted(to)?;
     anyhow::ensure!(
         reset < granted,
-        "G1: {} was reset {} ms after the set was granted to {}",
+        "GUARD-G1: {} was reset {} ms after the set was granted to {}",
         from.name,
         reset - granted,
         to.name
@@ -237,7 +241,7 @@ fn shut_down(
     let reason = way["reason"].as_str().unwrap_or_default();
     anyhow::ensure!(
         reason == "the lease was free",
-        "A2: found {way}, expected a lease that was given back, and not one that ran out"
+        "AGENT-A2: found {way}, expected a lease that was given back, and not one that ran out"
     );
     began_well(to, index)?;
     let down = events.until(event, LIMIT)?.saturating_sub(since) as f64 / 1000.0;

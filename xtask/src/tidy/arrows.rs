@@ -42,10 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("attach", &["types", "host", "nbd", "api", "tls"]),
     ("agent", &["types", "settings", "host", "api", "tls"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),
-    (
-        "holdfast",
-        &["types", "host", "folder", "api", "tls", "agent", "attach", "standby", "set", "gateway", "pair"],
-    ),
+    ("holdfast", &["types", "host", "folder", "api", "tls", "agent", "attach", "standby", "set", "gateway", "pair"]),
     ("testkit", &["types", "journal"]),
     (
         "sim",

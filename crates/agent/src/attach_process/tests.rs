@@ -51,7 +51,7 @@ async fn it_is_started_watched_and_detached() {
     attach.detach(true).await.unwrap();
 }
 
-/// W3: the machine's watchdog is fed from there, or it resets a machine of which nothing but a device is left.
+/// WATCHDOG-W3: the machine's watchdog is fed from there, or it resets a machine of which nothing but a device is left.
 #[test]
 fn whoever_ends_attach_is_called_while_it_ends() {
     let dir = tempfile::tempdir().unwrap();

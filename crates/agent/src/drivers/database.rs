@@ -1,12 +1,12 @@
 //! PostgreSQL: started by ourselves as pg_ctl does it, by a systemd unit or a command; asked through psql as its own system user; stopped by signals.
 //!
-//! D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
+//! DB-D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
 //!     looked at, nothing is known: a stop has failed then, and a probe says nothing. What was found all the same counts as there, and has its signals.
-//! D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
+//! DB-D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
 //!     (R2) and its number means nothing here.
-//! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
-//! D4  A start is given once: until it has shown itself, or has ended for certain, its process is known by what it was told (pg_ctl), by its unit ([`systemd`]) or by
-//!     a mark in its environment (command). A second start beside it would take the first one's lock file away (D2).
+//! DB-D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
+//! DB-D4  A start is given once: until it has shown itself, or has ended for certain, its process is known by what it was told (pg_ctl), by its unit ([`systemd`]) or by
+//!     a mark in its environment (command). A second start beside it would take the first one's lock file away (DB-D2).
 
 pub mod systemd;
 
@@ -35,7 +35,7 @@ const START_LOOK: Duration = Duration::from_millis(50);
 /// After a command that gave the start has ended and left nothing behind that could become PostgreSQL: how long that may still show itself.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
-/// In the environment of a command that gives the start, and of what it starts: the mark of that start (D4).
+/// In the environment of a command that gives the start, and of what it starts: the mark of that start (DB-D4).
 const MARK: &str = "HOLDFAST_START";
 
 /// PostgreSQL kills its own processes five seconds after an immediate stop began. It is stopped so because its lease is about to end, and has to be
@@ -75,7 +75,7 @@ pub struct Database {
     log: PathBuf,
     ids: OnceCell<(u32, u32)>,
     unit: Systemd,
-    /// Of the last start by command, until PostgreSQL has shown itself (D4).
+    /// Of the last start by command, until PostgreSQL has shown itself (DB-D4).
     mark: Mutex<Option<String>>,
     /// That the login is refused was said.
     complained: AtomicBool,
@@ -166,7 +166,7 @@ impl Database {
     pub async fn start(&self) -> Result<(), String> {
         self.ask_first().await?;
         if self.config.database.kind == DatabaseKind::Systemd {
-            // Before anything is touched (U1).
+            // Before anything is touched (UNIT-U1).
             self.unit.look().await?.fit()?;
         }
         let version = self.clear().await?;
@@ -190,7 +190,7 @@ impl Database {
         said.map(drop).map_err(|error| format!("hooks.before_start: {error}"))
     }
 
-    /// Takes another host's pid file away (D2): its number may be somebody's here, and then neither pg_ctl nor a unit would start. Gives PG_VERSION.
+    /// Takes another host's pid file away (DB-D2): its number may be somebody's here, and then neither pg_ctl nor a unit would start. Gives PG_VERSION.
     async fn clear(&self) -> Result<String, String> {
         let data = self.config.database.data.clone();
         let pid_file = data.join("postmaster.pid");
@@ -217,7 +217,7 @@ impl Database {
         removed.await.map_err(|error| error.to_string())?
     }
 
-    /// As pg_ctl does it, but that the process is ours: it is known from its first moment on (D4), while it is still the shell that reads `options`.
+    /// As pg_ctl does it, but that the process is ours: it is known from its first moment on (DB-D4), while it is still the shell that reads `options`.
     async fn server_start(&self, version: &str, limit: Duration) -> Result<(), String> {
         let mut child = self.server(version).await?;
         let begun = Instant::now();
@@ -299,7 +299,7 @@ impl Database {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills what a start by command left on its way to becoming PostgreSQL (D4).
+    /// Kills what a start by command left on its way to becoming PostgreSQL (DB-D4).
     fn end_marked(&self) -> Result<(), String> {
         let Some(mark) = self.marked().clone() else { return Ok(()) };
         let looked = of_mark(MARK, &mark);
@@ -376,7 +376,7 @@ impl Database {
             let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
             if gone { Ok(()) } else { self.kill().await }
         };
-        // The lease is about to end (A3), and a script may wait for what does not answer any more: it is told, and the SIGKILL
+        // The lease is about to end (AGENT-A3), and a script may wait for what does not answer any more: it is told, and the SIGKILL
         // does not wait for it.
         let told = async {
             if settings.kind == DatabaseKind::Command

@@ -1,6 +1,6 @@
 //! Which existing pool an agent may touch: only its own.
 //!
-//! P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
+//! OWN-P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
 //!     that this agent noted when it made it (its device may have lost its name by now).
 
 use super::zfs::rules::COPY_POOL;
@@ -66,7 +66,7 @@ fn behind(device: &Path) -> Option<Behind> {
     backing_file(&whole).map(Behind::Loop).or_else(nbd)
 }
 
-/// Pure (P1). `attach_dirs`: the run directory of this agent's attach, by its names.
+/// Pure (OWN-P1). `attach_dirs`: the run directory of this agent's attach, by its names.
 fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> bool {
     let of_attach = |place: &Path| attach_dirs.iter().any(|dir| place.starts_with(dir));
     noted
@@ -142,7 +142,7 @@ fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>)
     read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted, guid))
 }
 
-/// Whether the pool, or its file system, is there and is ours (P1).
+/// Whether the pool, or its file system, is there and is ours (OWN-P1).
 ///
 /// # Errors
 /// What is there is not ours; or it could not be looked.

@@ -2,7 +2,7 @@
 //!
 //! Imported by force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether that host can
 //! still write is the lease's business: it cannot (R2), or these devices would not be here. What -f also passes over is another host's id on the pool; so where
-//! `multihost` is wanted as a second line, the ids have to be right (`hostid`, H1). Copies of pools, for standbys, are imported in another way ([`copy`]).
+//! `multihost` is wanted as a second line, the ids have to be right (`hostid`, HOSTID-H1). Copies of pools, for standbys, are imported in another way ([`copy`]).
 //!
 //! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
 //! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.

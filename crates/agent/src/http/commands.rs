@@ -195,14 +195,14 @@ pub(crate) async fn keep_schedule(door: Door) {
         if due == Due::Later {
             continue;
         }
-        // T1
+        // TIMED-T1
         if let Err(error) = door.schedule.take() {
             tracing::error!(%error, "a scheduled switchover is due and cannot be taken off the disk: not begun");
             continue;
         }
         let outcome = match due {
             Due::Dropped(why) => Err(why),
-            // A4: it was asked for before the pause was.
+            // AGENT-A4: it was asked for before the pause was.
             Due::Now if view.paused => Err("the host is paused: ask for it anew".to_string()),
             Due::Later | Due::Now => match switch(&door, scheduled.to, false).await {
                 Ok(_) => Ok(()),
@@ -248,7 +248,7 @@ async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result
     said.map(|words| Reply::yes(words).with(&plan)).map_err(|reply| reply.with(&plan))
 }
 
-/// P2 of the plan: why a claim was not taken, and what would make it one.
+/// SWITCH-P2 of the plan: why a claim was not taken, and what would make it one.
 fn unclaimed(answer: &Answer, from: &str, to: &str) -> String {
     let words = answer.words();
     match answer.code {

@@ -72,7 +72,7 @@ fn a_check_under_a_condition_is_refused_where_a_standby_is_looked_at() {
     }
 }
 
-/// H1, by a clock of the test's own: over a socket it is the machine's, and a view of a busy machine may be too old by the time that it is asked for.
+/// HEALTH-H1, by a clock of the test's own: over a socket it is the machine's, and a view of a busy machine may be too old by the time that it is asked for.
 #[test]
 fn what_was_shown_too_long_ago_is_not_believed() {
     let primary = view(StateName::Primary, Role::Primary, "ready");
@@ -107,7 +107,7 @@ async fn a_door_may_be_anywhere() {
     assert_eq!(status.code, 200);
     let nothing = crate::client::ask_over(&dial, "db1:8008", "/nothing", None, None, limit).await.unwrap();
     assert_eq!(nothing.code, 404);
-    // H2: whose it is comes with the connection.
+    // HEALTH-H2: whose it is comes with the connection.
     let body = serde_json::json!({});
     let refused = crate::client::ask_over(&dial, "db1:8008", "/pause", Some(&body), None, limit).await.unwrap();
     assert!(refused.code == 403 && refused.words().contains("10.0.0.2"), "{refused:?}");

@@ -15,7 +15,7 @@ pub(super) struct ClusterSeen {
     pub free_since: Option<MonoTime>,
 }
 
-/// What limits automatic takeovers (A8).
+/// What limits automatic takeovers (AGENT-A8).
 #[derive(Debug)]
 pub(super) struct TakeoverLimits {
     pub not_before: MonoTime,

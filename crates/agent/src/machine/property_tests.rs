@@ -79,30 +79,33 @@ impl World {
         for action in out {
             match &action {
                 Action::Attach { .. } => {
-                    prop_assert!(!self.attached && !self.mounted && !self.running, "A1: attach over rests: {self:?}");
+                    prop_assert!(
+                        !self.attached && !self.mounted && !self.running,
+                        "AGENT-A1: attach over rests: {self:?}"
+                    );
                     prop_assert!(
                         !machine.paused() || machine.way.as_ref().is_some_and(|way| way.event != Event::Start),
-                        "A4"
+                        "AGENT-A4"
                     );
                     self.attached = true;
                     self.renewed = now;
                     self.told_to_stop_since = None;
                 }
                 Action::Import { job, .. } => {
-                    prop_assert!(self.attached && !self.running, "A1: {self:?}");
+                    prop_assert!(self.attached && !self.running, "AGENT-A1: {self:?}");
                     self.mounted = true;
                     self.begun = true;
                     self.jobs.push((*job, action));
                 }
                 Action::Arm { job } => {
-                    prop_assert!(machine.guarded() && !self.running, "A7: {self:?}");
+                    prop_assert!(machine.guarded() && !self.running, "AGENT-A7: {self:?}");
                     self.armed = false;
                     self.jobs.push((*job, action));
                 }
                 Action::StartDatabase { job } => {
-                    prop_assert!(self.armed || machine.policy.guard != Guard::Required, "A7: {self:?}");
-                    prop_assert!(self.attached && self.mounted, "A1: {self:?}");
-                    prop_assert!(!machine.paused() || self.begun, "A4: started by itself: {self:?}");
+                    prop_assert!(self.armed || machine.policy.guard != Guard::Required, "AGENT-A7: {self:?}");
+                    prop_assert!(self.attached && self.mounted, "AGENT-A1: {self:?}");
+                    prop_assert!(!machine.paused() || self.begun, "AGENT-A4: started by itself: {self:?}");
                     self.begun = false;
                     self.running = true;
                     self.wrote = false;
@@ -114,11 +117,14 @@ impl World {
                     self.jobs.push((*job, action));
                 }
                 Action::Export { job, hard } => {
-                    prop_assert!(*hard || !self.running, "A2: export under a running PostgreSQL: {self:?}");
+                    prop_assert!(*hard || !self.running, "AGENT-A2: export under a running PostgreSQL: {self:?}");
                     self.jobs.push((*job, action));
                 }
                 Action::Detach { job, hard } => {
-                    prop_assert!(*hard || !self.mounted && !self.running, "A2: given back while mounted: {self:?}");
+                    prop_assert!(
+                        *hard || !self.mounted && !self.running,
+                        "AGENT-A2: given back while mounted: {self:?}"
+                    );
                     self.jobs.push((*job, action));
                 }
                 Action::Checkpoint { job } | Action::FirstWrite { job } => self.jobs.push((*job, action)),
@@ -127,15 +133,15 @@ impl World {
         }
         self.begun &= machine.state() != StateName::CutOff;
         if machine.role() == Role::Primary {
-            prop_assert!(self.wrote, "A5: primary before a durable write: {self:?}");
-            prop_assert!(self.running && self.mounted && self.attached, "A1: {self:?}");
+            prop_assert!(self.wrote, "AGENT-A5: primary before a durable write: {self:?}");
+            prop_assert!(self.running && self.mounted && self.attached, "AGENT-A1: {self:?}");
         }
-        // A3: at every moment that the machine was given.
+        // AGENT-A3: at every moment that the machine was given.
         let stop_at = self.renewed.saturating_add(Duration::from_millis(2700));
         if self.running && now >= stop_at && machine.state() != StateName::Standby {
             prop_assert!(
                 self.told_to_stop_since.is_some(),
-                "A3: still running at {now:?}, {}: {self:?}",
+                "AGENT-A3: still running at {now:?}, {}: {self:?}",
                 machine.state()
             );
         }
@@ -314,7 +320,7 @@ fn a_detach_under_way_does_not_meet_the_next_attach() {
     assert_eq!(run(story).expect("the invariants"), StateName::Primary);
 }
 
-/// A4, where the property may not draw it: a cut-off in a pause.
+/// AGENT-A4, where the property may not draw it: a cut-off in a pause.
 #[test]
 fn a_cut_off_in_a_pause_starts_nothing() {
     let story = vec![

@@ -1,6 +1,6 @@
 //! From any state back to standby.
 //!
-//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (A2). By all means (`fencing`): kill PostgreSQL,
+//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (AGENT-A2). By all means (`fencing`): kill PostgreSQL,
 //! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
 //! stand for the lease.
 
@@ -104,7 +104,7 @@ impl Machine {
         "lets go, then ends".into()
     }
 
-    /// A3.
+    /// AGENT-A3.
     pub(super) fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
         let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
         self.record(Event::CutOff, &reason, out);

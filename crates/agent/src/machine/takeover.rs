@@ -176,7 +176,7 @@ impl Machine {
         if view.epoch != 0 {
             self.granted = view.epoch;
         }
-        // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (A3).
+        // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (AGENT-A3).
         if let Some(ttl) = view.ttl.filter(|_| self.present.attached) {
             self.ttl = ttl;
         }
@@ -243,11 +243,11 @@ impl Machine {
     /// The machine's watchdog counts, or why not.
     pub(super) fn armed(&mut self, now: MonoTime, sure: bool, result: Result<(), String>, out: &mut Vec<Action>) {
         match result {
-            // A7. Another host may have one.
+            // AGENT-A7. Another host may have one.
             Err(why) if self.policy.guard == Guard::Required => {
                 self.give_away(now, format!("the machine's watchdog is required: {why}"), out);
             }
-            // A4: the pause came after the question.
+            // AGENT-A4: the pause came after the question.
             _ if self.paused && !sure => self.hold(now, "nothing was started", false),
             _ => self.start(now, out),
         }
@@ -295,7 +295,7 @@ impl Machine {
         out: &mut Vec<Action>,
     ) {
         match result {
-            // A4: the pause came after the stop. That restart is none.
+            // AGENT-A4: the pause came after the stop. That restart is none.
             Ok(()) if self.paused && !asked => {
                 if !self.held {
                     self.restarts.pop_back();
@@ -312,7 +312,7 @@ impl Machine {
         }
     }
 
-    /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (A4).
+    /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (AGENT-A4).
     pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
         self.present.running = true;
         self.held |= self.paused;
@@ -325,7 +325,7 @@ impl Machine {
     /// The lease may be ours still.
     pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.ended_by_shutdown {
-            // Somebody may start it by hand: the watchdog's helper guards that (W1).
+            // Somebody may start it by hand: the watchdog's helper guards that (WATCHDOG-W1).
             self.present.running = true;
             return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
         }
@@ -335,7 +335,7 @@ impl Machine {
             let why = "the lease is ours still, the cluster is back";
             self.way = Some(Way::new(Event::Restart, why.into(), None, false, now, now));
             if self.paused {
-                // A4: somebody may work on its files.
+                // AGENT-A4: somebody may work on its files.
                 return self.hold(now, why, false);
             }
             return self.launch(now, false, out);
@@ -403,14 +403,14 @@ impl Machine {
             }
         }
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
-        // A4: a promotion may fall into a pause.
+        // AGENT-A4: a promotion may fall into a pause.
         if spent >= self.policy.start_timeout && !self.paused {
             let limit = millis(self.policy.start_timeout);
             self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
         }
     }
 
-    /// The first write is durable (A5).
+    /// The first write is durable (AGENT-A5).
     pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         self.mark(now, |phases, took| phases.first_write_ms = Some(took));
         self.probes.database = DatabaseView::Ready;
@@ -430,7 +430,7 @@ impl Machine {
         self.enter(now, state, why);
     }
 
-    /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (A5).
+    /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (AGENT-A5).
     pub(super) fn follow(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.probes.database != DatabaseView::Ready {
             return self.watch(now, out);

@@ -99,7 +99,7 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
     }
 }
 
-/// P2: where PostgreSQL could be moved from, or what there is instead of a switchover.
+/// SWITCH-P2: where PostgreSQL could be moved from, or what there is instead of a switchover.
 fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
     let owner = if own.lease_owner.is_empty() { "nobody" } else { own.lease_owner.as_str() };
     let found = format!("{}, expected primary; {owner} holds the lease", in_state(own));

@@ -95,7 +95,7 @@ impl Host for Fake {
     async fn detach(&self, hard: bool) -> Result<(), String> {
         self.did(if hard { "detach hard" } else { "detach" });
         self.world(|world| {
-            assert!(!world.mounted, "A2: detached under a mounted pool");
+            assert!(!world.mounted, "AGENT-A2: detached under a mounted pool");
             world.attached = None;
             if !hard {
                 world.lease = None;
@@ -122,7 +122,7 @@ impl Host for Fake {
     async fn export(&self, hard: bool) -> Result<(), String> {
         self.did(if hard { "export hard" } else { "export" });
         self.world(|world| {
-            assert!(!world.running, "A2: exported under a running PostgreSQL");
+            assert!(!world.running, "AGENT-A2: exported under a running PostgreSQL");
             world.mounted = false;
         });
         Ok(())
@@ -139,7 +139,7 @@ impl Host for Fake {
     async fn start_database(&self) -> Result<(), String> {
         self.did("start");
         self.world(|world| {
-            assert!(world.may_run, "N3: started before the watchdog was told");
+            assert!(world.may_run, "TASK-N3: started before the watchdog was told");
             world.running = true;
         });
         Ok(())

@@ -1,11 +1,11 @@
 //! When the helper opens, feeds and closes the machine's watchdog device. [`super::device`] talks to the device itself.
 //!
-//! - G1  While PostgreSQL may be there it is fed only if, fed now, it fires before the lease could end for others.
-//! - G2  Open it has a timeout of two thirds of a lease at most; where that cannot be had it is let go of at once, and nothing is started under `required`.
-//! - G3  It is let go of only once the agent does not want it any more and nothing is left of PostgreSQL. A helper that dies lets go of nothing.
+//! - GUARD-G1  While PostgreSQL may be there it is fed only if, fed now, it fires before the lease could end for others.
+//! - GUARD-G2  Open it has a timeout of two thirds of a lease at most; where that cannot be had it is let go of at once, and nothing is started under `required`.
+//! - GUARD-G3  It is let go of only once the agent does not want it any more and nothing is left of PostgreSQL. A helper that dies lets go of nothing.
 //!
 //! Whoever only waits for its timeout would be late: it counts from the last feed. So what counts here is the last renewal, and the feed is left out `timeout` ahead of the
-//! lease's end. That is later than A3 stops PostgreSQL, which then has time to be gone: from there on it is fed again.
+//! lease's end. That is later than AGENT-A3 stops PostgreSQL, which then has time to be gone: from there on it is fed again.
 
 use super::LOOK_PAUSE;
 use super::device::{Dog, Kennel};
@@ -53,7 +53,7 @@ impl Shown {
     }
 }
 
-/// Pure (G2): the timeout for leases of this length, in seconds. With two thirds of one it is fed in the first third after each renewal, and attach renews
+/// Pure (GUARD-G2): the timeout for leases of this length, in seconds. With two thirds of one it is fed in the first third after each renewal, and attach renews
 /// six times in a lease: one that comes late is not missed.
 ///
 /// # Errors
@@ -67,7 +67,7 @@ fn timeout_s(ttl_ms: u64) -> Result<u32, String> {
     }
 }
 
-/// Pure (G1): `until_ns` is the end of the lease, none where nothing of PostgreSQL is left.
+/// Pure (GUARD-G1): `until_ns` is the end of the lease, none where nothing of PostgreSQL is left.
 fn may_feed(now_ns: u64, until_ns: Option<u64>, timeout_s: u32) -> bool {
     let fires = now_ns.saturating_add(u64::from(timeout_s) * S).saturating_add(SLACK_NS);
     until_ns.is_none_or(|until| fires <= until)
@@ -89,7 +89,7 @@ struct Open {
     dog: Box<dyn Dog>,
     /// After how many seconds without a feed it fires.
     timeout: u32,
-    /// What it was asked for: some devices take less. Not asked for again, since the kernel feeds a device whose timeout is set (G1).
+    /// What it was asked for: some devices take less. Not asked for again, since the kernel feeds a device whose timeout is set (GUARD-G1).
     asked: u32,
 }
 
@@ -142,7 +142,7 @@ impl<K: Kennel> Guard<K> {
         self.shown = shown;
     }
 
-    /// Opens it with the timeout that leases of this length want (G2).
+    /// Opens it with the timeout that leases of this length want (GUARD-G2).
     fn open(kennel: &K, ttl_ms: u64) -> Result<Open, String> {
         let wanted = timeout_s(ttl_ms)?;
         let mut dog = kennel.open()?;
@@ -171,7 +171,7 @@ impl<K: Kennel> Guard<K> {
                     Err(why) => self.show(Some(Shown::Refused(why))),
                 }
             }
-            // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (G1).
+            // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (GUARD-G1).
             (Some(open), true)
                 if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != open.asked) =>
             {
@@ -194,7 +194,7 @@ impl<K: Kennel> Guard<K> {
         }
     }
 
-    /// Ends the count (G3 is the caller's where it ends itself).
+    /// Ends the count (GUARD-G3 is the caller's where it ends itself).
     pub fn let_go(&mut self) {
         let Some(open) = self.open.take() else { return };
         match open.dog.let_go() {

@@ -160,7 +160,7 @@ fn its_timeout_is_two_thirds_of_a_lease() {
     assert!(timeout_s(0).is_err());
 }
 
-/// G1: whatever the age of the last renewal is, it fires before the lease ends, and not before PostgreSQL had the time that A3 gives it.
+/// GUARD-G1: whatever the age of the last renewal is, it fires before the lease ends, and not before PostgreSQL had the time that AGENT-A3 gives it.
 #[test]
 fn it_fires_before_the_lease_ends_for_others_and_not_early() {
     for renewals in 1..20_u64 {
@@ -183,7 +183,7 @@ fn it_fires_before_the_lease_ends_for_others_and_not_early() {
     }
 }
 
-/// G1, at the helper's own pace: the last feed is not left to a look that comes long before its time.
+/// GUARD-G1, at the helper's own pace: the last feed is not left to a look that comes long before its time.
 #[test]
 fn it_fires_some_70_ms_ahead_of_the_end_and_no_earlier() {
     for phase_ms in (0..100).step_by(5) {
@@ -207,14 +207,14 @@ fn a_host_whose_postgresql_was_stopped_in_time_is_not_reset() {
     let mut lab = Lab::new(Fake::default());
     lab.go(100, wish(None));
     let until = lab.fake.of(|dog| dog.now_ns) + TTL_MS * 1_000_000;
-    // A3: told to stop 300 ms ahead of the end, gone 200 ms later.
+    // AGENT-A3: told to stop 300 ms ahead of the end, gone 200 ms later.
     lab.go(2900, wish(Some(until)));
     lab.go(20_000, wish(None));
     assert!(!lab.fired());
     assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)));
     // Let go of with a clean step down, and only then.
     lab.go(100, Wish { wanted: false, ..wish(Some(u64::MAX)) });
-    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)), "G3: PostgreSQL may be there");
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)), "GUARD-G3: PostgreSQL may be there");
     lab.go(100, Wish { wanted: false, ..wish(None) });
     assert_eq!(Shown::read(lab.dir.path()), None);
     lab.go(10_000, Wish { wanted: false, ..wish(None) });
@@ -258,7 +258,7 @@ fn leases_that_become_shorter_shorten_the_timeout() {
     assert_eq!(lab.fake.of(|dog| dog.timeout_s), 2);
 }
 
-/// G1: to set the timeout feeds it too. A device that took less than it was asked for was asked again each second, whatever the lease was.
+/// GUARD-G1: to set the timeout feeds it too. A device that took less than it was asked for was asked again each second, whatever the lease was.
 #[test]
 fn a_device_that_takes_less_than_it_is_asked_for_fires_as_any_other() {
     let fake = Fake::default();

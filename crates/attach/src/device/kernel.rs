@@ -3,9 +3,9 @@
 //! ```text
 //!   /dev/nbdN ── nbd driver ── socket pairs ──▶ client::transmit ── Machine ── lanes ──▶ the gateway that serves
 //! ```
-//! K1  A socket that the kernel gave up is replaced for as long as the device is to be there: this process never leaves it without one.
-//! K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
-//! K3  Devices of an earlier process are gone on with only by continuing its lease (P2); all others of this run directory are disconnected.
+//! KERNEL-K1  A socket that the kernel gave up is replaced for as long as the device is to be there: this process never leaves it without one.
+//! KERNEL-K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
+//! KERNEL-K3  Devices of an earlier process are gone on with only by continuing its lease (TOKEN-P2); all others of this run directory are disconnected.
 
 use super::driver::{self, Driver, DriverError, Found};
 use super::netlink::Connect;
@@ -76,7 +76,7 @@ pub(crate) enum Left {
     Devices(Lease),
 }
 
-/// K3. `wanted`: whether kernel devices are asked for now, and the lease is not to be taken by force.
+/// KERNEL-K3. `wanted`: whether kernel devices are asked for now, and the lease is not to be taken by force.
 fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name, &Owner), wanted: bool) -> Left {
     let prefix = prefix(dir);
     let ours = |found: &&Found| found.backend.strip_prefix(&prefix).is_some_and(|rest| !rest.contains('/'));
@@ -87,7 +87,7 @@ fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name
     let there = || {
         volumes.iter().zip(&lease.devices).all(|(volume, index)| {
             let backend = backend(dir, &volume.name);
-            // Smaller where that process died between the keeping of a new size and the kernel (G1); 0 where it was disconnected.
+            // Smaller where that process died between the keeping of a new size and the kernel (GROWTH-G1); 0 where it was disconnected.
             let fits = |size: u64| size > 0 && size <= volume.size;
             found.iter().any(|f| f.index == *index && f.backend == backend && fits(f.size))
         })
@@ -250,7 +250,7 @@ impl Device {
         let (ours, theirs) = pairs(sockets)?;
         let name = backend(dir, &facts.name);
         let asked = name.clone();
-        // Its size as it is: what the lease says may be more than the kernel was told, and it takes a size only while requests are answered (G2).
+        // Its size as it is: what the lease says may be more than the kernel was told, and it takes a size only while requests are answered (GROWTH-G2).
         let size = blocking(move || {
             Driver::open()?.reconfigure(index, &asked, &numbers(&theirs))?;
             Ok(driver::device_bytes(index))
@@ -319,7 +319,7 @@ impl Device {
 }
 
 impl Way {
-    /// K1: one socket after the other, until the device is to go or the kernel takes no more.
+    /// KERNEL-K1: one socket after the other, until the device is to go or the kernel takes no more.
     async fn run(&self, mut socket: UnixStream) -> Result<(), DriverError> {
         loop {
             let begun = Instant::now();
@@ -410,7 +410,7 @@ mod tests {
         let smaller = told(Some(&whole), &gone, &owner, true);
         assert_eq!(smaller, Left::Devices(whole.clone()), "died before the kernel was told");
         gone[1].size = 1 << 21;
-        assert_eq!(told(Some(&whole), &gone, &owner, true), orphans, "G1: larger than was ever kept");
+        assert_eq!(told(Some(&whole), &gone, &owner, true), orphans, "GROWTH-G1: larger than was ever kept");
         let swapped = [found(dir, 6, "vol1"), found(dir, 4, "vol2")];
         assert_eq!(told(Some(&whole), &swapped, &owner, true), Left::Orphans(vec![6, 4]), "numbers are used again");
     }
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(judge(None, &others, dir, whose, true), Left::Orphans(vec![]));
     }
 
-    /// K2: how long requests wait after the death of this process, then fail, is the kernel's to count. It is told whole seconds, never fewer than were asked for, and
+    /// KERNEL-K2: how long requests wait after the death of this process, then fail, is the kernel's to count. It is told whole seconds, never fewer than were asked for, and
     /// never its word for "not at all".
     #[test]
     fn the_kernel_is_told_how_long_to_wait_for_the_next_process() {

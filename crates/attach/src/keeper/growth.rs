@@ -3,14 +3,14 @@
 //! ```text
 //!   lease.json ─▶ requests of clients are taken ─▶ the kernel is told
 //! ```
-//! G1  In that order. The gateway that named a size has it, and checks each request against what the volume has at that moment. So nothing that a device is asked for is
-//!     beyond the end here or there, and no device is larger than what the next process knows of it (K3).
-//! G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
+//! GROWTH-G1  In that order. The gateway that named a size has it, and checks each request against what the volume has at that moment. So nothing that a device is asked for is
+//!     beyond the end here or there, and no device is larger than what the next process knows of it (KERNEL-K3).
+//! GROWTH-G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
 //!     that is on its way to the device; what comes meanwhile waits too, and no device gets a new socket.
-//! G3  Nothing shrinks here. A volume that is smaller than its device is lost (M8), now and not at the next grant: it may have grown again by then, and what was
+//! GROWTH-G3  Nothing shrinks here. A volume that is smaller than its device is lost (ATTACH-M8), now and not at the next grant: it may have grown again by then, and what was
 //!     discarded is gone all the same. What shrinks and grows between two renewals is told as well, unless the gateway began since then and has forgotten it.
-//! G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
-//! G5  A shrink counts against a device only if it comes, in the log, behind the place that the device's size was named as of. So the place of an answer is noted before a
+//! GROWTH-G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
+//! GROWTH-G5  A shrink counts against a device only if it comes, in the log, behind the place that the device's size was named as of. So the place of an answer is noted before a
 //!     size of it is followed, and where a gateway of an older build names sizes without one, nothing counts until the next grant: a healthy device never fails by it,
 //!     whatever another gateway remembers.
 
@@ -58,21 +58,21 @@ impl Growing {
     }
 }
 
-/// Pure: which of our volumes, by their place, have grown, and to what. What is lost stays as it is (M8).
+/// Pure: which of our volumes, by their place, have grown, and to what. What is lost stays as it is (ATTACH-M8).
 fn grown(ours: &[VolumeFacts], lost: impl Fn(usize) -> bool, named: &[VolumeFacts]) -> Vec<(usize, u64)> {
     let sizes = ours.iter().enumerate().filter(|(volume, _)| !lost(*volume));
     sizes.filter_map(|(volume, facts)| Some((volume, facts.grown_in(named)?))).collect()
 }
 
-/// Pure: which of our volumes, by their place, are not what their devices were made of any more, and why (M8).
+/// Pure: which of our volumes, by their place, are not what their devices were made of any more, and why (ATTACH-M8).
 fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> {
     ours.iter().enumerate().filter_map(|(volume, facts)| Some((volume, facts.lost_in(named)?))).collect()
 }
 
 impl Keeper {
-    /// G3, G5: shrinks that a renewal's answer tells of. Whether [`Self::follow`] may be told of the same answer.
+    /// GROWTH-G3, GROWTH-G5: shrinks that a renewal's answer tells of. Whether [`Self::follow`] may be told of the same answer.
     pub(super) fn see_cuts(&self, generation: u64, told: &Cuts) -> bool {
-        // G4.
+        // GROWTH-G4.
         if !self.shared.look(|machine| machine.stands(generation)) {
             return false;
         }
@@ -89,9 +89,9 @@ impl Keeper {
         true
     }
 
-    /// G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
+    /// GROWTH-G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
     pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
-        // G4. It waited in a queue. And a gateway of an older build names none.
+        // GROWTH-G4. It waited in a queue. And a gateway of an older build names none.
         if named.is_empty() || !self.shared.look(|machine| machine.stands(generation)) {
             return;
         }
@@ -131,7 +131,7 @@ impl Keeper {
         self.lose(lost);
     }
 
-    /// M8, as at a grant: noted for the next process, and only then told to the machine.
+    /// ATTACH-M8, as at a grant: noted for the next process, and only then told to the machine.
     fn lose(&self, lost: BTreeMap<usize, String>) {
         if lost.is_empty() {
             return;
@@ -148,7 +148,7 @@ impl Keeper {
         self.shared.act(|machine, _, out| machine.lose_volumes(lost, out));
     }
 
-    /// Tells the kernel of the next device that is smaller than its volume (G2).
+    /// Tells the kernel of the next device that is smaller than its volume (GROWTH-G2).
     pub(super) fn tell_kernel(&mut self) {
         let Some(devices) = &self.devices else { return };
         let (facts, now) = (self.shared.all_facts(), self.shared.now());
@@ -198,7 +198,7 @@ mod tests {
         let pause = u64::try_from(PAUSE.as_millis()).unwrap();
         assert_eq!(turn(&growing, 0, &[0, 1, 2]), Some(0));
         growing.telling = true;
-        assert_eq!(turn(&growing, 0, &[0, 1, 2]), None, "G2: one at a time");
+        assert_eq!(turn(&growing, 0, &[0, 1, 2]), None, "GROWTH-G2: one at a time");
         growing.heard(Moment(10), 0, false);
         assert_eq!(turn(&growing, 10, &[0, 1, 2]), Some(1));
         growing.heard(Moment(20), 1, false);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(turn(&growing, late, &[0, 1]), Some(1), "it grew again, and nothing speaks against it");
     }
 
-    /// G3: whatever size it has by now.
+    /// GROWTH-G3: whatever size it has by now.
     #[test]
     fn a_device_does_not_go_on_after_a_shrink_that_was_grown_over() {
         let ours = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(unknown.cut_in(&[cut(0, 8, 10)], Epoch(7)), None, "not surely the same");
     }
 
-    /// G2, M8: what is stuck or lost is passed over, and waits for nothing but that.
+    /// GROWTH-G2, ATTACH-M8: what is stuck or lost is passed over, and waits for nothing but that.
     #[test]
     fn a_volume_that_does_not_flow_is_passed_over() {
         let growing = Growing::default();

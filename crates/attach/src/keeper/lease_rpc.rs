@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A grant was answered: kept for the next process (P1), and only then told to the machine, which sends under it at once. An answer that came late is
+/// A grant was answered: kept for the next process (TOKEN-P1), and only then told to the machine, which sends under it at once. An answer that came late is
 /// neither: the token in the file has been used since, so the one of this answer is dead.
 fn granted(
     shared: &Shared,
@@ -25,7 +25,7 @@ fn granted(
         tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
         return;
     }
-    // G5. Devices that are still to be made have nothing of what was cut by then; of the others it was looked at.
+    // GROWTH-G5. Devices that are still to be made have nothing of what was cut by then; of the others it was looked at.
     if let Some(as_of) = as_of {
         shared.saw_cuts(as_of);
     }
@@ -94,7 +94,7 @@ fn gone_on_with(
     told: &Cuts,
 ) -> Vec<(VolumeFacts, Option<String>)> {
     let ours = shared.all_facts();
-    // G5: after the sizes. Where it is not known: the grant was asked for when the devices had them.
+    // GROWTH-G5: after the sizes. Where it is not known: the grant was asked for when the devices had them.
     let since = shared.cuts_seen().unwrap_or(epoch);
     let lost = |facts: &VolumeFacts| facts.lost_in(volumes).or_else(|| facts.cut_in(&told.cuts, since));
     let with_reason = |facts: VolumeFacts| {
@@ -119,7 +119,7 @@ pub(super) async fn carry_on(
     match asked {
         Ok(reply) => match admin_client::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
-                // The devices stay those of the beginning, in that order (M8).
+                // The devices stay those of the beginning, in that order (ATTACH-M8).
                 let told = admin_client::cuts_of(&reply.cuts, reply.as_of);
                 let ours = gone_on_with(shared, grant.epoch, &volumes, &told);
                 granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours, told.as_of);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
     }
 
-    /// G5: no device has anything before the answer by which it is made, which may be to a later copy of the question (R12).
+    /// GROWTH-G5: no device has anything before the answer by which it is made, which may be to a later copy of the question (R12).
     #[test]
     fn what_was_cut_before_its_devices_were_made_counts_against_none() {
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
@@ -275,7 +275,7 @@ mod tests {
             Some(News::Volumes { cuts, .. }) => Some(cuts),
             _ => None,
         };
-        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "G5: of an older build");
+        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "GROWTH-G5: of an older build");
         assert_eq!(told(2), None, "nobody asked");
         shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
         assert_eq!(told(1), None, "what it says is of before the loss");

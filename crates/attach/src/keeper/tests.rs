@@ -147,7 +147,7 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     assert_eq!(ended.unwrap(), Ended::Fenced { by: Some("held by db2".into()) });
 }
 
-/// G1: what the next process would not know of is not taken from clients, and so not told to the kernel.
+/// GROWTH-G1: what the next process would not know of is not taken from clients, and so not told to the kernel.
 #[tokio::test]
 async fn a_size_that_cannot_be_kept_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,10 +178,10 @@ async fn a_lost_volume_does_not_grow() {
     serves(&keeper.shared, 101, 1);
     keeper.shared.act(|machine, _, out| machine.lose(0, "volume vol1 was shrunk".to_string(), out));
     keeper.follow(1, &[vol1(2 << 20)]);
-    assert_eq!(keeper.shared.size(0), 1 << 20, "M8");
+    assert_eq!(keeper.shared.size(0), 1 << 20, "ATTACH-M8");
 }
 
-/// G3: what was discarded is gone, whatever size the volume has by the next grant.
+/// GROWTH-G3: what was discarded is gone, whatever size the volume has by the next grant.
 #[tokio::test]
 async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,21 +211,21 @@ async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
     assert_eq!(file.lease().map(|lease| lease.lost().count()), Some(1));
 }
 
-/// G3: also between two renewals, of which neither says a smaller size.
+/// GROWTH-G3: also between two renewals, of which neither says a smaller size.
 #[tokio::test]
 async fn a_volume_that_shrinks_and_grows_between_two_renewals_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let (keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol(1, 1 << 20), vol(2, 1 << 20)]);
     serves(&keeper.shared, 101, 10);
     keeper.shared.saw_cuts(Epoch(10));
-    assert!(!keeper.see_cuts(2, &cuts(11, &[(1, 11, 0)])), "G4");
+    assert!(!keeper.see_cuts(2, &cuts(11, &[(1, 11, 0)])), "GROWTH-G4");
     assert!(keeper.see_cuts(1, &cuts(12, &[(1, 10, 0), (2, 12, 1 << 20)])));
     assert!(lost(&keeper).is_empty(), "of before, and nothing was taken from a device");
     assert!(keeper.see_cuts(1, &cuts(22, &[(1, 10, 0), (2, 12, 1 << 20), (1, 20, 1 << 19)])));
     assert_eq!(lost(&keeper), [0]);
 }
 
-/// G5: a gateway that has forgotten a shrink names what the volume grew to, and the next one remembers it.
+/// GROWTH-G5: a gateway that has forgotten a shrink names what the volume grew to, and the next one remembers it.
 #[tokio::test]
 async fn a_shrink_of_before_a_device_grew_fails_no_device() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ async fn a_shrink_of_before_a_device_grew_fails_no_device() {
     assert_eq!(lost(&keeper), [0], "from then on it counts");
 }
 
-/// G4: an answer waits in a queue, and the set may be lost and granted anew meanwhile.
+/// GROWTH-G4: an answer waits in a queue, and the set may be lost and granted anew meanwhile.
 #[tokio::test]
 async fn what_was_named_before_a_loss_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
     }
 }
 
-/// F2: what a client that left had only asked for is not asked for any more, and its late answer is nobody's. What it wrote is.
+/// CLIENT-F2: what a client that left had only asked for is not asked for any more, and its late answer is nobody's. What it wrote is.
 #[test]
 fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     let mut m = serving(1);
@@ -94,7 +94,7 @@ fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     assert!(m.view().lease_left && m.phase() == Phase::Detached);
 }
 
-/// M8, learnt while everything is connected: what a renewal's answer says does not wait for the next grant.
+/// ATTACH-M8, learnt while everything is connected: what a renewal's answer says does not wait for the next grant.
 #[test]
 fn a_volume_that_is_lost_while_it_is_connected_fails_at_once() {
     let connected = || {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How long the gateway may leave a renewal unanswered before it counts as lost.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
-/// The same after false alarms: each one doubles it. A machine that is only slow must not be reconnected to for ever (M7).
+/// The same after false alarms: each one doubles it. A machine that is only slow must not be reconnected to for ever (ATTACH-M7).
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 /// So long without a loss, and the patience is the first again.
 const CALM: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ pub struct Machine {
     releasing: bool,
     slots: u8,
     volumes: usize,
-    /// M8: why, by the volume's index.
+    /// ATTACH-M8: why, by the volume's index.
     lost_volumes: BTreeMap<usize, String>,
     request: RequestId,
     asked_at: Moment,
@@ -170,7 +170,7 @@ impl Machine {
     }
 
     /// Goes on where an earlier process of this host ended: its lease is continued by the token that it left, and its clients' requests are taken at
-    /// once. They wait until a gateway serves; a final word against it is a fence as ever (M5, M6).
+    /// once. They wait until a gateway serves; a final word against it is a fence as ever (ATTACH-M5, ATTACH-M6).
     pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
         self.volumes = volumes;
         self.resumed = true;
@@ -180,12 +180,12 @@ impl Machine {
         out.push(Action::Show);
     }
 
-    /// M8: volumes that are not what their devices were made of, and why.
+    /// ATTACH-M8: volumes that are not what their devices were made of, and why.
     pub fn lost_volumes(&self) -> &BTreeMap<usize, String> {
         &self.lost_volumes
     }
 
-    /// Whether an answer to this request still counts. A late one, to a request that was given up, does not: neither here nor in what is kept for the next process (P1).
+    /// Whether an answer to this request still counts. A late one, to a request that was given up, does not: neither here nor in what is kept for the next process (TOKEN-P1).
     pub fn awaits(&self, request: RequestId) -> bool {
         let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
         request == self.request && asking
@@ -196,7 +196,7 @@ impl Machine {
         self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
     }
 
-    /// The same, where some of the volumes, by their index, are not what their devices were made of any more, and why (M8).
+    /// The same, where some of the volumes, by their index, are not what their devices were made of any more, and why (ATTACH-M8).
     pub fn granted_without(
         &mut self,
         now: Moment,
@@ -267,7 +267,7 @@ impl Machine {
             self.view.longest_outage_ms = self.view.longest_outage_ms.max(Some(outage));
         }
         self.go(if self.detach { Phase::Detaching } else { Phase::Serving }, out);
-        // M3: before anything else can come.
+        // ATTACH-M3: before anything else can come.
         for number in self.table.sendable() {
             self.send(now, number, out);
         }
@@ -290,7 +290,10 @@ impl Machine {
     fn send(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
         let (generation, slots) = (self.generation, self.slots);
         let Some(entry) = self.table.get_mut(number) else { return };
-        assert!(entry.sent.is_none_or(|before| before < generation), "M2: request {number} twice in one generation");
+        assert!(
+            entry.sent.is_none_or(|before| before < generation),
+            "ATTACH-M2: request {number} twice in one generation"
+        );
         entry.sent = Some(generation);
         entry.since = now;
         let slot = (entry.intake.ticket.client % u64::from(slots)) as u8;
@@ -330,7 +333,7 @@ impl Machine {
         outcome: Result<Reply, Errno>,
         out: &mut Vec<Action>,
     ) {
-        // M4.
+        // ATTACH-M4.
         if generation != self.generation || !self.carries() {
             return;
         }
@@ -407,14 +410,14 @@ impl Machine {
     pub fn forget(&mut self, client: u64, out: &mut Vec<Action>) {
         let mut volumes = BTreeSet::new();
         for number in self.table.asked_only(client) {
-            // None of them holds a write back (M1).
+            // None of them holds a write back (ATTACH-M1).
             volumes.extend(self.table.remove(number, &mut Vec::new()).map(|entry| entry.volume));
         }
         out.extend(volumes.into_iter().map(|volume| Action::Room { volume }));
         self.end_if_drained(out);
     }
 
-    /// A gateway's final word on `request`: the lease is not ours any more (M6).
+    /// A gateway's final word on `request`: the lease is not ours any more (ATTACH-M6).
     pub fn refused(&mut self, request: RequestId, why: &str, out: &mut Vec<Action>) {
         if request == self.request && !matches!(self.phase, Phase::Fenced | Phase::Detached) {
             self.fence(Some(why.to_string()), out);

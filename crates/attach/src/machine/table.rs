@@ -79,7 +79,7 @@ impl Entry {
 struct Volume {
     count: usize,
     bytes: u64,
-    /// Ranges of unanswered writes that may be sent, by their first byte: they never overlap (M1).
+    /// Ranges of unanswered writes that may be sent, by their first byte: they never overlap (ATTACH-M1).
     writes: BTreeMap<u64, u64>,
     /// Writes that wait for one that they overlap, oldest first.
     held: VecDeque<u64>,
@@ -119,7 +119,7 @@ impl Table {
         self.volumes.get(volume).is_some_and(|v| v.count < self.bounds.requests && v.bytes < self.bounds.bytes)
     }
 
-    /// Takes a request in: its number, and whether it may be sent now (M1).
+    /// Takes a request in: its number, and whether it may be sent now (ATTACH-M1).
     pub(super) fn take(&mut self, now: Moment, volume: usize, intake: Intake) -> (u64, bool) {
         let number = self.next;
         self.next += 1;
@@ -186,13 +186,13 @@ impl Table {
         self.entries.values().filter(|entry| entry.volume == volume).map(|entry| entry.came).min()
     }
 
-    /// Takes out what is unanswered of one volume (M8).
+    /// Takes out what is unanswered of one volume (ATTACH-M8).
     pub(super) fn drain_volume(&mut self, volume: usize) -> Vec<Entry> {
         self.volumes[volume] = Volume::default();
         self.entries.extract_if(.., |_, entry| entry.volume == volume).map(|(_, entry)| entry).collect()
     }
 
-    /// Empties the table (M5).
+    /// Empties the table (ATTACH-M5).
     pub(super) fn drain(&mut self) -> Vec<Entry> {
         for place in &mut self.volumes {
             *place = Volume::default();
@@ -200,7 +200,7 @@ impl Table {
         std::mem::take(&mut self.entries).into_values().collect()
     }
 
-    /// M1, and that the counts are those of the entries.
+    /// ATTACH-M1, and that the counts are those of the entries.
     #[cfg(test)]
     pub(super) fn self_check(&self) {
         for (index, place) in self.volumes.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Table {
             assert_eq!(place.bytes, mine.iter().map(|(_, e)| e.intake.cost()).sum::<u64>());
             let mut end = 0;
             for (from, to) in &place.writes {
-                assert!(*from >= end, "M1: {from} < {end}");
+                assert!(*from >= end, "ATTACH-M1: {from} < {end}");
                 end = *to;
             }
             let writes = mine.iter().filter(|(_, e)| e.intake.changes()).count();

@@ -88,13 +88,13 @@ fn what_was_unanswered_is_sent_again_in_order_before_anything_new() {
         step(|out| machine.connected(Moment(40), Lane { generation: 2, volume: 0, slot }, out))
     };
     assert_eq!(step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out)), ["send 1 gen=1 slot=0"]);
-    // It overlaps the first: held back (M1), and all writes behind it keep their order.
+    // It overlaps the first: held back (ATTACH-M1), and all writes behind it keep their order.
     assert!(step(|out| m.request(Moment(5), 0, write(8, 0, vec![2; 512]), out)).is_empty());
     let read = intake(1, 9, 0, 512, CommandOut::Read { unfragmented: false }, vec![]);
     assert_eq!(step(|out| m.request(Moment(5), 0, read, out)), ["send 3 gen=1 slot=1"]);
     let lost = step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
     assert_eq!(lost, ["shut gen=1", "continue r102 token=1"]);
-    // Late news of the same loss, and a late answer (M4).
+    // Late news of the same loss, and a late answer (ATTACH-M4).
     assert!(step(|out| m.lost(Moment(11), 1, &Lost::Connection("reset".into()), out)).is_empty());
     assert!(step(|out| m.answered(Moment(11), 1, 1, Ok(Reply::Done), out)).is_empty());
     // What comes meanwhile waits.
@@ -119,7 +119,7 @@ fn only_a_final_word_or_an_error_answer_fences_and_that_is_for_good() {
     let refused = step(|out| m.refused(RequestId(102), "held by db2", out));
     assert_eq!(refused, ["shut gen=1", "answer 7 Io", "look who"]);
     assert_eq!(step(|out| m.request(Moment(20), 0, write(8, 0, vec![1; 512]), out)), ["answer 8 Io"]);
-    assert!(step(|out| m.granted(Moment(30), RequestId(102), grant(2), 1, out)).is_empty(), "M5");
+    assert!(step(|out| m.granted(Moment(30), RequestId(102), grant(2), 1, out)).is_empty(), "ATTACH-M5");
     assert!(m.has_room(0));
 
     let mut m = serving(1);
@@ -160,7 +160,7 @@ fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     let mut m = serving(1);
     step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
     assert!(step(|out| m.tick(Moment(100), out)).is_empty());
-    // Old enough to ask whether the gateway is there (M7).
+    // Old enough to ask whether the gateway is there (ATTACH-M7).
     assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #2 e1 at h1:1"]);
     renewed(&mut m, 610);
     let mut asked = 0;
@@ -515,7 +515,7 @@ proptest! {
     }
 }
 
-/// M8: one of two volumes was deleted under its device.
+/// ATTACH-M8: one of two volumes was deleted under its device.
 #[test]
 fn a_lost_volume_fails_alone_and_for_good() {
     let mut m = Machine::new(RequestId(100), 1, Bounds::default());
@@ -563,7 +563,7 @@ fn a_device_goes_on_with_the_volume_that_it_was_made_of() {
     assert_eq!(named(0, "vol1", 100).lost_in(&[named(3, "vol1", 100)]), None);
     let grown = |granted: &[VolumeFacts]| ours.grown_in(granted);
     assert_eq!(grown(&[named(2, "vol2", 700), named(1, "vol1", 200)]), Some(200));
-    assert_eq!((grown(&[named(1, "vol1", 100)]), grown(&[named(1, "vol1", 99)])), (None, None), "G3");
+    assert_eq!((grown(&[named(1, "vol1", 100)]), grown(&[named(1, "vol1", 99)])), (None, None), "GROWTH-G3");
     assert_eq!((grown(&[named(3, "vol1", 200)]), grown(&[named(1, "other", 200)])), (None, None), "another");
     assert_eq!(named(0, "vol1", 100).grown_in(&[named(0, "vol1", 200)]), None, "not surely the same");
 }

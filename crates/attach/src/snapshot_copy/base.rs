@@ -1,8 +1,8 @@
 //! Reads the snapshot under a copy: one volume's export, from any gateway that answers.
 //!
-//! W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
-//! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and the device's user gets an error.
-//! W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
+//! SCRATCH-W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
+//! SCRATCH-W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and the device's user gets an error.
+//! SCRATCH-W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
 
 use super::identity::{Identity, Seen};
 use super::status::Source;
@@ -49,7 +49,7 @@ struct Inner {
     /// What opens the exports of the snapshot.
     token: Option<Token>,
     source: Source,
-    /// How it was seen that the snapshot is not there any more (W5).
+    /// How it was seen that the snapshot is not there any more (SCRATCH-W5).
     gone: Option<String>,
 }
 
@@ -207,7 +207,7 @@ impl Base {
         Err(why)
     }
 
-    /// Whether what was just connected to can be read (W5). All gateways list the same: where one look fails, no other gateway helps.
+    /// Whether what was just connected to can be read (SCRATCH-W5). All gateways list the same: where one look fails, no other gateway helps.
     async fn look(&self) -> Result<(), String> {
         let why = match self.identity.look().await {
             Seen::Same => return Ok(()),
@@ -231,7 +231,7 @@ impl Base {
         }
     }
 
-    /// Reads, at one gateway after the other (W1, W2).
+    /// Reads, at one gateway after the other (SCRATCH-W1, SCRATCH-W2).
     pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, Errno> {
         let mut last = String::new();
         match tokio::time::timeout(self.patience.wait_max, self.tries(offset, len, &mut last)).await {

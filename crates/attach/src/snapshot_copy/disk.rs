@@ -1,7 +1,7 @@
 //! One volume of a snapshot copy: the snapshot, and over it what was written here.
 //!
-//! W3  The scratch file has no name: when the process ends, however it ends, the host's file system takes it back.
-//! W4  Nothing is ever sent to a gateway but reads of a snapshot.
+//! SCRATCH-W3  The scratch file has no name: when the process ends, however it ends, the host's file system takes it back.
+//! SCRATCH-W4  Nothing is ever sent to a gateway but reads of a snapshot.
 
 use super::base::Base;
 use super::overlay::{BLOCK_BYTES, Full, Overlay, Place, Room, Run};

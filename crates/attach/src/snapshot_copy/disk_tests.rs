@@ -97,7 +97,7 @@ async fn client(mut socket: TcpStream, fake: Arc<Fake>) {
                 }
             }
             Decoded::Request(request) => {
-                // W4.
+                // SCRATCH-W4.
                 assert!(matches!(request.command, Command::Read { .. }), "{request:?}");
                 fake.reads.fetch_add(1, Ordering::Relaxed);
                 if fake.bad == Some(request.offset) {
@@ -168,7 +168,7 @@ async fn reads_go_on_at_another_gateway() {
     assert_eq!(read(&disk, 0, 16384).await, expected);
     assert_eq!(known.source().gateway, two);
     assert_eq!(disk.held_bytes(), 4096);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "W3: the scratch file has no name");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "SCRATCH-W3: the scratch file has no name");
 }
 
 #[tokio::test]
@@ -240,9 +240,9 @@ async fn a_read_that_fails_everywhere_ends_and_leaves_the_others_alone() {
         tokio::time::timeout(LIMIT, shaken.wait_for(|count| *count >= tries)).await.expect("it tries on").unwrap();
         assert_eq!(read(&disk, 0, 4096).await, snapshot(0, 4096));
     }
-    let ended = tokio::time::timeout(LIMIT, bad).await.expect("W2: not for ever").unwrap();
+    let ended = tokio::time::timeout(LIMIT, bad).await.expect("SCRATCH-W2: not for ever").unwrap();
     assert_eq!(ended, Err(Errno::Io));
-    assert_eq!(fake.shared_ends.load(Ordering::Relaxed), 0, "W6: other reads' connections stay");
+    assert_eq!(fake.shared_ends.load(Ordering::Relaxed), 0, "SCRATCH-W6: other reads' connections stay");
     let tries = *shaken.borrow();
     assert!(tries <= 310, "{tries} tries in three seconds: there is a pause between two");
 }
@@ -287,7 +287,7 @@ async fn another_snapshot_of_the_same_name_is_never_read() {
     *now.lock().unwrap() = Seen::Gone("another monday".to_string());
     first.abort();
     let _ = first.await;
-    let ended = tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("W5: at once");
+    let ended = tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("SCRATCH-W5: at once");
     assert_eq!(ended, Err(Errno::Io));
     assert_eq!(tokio::time::timeout(LIMIT, known.ended()).await.expect("the copy is told"), "another monday");
     // An id that is gone stays gone, whatever is said later.
@@ -331,5 +331,5 @@ fn the_scratch_file_follows_nobodys_link() {
         assert_eq!((meta.mode() & 0o777, meta.nlink()), (0o600, 0));
     }
     assert_eq!(std::fs::read(&victim).unwrap(), b"of somebody else");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "W3");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "SCRATCH-W3");
 }

@@ -1,6 +1,6 @@
 //! Checks that the snapshot of this name is still the one that was copied.
 //!
-//! W5  A name is no identity: a snapshot can be deleted and another one taken under its name. What every new connection shows is read only after the
+//! SCRATCH-W5  A name is no identity: a snapshot can be deleted and another one taken under its name. What every new connection shows is read only after the
 //!     set's leader has listed the snapshot with the id that it had at the start. The list comes after the handshake, which binds the
 //!     connection to what the name meant then: an id never comes back, so what is there still was there before.
 

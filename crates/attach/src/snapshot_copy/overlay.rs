@@ -1,8 +1,8 @@
 //! Which sectors of a snapshot copy are its own, and what of them lies in its scratch file. Pure: no I/O, no clock.
 //!
-//! V1  A sector that was never written or zeroed here is the snapshot's.
-//! V2  A sector counts as written only after its bytes are in the scratch file: a reader is never sent to bytes that are not there yet.
-//! V3  Blocks of the scratch file that hold data, those that are being written included, never exceed the bound.
+//! OVERLAY-V1  A sector that was never written or zeroed here is the snapshot's.
+//! OVERLAY-V2  A sector counts as written only after its bytes are in the scratch file: a reader is never sent to bytes that are not there yet.
+//! OVERLAY-V3  Blocks of the scratch file that hold data, those that are being written included, never exceed the bound.
 //!
 //! Kept per sector (512 B), so that no write ever has to read the snapshot first. Memory: 512 B for each MiB in which something was written or
 //! zeroed in part, a few dozen for one that was zeroed as a whole, none for the others.
@@ -158,7 +158,7 @@ impl Overlay {
     /// Asks for room for a write, before its bytes go to the scratch file.
     ///
     /// # Errors
-    /// [`Full`]: V3.
+    /// [`Full`]: OVERLAY-V3.
     pub(crate) fn ask(&mut self, offset: u64, len: u64) -> Result<Room, Full> {
         let mut needed = 0;
         for (chunk, sectors) in pieces(offset, len) {
@@ -182,7 +182,7 @@ impl Overlay {
         Ok(Room { blocks: needed })
     }
 
-    /// The bytes of a write are in the scratch file (V2).
+    /// The bytes of a write are in the scratch file (OVERLAY-V2).
     pub(crate) fn wrote(&mut self, offset: u64, len: u64, room: Room) {
         self.gave_up(room);
         for (chunk, sectors) in pieces(offset, len) {

@@ -110,7 +110,7 @@ async fn requests(
         if request.command == Command::Disconnect {
             return Ok(());
         }
-        // F1: what it does not take is bounded.
+        // CLIENT-F1: what it does not take is bounded.
         while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
             flows.notified().await;
         }

@@ -124,14 +124,14 @@ impl ClusterState {
         assert!(self.members.iter().all(|(id, member)| *id == member.id), "a member filed under another id");
         assert!(
             self.members.keys().all(|id| id.0 != 0 && id.0 < self.next_member),
-            "C1: next member {}",
+            "CLUSTER-C1: next member {}",
             self.next_member
         );
-        assert!(self.sets.keys().all(|id| id.0 != 0 && id.0 < self.next_set), "C1: next set {}", self.next_set);
+        assert!(self.sets.keys().all(|id| id.0 != 0 && id.0 < self.next_set), "CLUSTER-C1: next set {}", self.next_set);
         let disks: BTreeSet<u128> = self.members.values().map(|member| member.disk).collect();
-        assert_eq!(disks.len(), self.members.len(), "C2: two members on one disk");
-        assert!(disks.is_disjoint(&self.retired_disks), "C2: a retired disk came back");
-        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "C3: a start of nobody");
+        assert_eq!(disks.len(), self.members.len(), "CLUSTER-C2: two members on one disk");
+        assert!(disks.is_disjoint(&self.retired_disks), "CLUSTER-C2: a retired disk came back");
+        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "CLUSTER-C3: a start of nobody");
         let made = self.members.len() + self.sets_counted() + self.deletions.finished.len();
         assert!(self.requests.len() <= made, "a request that made nothing");
         let stay: Vec<&Member> = self.members.values().filter(|member| member.standing != Standing::Leaving).collect();
@@ -143,8 +143,8 @@ impl ClusterState {
         self.check_deletions();
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
             assert!(self.sets.contains_key(set) || self.is_going(*set), "links of {set}, which is no set");
-            assert!(of.origin < *set, "S14: {set} is a clone of {}, which came after it", of.origin);
-            assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "S14: {set} has too many origins");
+            assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);
+            assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "SET-S14: {set} has too many origins");
         }
     }
 }

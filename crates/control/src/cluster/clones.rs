@@ -15,7 +15,7 @@ impl ClusterState {
         chain.count() as u32
     }
 
-    /// S14: made only under the number that its pin names, so that a pin whose number is passed can be judged.
+    /// SET-S14: made only under the number that its pin names, so that a pin whose number is passed can be judged.
     pub(super) fn clone_set(
         &mut self,
         set: SetId,
@@ -44,7 +44,7 @@ impl ClusterState {
 }
 
 impl Pin {
-    /// S14. `cluster` may lag: set numbers are given in order, each once, so what it says of a number that is passed stays true.
+    /// SET-S14. `cluster` may lag: set numbers are given in order, each once, so what it says of a number that is passed stays true.
     pub fn standing(&self, cluster: &ClusterState, origin: SetId, request: RequestId) -> PinStanding {
         let made = cluster.links.get(&self.clone).and_then(|links| links.clone_of.as_ref());
         // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.

@@ -37,7 +37,7 @@ pub enum ClusterCommand {
         /// Sent again after an unknown outcome (R12): answered alike.
         request: RequestId,
     },
-    /// A gateway is gone for good, and its disk with it (C2): out of every group before.
+    /// A gateway is gone for good, and its disk with it (CLUSTER-C2): out of every group before.
     RemoveMember {
         /// The member.
         id: MemberId,
@@ -53,7 +53,7 @@ pub enum ClusterCommand {
         /// As in [`Member`].
         nbd_addr: String,
     },
-    /// A gateway has started, or renews its life (C3). Before this is applied it takes part in nothing.
+    /// A gateway has started, or renews its life (CLUSTER-C3). Before this is applied it takes part in nothing.
     RegisterBoot {
         /// The member.
         member: MemberId,
@@ -129,7 +129,7 @@ pub enum ClusterCommand {
         /// Which data key seals from now on.
         key_id: u32,
     },
-    /// A set goes, for ever: it is started, granted and served nowhere from this entry on (D1).
+    /// A set goes, for ever: it is started, granted and served nowhere from this entry on (DELETE-D1).
     DeleteSet {
         /// The set.
         set: SetId,
@@ -147,23 +147,23 @@ pub enum ClusterCommand {
         /// The group's voters as it had them in its log; `None` where it had none, or could not read them.
         voters: Option<GroupVoters>,
     },
-    /// The wrapped key of a set that is being deleted is destroyed. Refused before the set is fenced (D2).
+    /// The wrapped key of a set that is being deleted is destroyed. Refused before the set is fenced (DELETE-D2).
     ForgetSet {
         /// The set.
         set: SetId,
         /// Another cluster has taken the set over in its store: nothing is removed there.
         store_left: bool,
     },
-    /// The store showed nothing more of a set whose key is forgotten: its name is free (D3).
+    /// The store showed nothing more of a set whose key is forgotten: its name is free (DELETE-D3).
     SetEmptied {
         /// The set.
         set: SetId,
-        /// Who had ended the group before that look at the store (D4).
+        /// Who had ended the group before that look at the store (DELETE-D4).
         ended: BTreeSet<MemberId>,
     },
     /// A new volume set that begins with what a snapshot of another one shows (ADR 0028). In its origin's store.
     CloneSet {
-        /// The number that it gets: refused where that is not the next one (S14).
+        /// The number that it gets: refused where that is not the next one (SET-S14).
         set: SetId,
         /// Unique in the cluster.
         name: Name,
@@ -183,7 +183,7 @@ pub enum ClusterCommand {
         /// The last of them.
         upto: SetId,
     },
-    /// The next step of a change of a set's stores (ADR 0018): only from what the proposer saw, and only the ways of P1 ([`holdfast_types::Placement`]).
+    /// The next step of a change of a set's stores (ADR 0018): only from what the proposer saw, and only the ways of PLACE-P1 ([`holdfast_types::Placement`]).
     PlaceSet {
         /// The set.
         set: SetId,

@@ -1,18 +1,18 @@
 //! Deletion of sets (ADR 0029): group 0 keeps a record of each deleted set until no gateway and no store has anything of it.
 //!
 //! ```text
-//!   DeleteSet ─▶ Ending ── SetEnded by each gateway ──▶ fenced (D2) ── ForgetSet ─▶ Forgotten ── SetEmptied ─▶ Emptied ── SetEmptied ─▶ no record
+//!   DeleteSet ─▶ Ending ── SetEnded by each gateway ──▶ fenced (DELETE-D2) ── ForgetSet ─▶ Forgotten ── SetEmptied ─▶ Emptied ── SetEmptied ─▶ no record
 //!    out of `sets`,          its group is ended there,                  no key         │          name is free,      every gateway has
 //!    name still taken        for ever                                                  │          some gateways      ended it, and the
 //!                                                                                      │          were away          store was looked at since
 //!                                                                                      └── every gateway has ended it ──▶ no record
 //! ```
-//! D1  From `DeleteSet` on the set is not in `sets`: no gateway that has applied the entry starts, grants or serves it. Its number is
-//!     never used again (C1).
-//! D2  The key is destroyed, and objects are deleted, only after the set is *fenced*: the voters that have not ended its group are not a
+//! DELETE-D1  From `DeleteSet` on the set is not in `sets`: no gateway that has applied the entry starts, grants or serves it. Its number is
+//!     never used again (CLUSTER-C1).
+//! DELETE-D2  The key is destroyed, and objects are deleted, only after the set is *fenced*: the voters that have not ended its group are not a
 //!     majority of any set of voters that the group may have. Then the group can commit nothing and elect nobody.
-//! D3  The name is free after the key is destroyed and a look at the store has found nothing more.
-//! D4  The record stays until every member has ended the group and the store was looked at after that: a gateway that was away may have
+//! DELETE-D3  The name is free after the key is destroyed and a look at the store has found nothing more.
+//! DELETE-D4  The record stays until every member has ended the group and the store was looked at after that: a gateway that was away may have
 //!     written there late. A gateway that comes back finds the record and ends the group too.
 
 use super::command::ClusterAnswer;
@@ -142,12 +142,12 @@ impl ClusterState {
         self.deletions.under_way.get(&set).is_some_and(|found| found.stage < DeletionStage::Emptied)
     }
 
-    /// Whether the number was a set's, and is no longer (C1).
+    /// Whether the number was a set's, and is no longer (CLUSTER-C1).
     pub fn was_deleted(&self, set: SetId) -> bool {
         set.0 != 0 && set.0 < self.next_set && !self.sets.contains_key(&set)
     }
 
-    /// D3: nobody has the name, and no deletion that is not far enough.
+    /// DELETE-D3: nobody has the name, and no deletion that is not far enough.
     pub(super) fn name_is_free(&self, name: &Name) -> Result<(), ClusterRefusal> {
         if let Some((by, _)) = self.set_named(name) {
             return Err(ClusterRefusal::SetNameTaken { name: name.clone(), by });
@@ -241,7 +241,7 @@ impl ClusterState {
                 return Err(ClusterRefusal::KeyNotForgotten { set });
             }
             deletion.stage = DeletionStage::Emptied;
-            // D4: of those, each has said so here.
+            // DELETE-D4: of those, each has said so here.
             if members.iter().all(|id| ended.contains(id) && deletion.ended.contains(id)) {
                 self.deletions.under_way.remove(&set);
                 self.finish(set);
@@ -264,13 +264,18 @@ impl ClusterState {
     pub(super) fn check_deletions(&self) {
         let Deletions { under_way, finished } = &self.deletions;
         for (id, deletion) in under_way {
-            assert!(self.was_deleted(*id), "D1: set {id} is deleted and there");
+            assert!(self.was_deleted(*id), "DELETE-D1: set {id} is deleted and there");
             let has_key = !deletion.entry.wrapped_key.is_empty();
-            assert_eq!(has_key, deletion.stage == DeletionStage::Ending, "D2: the key of {id} at {:?}", deletion.stage);
+            assert_eq!(
+                has_key,
+                deletion.stage == DeletionStage::Ending,
+                "DELETE-D2: the key of {id} at {:?}",
+                deletion.stage
+            );
             let named = under_way.values().filter(|other| other.entry.name == deletion.entry.name);
             let taken = named.filter(|other| other.stage < DeletionStage::Emptied).count();
             let lives = usize::from(self.set_named(&deletion.entry.name).is_some());
-            assert!(taken + lives <= 1, "D3: two sets have the name {}", deletion.entry.name);
+            assert!(taken + lives <= 1, "DELETE-D3: two sets have the name {}", deletion.entry.name);
         }
         assert!(finished.len() <= FINISHED_MAX, "{} finished deletions", finished.len());
         assert!(

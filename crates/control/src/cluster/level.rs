@@ -1,4 +1,4 @@
-//! Feature levels (C4, ADR 0020): which entries the cluster may propose, and which other formats it may write.
+//! Feature levels (CLUSTER-C4, ADR 0020): which entries the cluster may propose, and which other formats it may write.
 //!
 //! Every build knows all levels up to [`FEATURE_LEVEL`]. The cluster's level grows to the lowest that every member's build knows, and never goes back.
 //!

@@ -1,4 +1,4 @@
-//! Members: who joins, leaves, starts, and which feature level all of them know (C1 to C4).
+//! Members: who joins, leaves, starts, and which feature level all of them know (CLUSTER-C1 to CLUSTER-C4).
 
 use super::command::{ADDRESS_BYTES_MAX, ClusterAnswer, MEMBERS_MAX};
 use super::refusal::ClusterRefusal;

@@ -17,7 +17,7 @@ pub fn was_changed(placement: &str) -> bool {
 }
 
 impl ClusterState {
-    /// P1: one step, from what its proposer saw. An earlier copy of the same step is answered alike (R12).
+    /// PLACE-P1: one step, from what its proposer saw. An earlier copy of the same step is answered alike (R12).
     pub(super) fn place_set(
         &mut self,
         set: SetId,

@@ -14,7 +14,7 @@ pub enum ClusterRefusal {
         /// As it is; zero is not an id.
         expected: u128,
     },
-    /// The member id was used before (C1).
+    /// The member id was used before (CLUSTER-C1).
     #[error("member id {id} was used before, the next one is {next}: ids are never reused")]
     MemberIdUsed {
         /// As asked for.
@@ -30,7 +30,7 @@ pub enum ClusterRefusal {
         /// Who has it.
         by: MemberId,
     },
-    /// A member has this disk (C2).
+    /// A member has this disk (CLUSTER-C2).
     #[error("disk {disk:032x} is that of member {by} already; a copied disk cannot be a second member")]
     DiskInUse {
         /// As asked for.
@@ -38,7 +38,7 @@ pub enum ClusterRefusal {
         /// Whose it is.
         by: MemberId,
     },
-    /// The disk's member was removed (C2).
+    /// The disk's member was removed (CLUSTER-C2).
     #[error("disk {disk:032x} belonged to a member that was removed; wipe it, and it joins as a new one")]
     DiskRetired {
         /// As asked for.
@@ -72,7 +72,7 @@ pub enum ClusterRefusal {
         /// As it joined.
         expected: u128,
     },
-    /// C3: the disk is older than what the cluster has seen of it.
+    /// CLUSTER-C3: the disk is older than what the cluster has seen of it.
     #[error(
         "member {member} starts with boot counter {found}, but {seen} was seen: its disk was restored from an older copy; \
          remove the member, wipe the disk, and join anew"
@@ -85,7 +85,7 @@ pub enum ClusterRefusal {
         /// The last one registered.
         seen: u64,
     },
-    /// C3: two processes with one counter.
+    /// CLUSTER-C3: two processes with one counter.
     #[error(
         "member {member} starts twice with boot counter {boot}: its disk was cloned, or restored from an older copy; \
          stop all but one, remove the member, wipe the disk, and join anew"
@@ -154,7 +154,7 @@ pub enum ClusterRefusal {
         /// As asked for.
         request: RequestId,
     },
-    /// It was a member (C1).
+    /// It was a member (CLUSTER-C1).
     #[error(
         "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
          in as a new member (holdfast gateway add)"
@@ -235,7 +235,7 @@ pub enum ClusterRefusal {
         /// The set.
         set: SetId,
     },
-    /// D2.
+    /// DELETE-D2.
     #[error("set {set} may still be served: {} have not ended its group", members_text(.waits))]
     SetNotFenced {
         /// The set.
@@ -243,7 +243,7 @@ pub enum ClusterRefusal {
         /// Who has not.
         waits: Vec<MemberId>,
     },
-    /// D3.
+    /// DELETE-D3.
     #[error("the key of set {set} is not forgotten yet")]
     KeyNotForgotten {
         /// The set.
@@ -255,7 +255,7 @@ pub enum ClusterRefusal {
         /// Which.
         set: SetId,
     },
-    /// S14: the number was given away meanwhile.
+    /// SET-S14: the number was given away meanwhile.
     #[error(
         "the clone was to be set {found}, and the next number is {next}: another set was made meanwhile; ask again"
     )]
@@ -309,7 +309,7 @@ pub enum ClusterRefusal {
         /// Where it is.
         found: String,
     },
-    /// P1.
+    /// PLACE-P1.
     #[error("the stores of set {set} cannot go from {found:?} to {wished:?}: {why}")]
     NoSuchStep {
         /// The set.

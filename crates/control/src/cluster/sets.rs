@@ -63,7 +63,7 @@ impl ClusterState {
             return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
         }
         self.origin_is_there(set, &entry, links)?;
-        // C1: a number below the next one was given away here.
+        // CLUSTER-C1: a number below the next one was given away here.
         let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
             return Err(ClusterRefusal::SetIdTaken { set, found: None });
         };

@@ -31,13 +31,13 @@ pub enum Standing {
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Never reused (C1).
+    /// Never reused (CLUSTER-C1).
     pub id: MemberId,
     /// Unique name, for people.
     pub name: Name,
     /// Its region.
     pub region: Name,
-    /// Random uuid of its disk (C2).
+    /// Random uuid of its disk (CLUSTER-C2).
     pub disk: u128,
     /// `host:port` for other gateways.
     pub peer_addr: String,
@@ -58,7 +58,7 @@ impl Member {
     }
 }
 
-/// The last start of a member (C3).
+/// The last start of a member (CLUSTER-C3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boot {
     /// The disk's boot counter.
@@ -144,7 +144,7 @@ impl Deletion {
         members.into_iter().filter(|id| !self.ended.contains(id)).collect()
     }
 
-    /// D2. With no word of any voters, only once every one of `members` has ended it.
+    /// DELETE-D2. With no word of any voters, only once every one of `members` has ended it.
     ///
     /// Why the newest voters that were told are enough: a later change of voters would have needed a majority of these, hence of somebody who has ended
     /// the group and would have told of it.
@@ -182,11 +182,11 @@ pub struct ClusterState {
     pub next_set: u64,
     /// The last start of each member.
     pub boots: BTreeMap<MemberId, Boot>,
-    /// Disks of removed members (C2): 16 bytes each, kept for ever.
+    /// Disks of removed members (CLUSTER-C2): 16 bytes each, kept for ever.
     pub retired_disks: BTreeSet<u128>,
     /// What each request created; one for each member and set.
     pub requests: BTreeMap<RequestId, Made>,
-    /// Entries up to this feature level may be proposed (C4).
+    /// Entries up to this feature level may be proposed (CLUSTER-C4).
     pub level: u32,
     /// Sets that are being deleted, and the last ones that were.
     pub deletions: Deletions,
@@ -224,7 +224,7 @@ impl ClusterState {
         named().find(|member| member.standing != Standing::Leaving).or_else(|| named().next())
     }
 
-    /// Whether the id was a member's and is no longer: it will never be one again (C1).
+    /// Whether the id was a member's and is no longer: it will never be one again (CLUSTER-C1).
     pub fn was_removed(&self, id: MemberId) -> bool {
         id.0 != 0 && id.0 < self.next_member && !self.members.contains_key(&id)
     }

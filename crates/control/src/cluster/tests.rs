@@ -96,7 +96,7 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// C1, C2, C3 over everything that was ever answered.
+    /// CLUSTER-C1, CLUSTER-C2, CLUSTER-C3 over everything that was ever answered.
     #[test]
     fn c1_c2_c3_over_all_answers(commands in vec(commands(), 1..120), reload_every in 1u64..20) {
         let mut state = ClusterState::new();
@@ -121,9 +121,9 @@ proptest! {
                     if let Some(first) = made.get(request) {
                         prop_assert_eq!(first, &answer, "R12: the same request, the same answer");
                     } else {
-                        prop_assert!(member_ids.insert(*id), "C1: {} twice", id);
+                        prop_assert!(member_ids.insert(*id), "CLUSTER-C1: {} twice", id);
                         let disk_is_new = !disk_of.values().any(|disk| *disk == member.disk);
-                        prop_assert!(disk_is_new, "C2: disk {} twice", member.disk);
+                        prop_assert!(disk_is_new, "CLUSTER-C2: disk {} twice", member.disk);
                         disk_of.insert(*id, member.disk);
                         made.insert(*request, answer.clone());
                     }
@@ -136,7 +136,7 @@ proptest! {
                     if let Some(first) = made.get(request) {
                         prop_assert_eq!(first, &answer, "R12: the same request, the same answer");
                     } else {
-                        prop_assert!(set.0 != 0 && set_ids.insert(*set), "C1: {} twice", set);
+                        prop_assert!(set.0 != 0 && set_ids.insert(*set), "CLUSTER-C1: {} twice", set);
                         prop_assert!(state.sets[set].initial_members.is_sorted());
                         made.insert(*request, answer.clone());
                     }
@@ -144,7 +144,7 @@ proptest! {
                 (ClusterCommand::RestoreSet { set, generation, .. }, ClusterAnswer::SetCreated { set: made }) => {
                     prop_assert_eq!(set, made, "its objects are bound to its number");
                     let again = before.sets.get(set).is_some_and(|entry| entry.generation == *generation);
-                    prop_assert!(set_ids.insert(*set) || again, "C1: {} twice", set);
+                    prop_assert!(set_ids.insert(*set) || again, "CLUSTER-C1: {} twice", set);
                     prop_assert!(again || state.sets[set].base_epoch == epoch_base(*generation), "R6");
                 }
                 (ClusterCommand::RegisterBoot { member, disk, boot, nonce, .. }, outcome) => {
@@ -152,7 +152,7 @@ proptest! {
                     let lives = lives.entry(*disk).or_default();
                     let last = lives.last().copied();
                     let newer = last.is_none_or(|last| *boot > last.0 || (*boot, *nonce) == last);
-                    prop_assert_eq!(*outcome == ClusterAnswer::BootRegistered, present && newer, "C3: after {:?}", last);
+                    prop_assert_eq!(*outcome == ClusterAnswer::BootRegistered, present && newer, "CLUSTER-C3: after {:?}", last);
                     if *outcome == ClusterAnswer::BootRegistered {
                         lives.push((*boot, *nonce));
                     }
@@ -259,7 +259,7 @@ fn addresses_have_a_length() {
     }
 }
 
-/// C1, also by way of a replacement; the name goes with the place.
+/// CLUSTER-C1, also by way of a replacement; the name goes with the place.
 #[test]
 fn a_member_that_was_replaced_or_removed_never_comes_back() {
     let mut state = ClusterState::new();
@@ -285,9 +285,9 @@ fn a_member_that_was_replaced_or_removed_never_comes_back() {
     assert_eq!(apply(&mut state, standing(id(2), Standing::Active)), removed);
     assert_eq!(apply(&mut state, in_place(2, 4)), removed);
     let used = ClusterAnswer::Refused(ClusterRefusal::MemberIdUsed { id: id(2), next: id(4) });
-    assert_eq!(apply(&mut state, add(2, "g2x", 5, 5)), used, "C1");
+    assert_eq!(apply(&mut state, add(2, "g2x", 5, 5)), used, "CLUSTER-C1");
     let retired = ClusterAnswer::Refused(ClusterRefusal::DiskRetired { disk: 2 });
-    assert_eq!(apply(&mut state, add(0, "g2x", 2, 6)), retired, "C2");
+    assert_eq!(apply(&mut state, add(0, "g2x", 2, 6)), retired, "CLUSTER-C2");
     apply(&mut state, standing(id(3), Standing::Leaving));
     let last = ClusterAnswer::Refused(ClusterRefusal::LastMember { id: id(1) });
     assert_eq!(apply(&mut state, standing(id(1), Standing::Leaving)), last);
@@ -295,7 +295,7 @@ fn a_member_that_was_replaced_or_removed_never_comes_back() {
     state.self_check();
 }
 
-/// C4: raised only when every member knows it, never back, and nobody who does not know it takes part from then on.
+/// CLUSTER-C4: raised only when every member knows it, never back, and nobody who does not know it takes part from then on.
 #[test]
 fn the_level_is_that_of_the_oldest_build() {
     let mut state = ClusterState::new();
@@ -372,9 +372,9 @@ fn a_set_is_restored_once_under_its_own_number() {
     let taken = "set g4 cannot be restored: that number was given to set s4; recover into a new cluster";
     assert_eq!(refused(&mut state, restore(4, "s4", 3)), taken);
     let before = "set g3 cannot be restored: that number was given to a set before; recover into a new cluster";
-    assert_eq!(refused(&mut state, restore(3, "s3", 2)), before, "C1");
+    assert_eq!(refused(&mut state, restore(3, "s3", 2)), before, "CLUSTER-C1");
     assert_eq!(refused(&mut state, restore(9, "s9", 1)), "generation: found 1, expected 2 to 32768");
     let created = state.apply(id, &create("s5", vec![], 7));
-    assert_eq!(created, ClusterAnswer::SetCreated { set: GroupId(5) }, "C1");
+    assert_eq!(created, ClusterAnswer::SetCreated { set: GroupId(5) }, "CLUSTER-C1");
     state.self_check();
 }

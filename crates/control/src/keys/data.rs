@@ -5,11 +5,11 @@
 //!   new key in the ring ─▶ every gateway has said that it has it ─▶ sealed under from now on ─▶ the rest is written anew, by collection
 //!     ─▶ nothing that can still be read needs an old key ─▶ that goes: out of the ring, and out of the head in the store
 //! ```
-//! Z1  Nothing is sealed under a key before every gateway has said that it has it. So whoever comes to lead can read what the one before has written.
-//! Z2  Whoever has seen something sealed under a key seals under no lower one: a root is never under a lower key than the root that it was built on.
-//! Z3  A key goes only where it is lower than that of the current root, no root that is kept or waits to be looked through needs it, and the head in the store
-//!     names nothing else. By Z2 that stays true whatever comes later, so it does no harm if the word of it is old.
-//! Z4  Numbers of keys grow, and none comes back.
+//! DATAKEY-Z1  Nothing is sealed under a key before every gateway has said that it has it. So whoever comes to lead can read what the one before has written.
+//! DATAKEY-Z2  Whoever has seen something sealed under a key seals under no lower one: a root is never under a lower key than the root that it was built on.
+//! DATAKEY-Z3  A key goes only where it is lower than that of the current root, no root that is kept or waits to be looked through needs it, and the head in the store
+//!     names nothing else. By DATAKEY-Z2 that stays true whatever comes later, so it does no harm if the word of it is old.
+//! DATAKEY-Z4  Numbers of keys grow, and none comes back.
 
 use holdfast_types::Name;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub const DATA_KEYS_MAX: usize = 8;
 pub struct Ring {
     /// Their numbers.
     pub keys: BTreeSet<u32>,
-    /// Which one things are sealed under, as far as every gateway has it (Z1).
+    /// Which one things are sealed under, as far as every gateway has it (DATAKEY-Z1).
     pub seals: u32,
 }
 
@@ -68,7 +68,7 @@ pub enum NoNewKey {
     },
 }
 
-/// The number of the next key (Z4).
+/// The number of the next key (DATAKEY-Z4).
 ///
 /// # Errors
 /// [`NoNewKey`].
@@ -109,7 +109,7 @@ impl Needs {
         Self { root, needed: holders.into_iter().flat_map(|holder| holder.keys.iter().copied()).collect(), settled }
     }
 
-    /// Z3, for the keys that it speaks of.
+    /// DATAKEY-Z3, for the keys that it speaks of.
     pub fn may_go(&self, ring: &Ring) -> BTreeSet<u32> {
         if !self.settled {
             return BTreeSet::new();
@@ -155,9 +155,9 @@ impl fmt::Display for Waits {
 pub enum Next {
     /// Nothing, for now: what needs the old keys is the leader's to work off.
     Nothing,
-    /// This key is sealed under from now on (Z1).
+    /// This key is sealed under from now on (DATAKEY-Z1).
     Seal(u32),
-    /// These go (Z3).
+    /// These go (DATAKEY-Z3).
     Drop(BTreeSet<u32>),
     /// Nothing before these have spoken.
     Waits(Vec<Waits>),

@@ -66,7 +66,7 @@ fn a_head_that_nobody_has_seen_is_not_done() {
 }
 
 proptest! {
-    /// Y2, Y3: cut short anywhere and begun again, any number of times; a head may also fall back to what an older leader wrote.
+    /// KEY-Y2, KEY-Y3: cut short anywhere and begun again, any number of times; a head may also fall back to what an older leader wrote.
     #[test]
     fn whatever_is_cut_short_opens_and_ends(cuts in proptest::collection::vec((0usize..9, any::<bool>()), 0..6)) {
         let mut view = ready();
@@ -74,7 +74,7 @@ proptest! {
             prop_assert!(objections(&view, NEW).is_empty(), "the same request again is not refused");
             for step in left(&view, NEW).into_iter().take(steps) {
                 done(&mut view, step);
-                // Y2: a gateway has both.
+                // KEY-Y2: a gateway has both.
                 prop_assert!(wrappings(&view).iter().all(|by| [OLD, NEW].contains(by)));
             }
             if back {
@@ -85,6 +85,6 @@ proptest! {
             done(&mut view, step);
         }
         prop_assert_eq!(left(&view, NEW), vec![]);
-        prop_assert!(wrappings(&view).iter().all(|by| *by == NEW), "Y3");
+        prop_assert!(wrappings(&view).iter().all(|by| *by == NEW), "KEY-Y3");
     }
 }

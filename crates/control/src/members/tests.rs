@@ -63,7 +63,7 @@ fn a_newcomer_learns_before_it_votes_and_who_is_replaced_goes_with_the_same_step
     let three = [voter(1), voter(2), voter(3)];
     assert_eq!(step(1, &three, &state), Step::Learn(ids([4])));
     let learning = [three.as_slice(), &[learner(4, 5000)]].concat();
-    assert_eq!(step(1, &learning, &state), Step::Wait(Waiting::Learning { learning: ids([4]) }), "M2");
+    assert_eq!(step(1, &learning, &state), Step::Wait(Waiting::Learning { learning: ids([4]) }), "MEMBER-M2");
     let close = [three.as_slice(), &[learner(4, 1000)]].concat();
     assert_eq!(step(1, &close, &state), Step::Vote(ids([1, 3, 4])));
     let after = [voter(1), voter(3), voter(4)];
@@ -71,7 +71,7 @@ fn a_newcomer_learns_before_it_votes_and_who_is_replaced_goes_with_the_same_step
     // The one that leaves is dead: the same, with the quorum of the others.
     let lost = [voter(1), dead(2), voter(3), learner(4, 0)];
     assert_eq!(step(1, &lost, &state), Step::Vote(ids([1, 3, 4])));
-    assert_eq!(step(2, &close, &state), Step::HandOver(MemberId(1)), "M3");
+    assert_eq!(step(2, &close, &state), Step::HandOver(MemberId(1)), "MEMBER-M3");
 }
 
 /// A leader died between the two entries of a change; what was it about, and who leads now?
@@ -93,7 +93,7 @@ fn who_leads_next_ends_a_change_of_voters_before_anything_else() {
     assert_eq!(
         step(2, &[voter(1), voter(2), voter(3), voter(4)], &[1, 3, 4], &replaced),
         Step::HandOver(MemberId(1)),
-        "M3"
+        "MEMBER-M3"
     );
     let alone = [dead(1), voter(2), dead(3), dead(4)];
     assert_eq!(
@@ -102,7 +102,7 @@ fn who_leads_next_ends_a_change_of_voters_before_anything_else() {
         "it must not end in a group without it"
     );
     let few = step(1, &[voter(1), voter(2), dead(3), dead(4)], &[1, 3, 4], &replaced);
-    assert!(matches!(few, Step::Wait(Waiting::NoQuorum { needed: 2, .. })), "M1: {few:?}");
+    assert!(matches!(few, Step::Wait(Waiting::NoQuorum { needed: 2, .. })), "MEMBER-M1: {few:?}");
     // One that stays leads, and the newer set is without it.
     assert_eq!(step(3, &all, &[1, 2], &three), Step::Vote(ids([1, 2, 3])));
 }
@@ -112,8 +112,11 @@ fn nothing_is_changed_without_a_quorum_before_and_after() {
     let state = cluster(&[G, G, LEAVING]);
     let waits = |peers: &[Peer]| matches!(step(1, peers, &state), Step::Wait(Waiting::NoQuorum { .. }));
     assert_eq!(step(1, &[voter(1), voter(2), dead(3)], &state), Step::Vote(ids([1, 2])));
-    assert!(waits(&[voter(1), dead(2), voter(3)]), "M1: one of two would answer");
-    assert!(waits(&[voter(1), Peer { behind: 5000, ..voter(2) }, voter(3)]), "M1: one of two would have everything");
+    assert!(waits(&[voter(1), dead(2), voter(3)]), "MEMBER-M1: one of two would answer");
+    assert!(
+        waits(&[voter(1), Peer { behind: 5000, ..voter(2) }, voter(3)]),
+        "MEMBER-M1: one of two would have everything"
+    );
     assert!(waits(&[voter(1), dead(2), dead(3)]));
     // A learner that nobody wants any more goes at once, whoever is dead.
     let gone = cluster(&[G, G, G, LEAVING]);
@@ -146,7 +149,7 @@ fn who_is_not_to_serve_gives_leadership_to_the_one_that_has_most() {
         let peers = [voter(1), dead(2), behind(3, 5000), voter(4), voter(5)];
         let kept = step(1, &peers, &state);
         let expected = if aside == LEAVING { Step::HandOver(MemberId(4)) } else { Step::Done };
-        assert_eq!(kept, expected, "{aside:?}: M3, nobody that serves can have it");
+        assert_eq!(kept, expected, "{aside:?}: MEMBER-M3, nobody that serves can have it");
     }
     let state = cluster(&[G, G]);
     assert_eq!(step(1, &[voter(1), voter(2)], &state), Step::Done);
@@ -196,8 +199,8 @@ fn members_that_are_not_registered_yet_are_not_taken_for_removed() {
 fn a_drained_member_stands_only_after_long_silence() {
     let patience = Duration::from_secs(3);
     assert!(may_stand(true, Duration::ZERO, patience));
-    assert!(!may_stand(false, Duration::from_secs(2), patience), "M4");
-    assert!(may_stand(false, patience, patience), "M4: else nobody might ever lead again");
+    assert!(!may_stand(false, Duration::from_secs(2), patience), "MEMBER-M4");
+    assert!(may_stand(false, patience, patience), "MEMBER-M4: else nobody might ever lead again");
 }
 
 fn health(voters: &[u64], answering: &[u64]) -> Vec<GroupHealth> {
@@ -317,29 +320,29 @@ impl World {
             Step::Done | Step::Wait(_) => return Ok(false),
             Step::HandOver(to) => {
                 let heir = self.group.peer(*to).copied();
-                prop_assert!(heir.is_some_and(|heir| heir.voter && self.alive.contains(to)), "M3: {:?}", heir);
+                prop_assert!(heir.is_some_and(|heir| heir.voter && self.alive.contains(to)), "MEMBER-M3: {:?}", heir);
                 self.group.me = *to;
             }
             Step::Learn(newcomers) => {
-                prop_assert!(self.group.next.is_none(), "M5");
+                prop_assert!(self.group.next.is_none(), "MEMBER-M5");
                 let learner = |id: &MemberId| Peer { id: *id, voter: false, answers: false, behind: u64::MAX };
                 self.group.peers.extend(newcomers.iter().map(learner));
             }
             Step::Forget(gone) => {
-                prop_assert!(self.group.next.is_none(), "M5");
+                prop_assert!(self.group.next.is_none(), "MEMBER-M5");
                 self.group.peers.retain(|peer| !gone.contains(&peer.id));
             }
             Step::End => {
                 let next = self.group.next.take().unwrap_or_default();
-                prop_assert!(next.contains(&self.group.me), "M5: {:?} leads {:?}", self.group.me, next);
-                prop_assert!(self.quorum(&next), "M1");
+                prop_assert!(next.contains(&self.group.me), "MEMBER-M5: {:?} leads {:?}", self.group.me, next);
+                prop_assert!(self.quorum(&next), "MEMBER-M1");
                 self.group.peers.retain(|peer| next.contains(&peer.id) || !peer.voter);
                 self.group.peers.iter_mut().for_each(|peer| peer.voter = next.contains(&peer.id));
             }
             Step::Vote(voters) => {
                 prop_assert!(
                     self.quorum(&self.group.voters()) && self.quorum(voters),
-                    "M1: {:?} {:?}",
+                    "MEMBER-M1: {:?} {:?}",
                     voters,
                     self.alive
                 );
@@ -397,7 +400,7 @@ proptest! {
                 let came = after.difference(&before).count();
                 let went = before.difference(after).count();
                 let missing = wanted.difference(after).count();
-                prop_assert!(went == 0 || missing == 0, "M2: {} came, {} went, {} are missing", came, went, missing);
+                prop_assert!(went == 0 || missing == 0, "MEMBER-M2: {} came, {} went, {} are missing", came, went, missing);
             }
             if !world.carry_out(&step)? {
                 // Those that live learn meanwhile.
@@ -411,13 +414,13 @@ proptest! {
                 }
             }
         }
-        prop_assert!(world.quorum(&world.group.voters()), "M1");
+        prop_assert!(world.quorum(&world.group.voters()), "MEMBER-M1");
         if all.iter().all(|id| alive.contains(id)) {
-            prop_assert_eq!(&world.group.next, &None, "M5");
+            prop_assert_eq!(&world.group.next, &None, "MEMBER-M5");
             prop_assert_eq!(world.group.voters(), wanted.clone());
             let leader = &state.members[&world.group.me];
             let anyone = wanted.iter().any(|id| state.members[id].serves());
-            prop_assert!(leader.serves() || !anyone, "M3: {} leads", leader.name);
+            prop_assert!(leader.serves() || !anyone, "MEMBER-M3: {} leads", leader.name);
         }
     }
 

@@ -1,4 +1,4 @@
-//! P1 against an etcd whose clock runs otherwise, and P3 by name.
+//! PAIR-P1 against an etcd whose clock runs otherwise, and PAIR-P3 by name.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn a_tenure_answers_until_three_quarters_of_the_ttl_after_the_sending() {
     assert_eq!(tenure.may_answer(at(10_499)), Ok(()));
     assert_eq!(tenure.may_answer(at(10_500)), Err(Ended::Overdue));
     tenure.renewed(at(10_501), at(10_400), ttl);
-    assert_eq!(tenure.may_answer(at(10_502)), Err(Ended::Overdue), "P2");
+    assert_eq!(tenure.may_answer(at(10_502)), Err(Ended::Overdue), "PAIR-P2");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn an_answer_that_comes_too_late_does_not_bring_a_tenure_back() {
     let mut tenure = Tenure::begin(at(0), ttl);
     // The process stood still; the answer to its keep-alive lay in the socket. Nobody had asked whether it may answer.
     tenure.renewed(at(9_000), at(7_000), ttl);
-    assert_eq!(tenure.may_answer(at(9_001)), Err(Ended::Overdue), "P2");
+    assert_eq!(tenure.may_answer(at(9_001)), Err(Ended::Overdue), "PAIR-P2");
     let mut tenure = Tenure::begin(at(0), ttl);
     tenure.end(Ended::Resigned("told to stop".into()));
     tenure.end(Ended::Lost("gone".into()));
@@ -71,7 +71,7 @@ fn what_waits_for_the_store() {
 /// One keep-alive: when it was sent after the one before, how long it took to the etcd, and back. In real milliseconds.
 type Step = (u64, u64, u64);
 
-/// Which moments of real time the rule allows an answer at although the etcd's lease had ended by then: P1 says none. `rates`: how fast the clocks of the
+/// Which moments of real time the rule allows an answer at although the etcd's lease had ended by then: PAIR-P1 says none. `rates`: how fast the clocks of the
 /// holder and of the etcd run, in percent.
 fn answered_too_late(ttl_ms: u64, rates: (u64, u64), steps: &[Step], asks: &[u64]) -> Option<u64> {
     let local = |real: u64| MonoTime(real * MS / 100 * rates.0);

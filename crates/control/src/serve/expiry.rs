@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Judges a lease on the leader's clock: expired once its time to live has passed since the last renewal was applied *here*,
 /// and not before it has passed since this gateway was elected (what it did not see as a leader it cannot hold against the
-/// owner). The judgement is only a proposal: apply compares it with the state (S4 of [`crate::set`]).
+/// owner). The judgement is only a proposal: apply compares it with the state (SET-S4 of [`crate::set`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExpiryJudge {
     /// Since when this gateway has led, moved forward by what it did not see. `None`: it does not lead, and judges nothing.

@@ -67,22 +67,31 @@ impl SetState {
     /// # Panics
     /// With the rule that does not hold.
     pub fn self_check(&self) {
-        assert!(self.epoch >= self.base_epoch, "S1: {} below the base {}", self.epoch, self.base_epoch);
+        assert!(self.epoch >= self.base_epoch, "SET-S1: {} below the base {}", self.epoch, self.base_epoch);
         if let Some(lease) = &self.lease {
-            assert_eq!(lease.epoch, self.epoch, "S1: the lease has the last epoch granted");
-            assert_eq!(lease.epoch.0, self.base_epoch.0 + lease.granted.0, "S1: epoch = base + index of the grant");
-            assert!(lease.renewed >= lease.granted, "S4: renewed {} before granted {}", lease.renewed, lease.granted);
-            assert_ne!(lease.previous_token, Some(lease.token), "S3: a token is never reused");
-            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "S2: each number took an entry");
-            assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "S3: a write kills the token before");
-            assert_eq!(self.granted_requests.last(), Some(&lease.request), "S10: the present request is remembered");
+            assert_eq!(lease.epoch, self.epoch, "SET-S1: the lease has the last epoch granted");
+            assert_eq!(lease.epoch.0, self.base_epoch.0 + lease.granted.0, "SET-S1: epoch = base + index of the grant");
+            assert!(
+                lease.renewed >= lease.granted,
+                "SET-S4: renewed {} before granted {}",
+                lease.renewed,
+                lease.granted
+            );
+            assert_ne!(lease.previous_token, Some(lease.token), "SET-S3: a token is never reused");
+            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "SET-S2: each number took an entry");
+            assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "SET-S3: a write kills the token before");
+            assert_eq!(
+                self.granted_requests.last(),
+                Some(&lease.request),
+                "SET-S10: the present request is remembered"
+            );
         }
-        assert!(self.segments.is_empty() || self.begin.is_some(), "S5: segments without a begin");
+        assert!(self.segments.is_empty() || self.begin.is_some(), "SET-S5: segments without a begin");
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
-            assert!(begin.at >= done.upto, "S5: began at {} below {}", begin.at, done.upto);
+            assert!(begin.at >= done.upto, "SET-S5: began at {} below {}", begin.at, done.upto);
         }
         self.self_check_space();
-        assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "S10: more requests than the limit");
+        assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "SET-S10: more requests than the limit");
         assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
         assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
     }

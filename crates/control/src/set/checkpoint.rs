@@ -1,4 +1,4 @@
-//! Checkpoints of a set: begin, segments, end (S5).
+//! Checkpoints of a set: begin, segments, end (SET-S5).
 
 use super::command::{SEGMENT_NOTES_MAX, SetAnswer, SetRefusal};
 use super::state::{Begin, Checkpoint, RootRef, SegmentNote, SetState};

@@ -27,7 +27,7 @@ pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
 
 const _: () = assert!((TTL_MS_MIN as u128) < TTL_DEFAULT.as_millis() && TTL_DEFAULT.as_millis() < TTL_MS_MAX as u128);
 
-/// What the proposer saw when it judged a lease expired. Apply grants only if it is still so (S4).
+/// What the proposer saw when it judged a lease expired. Apply grants only if it is still so (SET-S4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Judged {
     /// Epoch of the lease that was judged.
@@ -57,31 +57,31 @@ pub enum VolumeChange {
     Shrink {
         /// Which.
         volume: VolumeId,
-        /// Its size as seen (V3).
+        /// Its size as seen (VOLUME-V3).
         from: Sectors,
         /// The new size.
         to: Sectors,
-        /// The last epoch as seen (V3).
+        /// The last epoch as seen (VOLUME-V3).
         epoch: Epoch,
     },
     /// Another name.
     Rename {
         /// Which.
         volume: VolumeId,
-        /// Its name as seen (V3).
+        /// Its name as seen (VOLUME-V3).
         from: Name,
         /// The new name.
         to: Name,
-        /// The last epoch as seen (V3): nobody took the set since it was found unused.
+        /// The last epoch as seen (VOLUME-V3): nobody took the set since it was found unused.
         epoch: Epoch,
     },
     /// It is gone, and what it held is discarded.
     Delete {
         /// Which.
         volume: VolumeId,
-        /// Its name as seen (V3): what the person who asked has read.
+        /// Its name as seen (VOLUME-V3): what the person who asked has read.
         name: Name,
-        /// The last epoch as seen (V3).
+        /// The last epoch as seen (VOLUME-V3).
         epoch: Epoch,
     },
 }
@@ -100,7 +100,7 @@ pub enum RetireOf {
     Orphans,
     /// No kept root names them: uploads of this term, for checkpoints that began before this one.
     GivenUp {
-        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (S5).
+        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (SET-S5).
         ended: LogId,
     },
 }
@@ -139,7 +139,7 @@ pub enum SetCommand {
         owner: Owner,
         /// The gateway that will serve, which is the proposer.
         gateway: MemberId,
-        /// The current token, or the one before while the current one was never used (S3).
+        /// The current token, or the one before while the current one was never used (SET-S3).
         token: Token,
         /// Drawn by the proposer.
         new_token: Token,
@@ -149,7 +149,7 @@ pub enum SetCommand {
         at_unix_ms: u64,
     },
     /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it, or it
-    /// asked): this is a use of it, and ends the token before (S3).
+    /// asked): this is a use of it, and ends the token before (SET-S3).
     Renew {
         /// Of the lease.
         epoch: Epoch,
@@ -197,7 +197,7 @@ pub enum SetCommand {
         /// By the set's schedule.
         scheduled: bool,
     },
-    /// The snapshot is given up, finished or not: the one that this request made, never a later one of the same name (S11).
+    /// The snapshot is given up, finished or not: the one that this request made, never a later one of the same name (SET-S11).
     SnapshotDelete {
         /// Its name.
         name: Name,
@@ -220,7 +220,7 @@ pub enum SetCommand {
         /// At most `RETIRE_OBJECTS_MAX`.
         objects: Vec<ObjectId>,
     },
-    /// From this entry on the set is what the snapshot shows, volumes and their sizes included (S12). The same request again has no effect.
+    /// From this entry on the set is what the snapshot shows, volumes and their sizes included (SET-S12). The same request again has no effect.
     Rollback {
         /// The snapshot.
         to: SnapshotId,
@@ -243,7 +243,7 @@ pub enum SetCommand {
         /// As in `Acquire`.
         request: RequestId,
     },
-    /// The snapshot's root stays for a clone, whatever becomes of the snapshot. The same request again is answered alike (S13).
+    /// The snapshot's root stays for a clone, whatever becomes of the snapshot. The same request again is answered alike (SET-S13).
     Pin {
         /// The number that the clone has, or will have.
         clone: SetId,
@@ -252,7 +252,7 @@ pub enum SetCommand {
         /// The request that makes the clone.
         request: RequestId,
     },
-    /// No clone needs that root any more (S13).
+    /// No clone needs that root any more (SET-S13).
     Unpin {
         /// As in `Pin`: the number that was judged.
         clone: SetId,
@@ -418,7 +418,7 @@ pub enum SetRefusal {
         /// Of the lease.
         epoch: Epoch,
     },
-    /// The grant of this request is over: this is a late copy of it (S10).
+    /// The grant of this request is over: this is a late copy of it (SET-S10).
     #[error(
         "this request was granted before and its lease is over (the last epoch is {epoch}): ask anew, under another request id"
     )]
@@ -466,7 +466,7 @@ pub enum SetRefusal {
         /// Of the entry's log id.
         expected: Term,
     },
-    /// Not the latest begin (S5).
+    /// Not the latest begin (SET-S5).
     #[error("the checkpoint to end began at {found}, {}", match .latest {
         Some(begin) => format!("the latest began at {begin}"),
         None => "and none is under way".to_string(),
@@ -506,13 +506,13 @@ pub enum SetRefusal {
         /// What fits now.
         max: u32,
     },
-    /// S8: it must not be deleted.
+    /// SET-S8: it must not be deleted.
     #[error("object {object} is in use, or may come into use: it is not retired")]
     StillInUse {
         /// The object.
         object: ObjectId,
     },
-    /// S11: a late copy of a request that was carried out.
+    /// SET-S11: a late copy of a request that was carried out.
     #[error("this request was carried out before, and what it made is gone since: ask anew, under another request id")]
     RequestDone,
     /// No finished snapshot of that name, or another one than was meant.
@@ -525,7 +525,7 @@ pub enum SetRefusal {
         /// As asked for.
         made_by: RequestId,
     },
-    /// S12: the way back would not lead to what is there now.
+    /// SET-S12: the way back would not lead to what is there now.
     #[error(
         "the set was changed at index {changed} and its safety snapshot {name} shows it as of index {upto}, or its volumes are others \
          since: nothing was rolled back; stop whoever uses the set, and try again"
@@ -538,7 +538,7 @@ pub enum SetRefusal {
         /// The last entry that changed the set's content.
         changed: LogIndex,
     },
-    /// S12: nothing is retired between a rollback and the end of a checkpoint that began after it.
+    /// SET-S12: nothing is retired between a rollback and the end of a checkpoint that began after it.
     #[error("the set was rolled back at {at} and has no checkpoint since: nothing is retired until then")]
     NotCheckpointed {
         /// The rollback.
@@ -558,7 +558,7 @@ pub enum SetRefusal {
         /// As it is.
         current: Sectors,
     },
-    /// V3: it was changed since.
+    /// VOLUME-V3: it was changed since.
     #[error("volume {volume} was changed since it was looked at: it is {name} with {} now; look again", bytes(*.size))]
     VolumeNotAsSeen {
         /// Which.
@@ -574,7 +574,7 @@ pub enum SetRefusal {
         /// `PINS_MAX`.
         max: u32,
     },
-    /// S8: what was made before that checkpoint may be on its way into a root.
+    /// SET-S8: what was made before that checkpoint may be on its way into a root.
     #[error(
         "found the checkpoint that began at {found}, expected one of this entry's term that has ended: {}",
         match .under_way {

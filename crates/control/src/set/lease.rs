@@ -1,4 +1,4 @@
-//! Who may write: grants, renewals, releases, and the check of each write entry (S1 to S4, S10).
+//! Who may write: grants, renewals, releases, and the check of each write entry (SET-S1 to SET-S4, SET-S10).
 
 use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetRefusal, TTL_MS_MAX, TTL_MS_MIN};
 use super::state::{Lease, SetState};
@@ -54,7 +54,7 @@ impl SetState {
             if lease.request == grant.request && lease.owner == *grant.owner {
                 return Ok(SetAnswer::Granted(lease.clone()));
             }
-            // S4: compared with what the judge saw. A renewal that came in between is worth more than the judgement.
+            // SET-S4: compared with what the judge saw. A renewal that came in between is worth more than the judgement.
             let expired = judged.is_some_and(|j| j.epoch == lease.epoch && j.renewed == lease.renewed);
             if !expired && !force {
                 return Err(held(lease));
@@ -67,7 +67,7 @@ impl SetState {
         Ok(self.grant(id, grant))
     }
 
-    /// S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
+    /// SET-S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
     /// holds it now, or leave it with an owner that knows nothing of it.
     fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
         if self.granted_requests.contains(&request) {
@@ -151,7 +151,7 @@ impl SetState {
         SetAnswer::Granted(lease)
     }
 
-    /// The owner showed itself under `epoch`: renews, and ends the life of the token before (S3).
+    /// The owner showed itself under `epoch`: renews, and ends the life of the token before (SET-S3).
     pub(super) fn use_lease(&mut self, id: LogId, epoch: Epoch) -> Result<(), SetRefusal> {
         match &mut self.lease {
             Some(lease) if lease.epoch == epoch => {

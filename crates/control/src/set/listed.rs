@@ -4,9 +4,9 @@
 //!   SnapshotCreate ─▶ CheckpointBegin at X ─▶ the head names the root of X, and lists the snapshot ─▶ CheckpointEnd: it is there
 //!   SnapshotDelete ─▶ its root is dropped ─▶ the head lists it no more ─▶ its objects are retired
 //! ```
-//! S15 Everything that a listed snapshot names is in the store. A snapshot is listed before its creation is answered. An object of a
+//! SET-S15  Everything that a listed snapshot names is in the store. A snapshot is listed before its creation is answered. An object of a
 //!     dropped root is retired only after it is known that no head lists that root, and that no later head will.
-//! S16 A list has the index of the entry up to which its state was applied. Of two lists of one generation, the one with the higher
+//! SET-S16  A list has the index of the entry up to which its state was applied. Of two lists of one generation, the one with the higher
 //!     index counts. So a leader that was cut off can neither remove a snapshot of a newer leader from the head, nor restore one that
 //!     the newer leader deleted.
 
@@ -38,7 +38,7 @@ pub struct SnapshotList {
     pub snapshots: OrdMap<Name, Snapshot>,
     /// The set's schedule.
     pub schedule: Schedule,
-    /// Index of the last entry applied to the state that this shows (S16); 0 after a recovery.
+    /// Index of the last entry applied to the state that this shows (SET-S16); 0 after a recovery.
     pub as_of: LogIndex,
 }
 
@@ -101,7 +101,7 @@ impl From<Wire> for SnapshotList {
 
 impl SnapshotList {
     /// The list for `state`, applied up to `as_of`. `ahead` is the root of a checkpoint that the head names, or is about to name, and
-    /// that has not ended yet. Pending snapshots of that checkpoint are listed with this root (S15).
+    /// that has not ended yet. Pending snapshots of that checkpoint are listed with this root (SET-S15).
     pub fn of(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         Self::whole(state, as_of, ahead).bounded()
     }
@@ -258,7 +258,7 @@ impl Listing {
         self.ahead = Some((begin, root));
     }
 
-    /// The list for the next head, where the present head has the list `stored` (S16). `commits`: the head is written for a checkpoint,
+    /// The list for the next head, where the present head has the list `stored` (SET-S16). `commits`: the head is written for a checkpoint,
     /// so its `as_of` is the checkpoint's begin or later even if the list is unchanged. A former leader cannot have a list of that entry.
     pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
         match &self.noted {
@@ -271,7 +271,7 @@ impl Listing {
         }
     }
 
-    /// S15: whether the head with the list `stored` has no snapshot that the leader of `term` had deleted by `state`, and whether no later
+    /// SET-S15: whether the head with the list `stored` has no snapshot that the leader of `term` had deleted by `state`, and whether no later
     /// head will have one.
     pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
         let Some(Noted { list, made_of, since, led_in, .. }) = &self.noted else { return false };
@@ -289,7 +289,7 @@ impl SetState {
         let SnapshotList { snapshots, schedule, .. } = left.inherited();
         let used =
             snapshots.values().flat_map(|snapshot| snapshot.volumes.keys()).map(|id| id.0.saturating_add(1)).max();
-        // V1: a rollback brings back the volumes that a snapshot shows, with their ids.
+        // VOLUME-V1: a rollback brings back the volumes that a snapshot shows, with their ids.
         self.next_volume = self.next_volume.max(used.unwrap_or(1));
         (self.snapshots, self.schedule) = (snapshots, schedule);
         self

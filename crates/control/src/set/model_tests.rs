@@ -408,7 +408,7 @@ proptest! {
                     prop_assert_eq!(&replica.apply(id, &cmd), &answer);
                     let outcome = found(&answer, index);
                     if let (SetCommand::Continue { token, .. }, Expect::NewGrant) = (&cmd, &outcome) {
-                        prop_assert!(!dead_tokens.contains(&token.0), "S3: {:?} rose from the dead", token);
+                        prop_assert!(!dead_tokens.contains(&token.0), "SET-S3: {:?} rose from the dead", token);
                     }
                     record(&mut model, index, &cmd, &outcome);
                     round_trip(&cmd);

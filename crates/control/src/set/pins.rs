@@ -3,9 +3,9 @@
 //! ```text
 //!   Pin (here) ─▶ the store's head names it ─▶ CloneSet (group 0) ─▶ … ─▶ group 0 has no such set, and never will ─▶ Unpin (here)
 //! ```
-//! S13 A pinned root is a kept root (S7), even after its snapshot is deleted. Only `Unpin` removes the pin. It names the request that made
+//! SET-S13  A pinned root is a kept root (SET-S7), even after its snapshot is deleted. Only `Unpin` removes the pin. It names the request that made
 //!     the pin and the clone's number that was checked, so a late copy removes no other pin.
-//! S14 Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that the clone will have, and is
+//! SET-S14  Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that the clone will have, and is
 //!     refused after that number was passed ([`super::Pin::standing`]).
 
 use super::command::{SetAnswer, SetRefusal};

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             created,
             SetAnswer::VolumeChanged { volume: VolumeId(4), discarded: None },
-            "V1: not that of a deleted one either"
+            "VOLUME-V1: not that of a deleted one either"
         );
         let acquire = SetCommand::Acquire {
             owner: Owner::new("db1").unwrap(),

@@ -4,9 +4,9 @@
 //!   lease ended ─▶ safety snapshot (a checkpoint) ─▶ Rollback: root and volumes are the snapshot's ─▶ checkpoint: the store's head says so
 //!                     └── nothing was changed between the two, or it is refused ──┘
 //! ```
-//! S12 A rollback needs a free set and a finished snapshot of this life that shows what the set holds at that entry. It takes the snapshot's root and
+//! SET-S12  A rollback needs a free set and a finished snapshot of this life that shows what the set holds at that entry. It takes the snapshot's root and
 //!     volumes whole (R4), gives up a checkpoint under way, whose end would bring back what it sealed, and leaves no lease: whoever goes on
-//!     does so under a new epoch (R6). Its root is a kept one, so garbage stays garbage (G1). Until a checkpoint that began after it has
+//!     does so under a new epoch (R6). Its root is a kept one, so garbage stays garbage (SPACE-G1). Until a checkpoint that began after it has
 //!     ended, the store's head may name the state before it: nothing is retired so long.
 
 use super::command::{SetAnswer, SetRefusal};

@@ -7,11 +7,11 @@
 //! A rule divides the wall clock into periods of its length, counted from 1970. It wants one snapshot in the present period. It keeps the
 //! first snapshot of each of the newest `keep` periods that have any. One snapshot may serve several rules.
 //!
-//! C1  At most one snapshot is wanted at a time, however many periods were missed: it is taken once, late.
-//! C2  None is wanted while one is pending: if the store is away, one snapshot waits, not one for each period.
-//! C3  Only snapshots that the schedule took are deleted. Never one that waits for its checkpoint, one of the present period that a rule
+//! SCHED-C1  At most one snapshot is wanted at a time, however many periods were missed: it is taken once, late.
+//! SCHED-C2  None is wanted while one is pending: if the store is away, one snapshot waits, not one for each period.
+//! SCHED-C3  Only snapshots that the schedule took are deleted. Never one that waits for its checkpoint, one of the present period that a rule
 //!     needs, or one of the future (the clock was wrong). So taking and deleting cannot follow each other in a loop.
-//! C4  No snapshot is deleted for its age alone: a set that could take none for a month keeps what it has.
+//! SCHED-C4  No snapshot is deleted for its age alone: a set that could take none for a month keeps what it has.
 
 use crate::text::Utc;
 use holdfast_types::{Name, RequestId};
@@ -67,7 +67,7 @@ pub struct Taken {
 impl Schedule {
     /// Whether a snapshot is to be taken now.
     pub fn is_due(&self, taken: &[Taken], now_unix_ms: u64) -> bool {
-        // C2.
+        // SCHED-C2.
         if taken.iter().any(|one| !one.finished) {
             return false;
         }

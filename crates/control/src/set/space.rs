@@ -4,18 +4,18 @@
 //!   SnapshotCreate ─▶ pending ─CheckpointBegin at X─▶ sealed at X ─its CheckpointEnd─▶ snapshot: root at X, kept
 //!   root that nothing keeps ─▶ dropped ─Retire─▶ its objects that no kept root names: retired ─deleted in the store─▶ Deleted
 //! ```
-//! S6  A snapshot is the root of one checkpoint and the volumes as of that checkpoint's begin (R4).
-//! S7  The root of the current checkpoint, the roots of snapshots and pinned roots (S13) are kept; a root that was kept and is so no more is
+//! SET-S6  A snapshot is the root of one checkpoint and the volumes as of that checkpoint's begin (R4).
+//! SET-S7  The root of the current checkpoint, the roots of snapshots and pinned roots (SET-S13) are kept; a root that was kept and is so no more is
 //!     in `dropped` until its objects are retired. So no change of leaders can forget garbage.
-//! S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
+//! SET-S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
 //!     nothing of the entry's own term or a later one, for that may be on its way into a root. What checkpoints of the entry's own term
 //!     gave up is retired by naming the begin of a later one that has ended: while that one, or one before it, is under way
 //!     nothing is. What is retired stays so.
-//! S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
+//! SET-S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
 //!     was applied. [`SetState::current_root`] says the same on every way to a state.
-//! S11 A request acts once (R12). A deletion names the request that made the snapshot, which no later one of the same name shares:
+//! SET-S11  A request acts once (R12). A deletion names the request that made the snapshot, which no later one of the same name shares:
 //!     a copy of it hits nothing else, however late. What makes something, a snapshot or a rollback, is remembered.
-//! S12 Rollback: see `set/rollback.rs`.
+//! SET-S12 Rollback: see `set/rollback.rs`.
 
 use super::checkpoint::check_term;
 use super::command::{RetireOf, SetAnswer, SetRefusal};
@@ -58,7 +58,7 @@ pub fn taken(state: &SetState) -> Vec<Taken> {
 }
 
 impl SetState {
-    /// The root of the current checkpoint. Replay and direct apply give the same (S9).
+    /// The root of the current checkpoint. Replay and direct apply give the same (SET-S9).
     pub fn current_root(&self) -> Option<RootRef> {
         match &self.begin {
             Some(begin) => begin.base,
@@ -112,7 +112,7 @@ impl SetState {
         Ok(SetAnswer::SnapshotAsked)
     }
 
-    /// The whole schedule anew. A late copy of an earlier request changes nothing (S11).
+    /// The whole schedule anew. A late copy of an earlier request changes nothing (SET-S11).
     pub(super) fn set_schedule(&mut self, schedule: &Schedule, request: RequestId) -> Result<SetAnswer, SetRefusal> {
         if self.space_requests.contains(&request) {
             return Ok(SetAnswer::ScheduleSet);
@@ -123,7 +123,7 @@ impl SetState {
         Ok(SetAnswer::ScheduleSet)
     }
 
-    /// S11.
+    /// SET-S11.
     pub(super) fn remember(&mut self, request: RequestId) {
         if self.space_requests.len() >= SPACE_REQUESTS_REMEMBERED {
             self.space_requests.pop_front();
@@ -143,7 +143,7 @@ impl SetState {
         SetAnswer::SnapshotDeleted { existed: waits || there }
     }
 
-    /// S7: a root that was kept a moment ago.
+    /// SET-S7: a root that was kept a moment ago.
     pub(super) fn drop_unless_kept(&mut self, root: RootRef) {
         if !self.kept_roots().contains(&root) {
             self.drop_root(root);
@@ -205,7 +205,7 @@ impl SetState {
         if let RetireOf::GivenUp { ended } = of {
             self.check_over(id, ended)?;
         }
-        // S8. The proposer has looked into the roots; here is what can be known without them.
+        // SET-S8. The proposer has looked into the roots; here is what can be known without them.
         let kept: BTreeSet<ObjectId> = self.kept_roots().iter().map(|root| root.object).collect();
         for StoredObject { object, .. } in objects {
             let dropped = self.dropped.contains_key(object);
@@ -230,8 +230,8 @@ impl SetState {
         Ok(SetAnswer::Retired)
     }
 
-    /// S8: neither the checkpoint that began at `ended` nor one before it is under way at entry `id`, so that none of them can end after it. Whether the first
-    /// has ended, the proposer knows: `checkpoint` says so too early on a replay (S9).
+    /// SET-S8: neither the checkpoint that began at `ended` nor one before it is under way at entry `id`, so that none of them can end after it. Whether the first
+    /// has ended, the proposer knows: `checkpoint` says so too early on a replay (SET-S9).
     fn check_over(&self, id: LogId, ended: LogId) -> Result<(), SetRefusal> {
         let under_way = self.begin.map(|begin| begin.at);
         let before = ended.term == id.term && ended.index < id.index;
@@ -249,22 +249,22 @@ impl SetState {
         Ok(SetAnswer::DeletionNoted)
     }
 
-    /// S7 and S8, for tests and debug builds.
+    /// SET-S7 and SET-S8, for tests and debug builds.
     pub(super) fn self_check_space(&self) {
         let kept = self.kept_roots();
         for root in &kept {
-            assert!(!self.dropped.contains_key(&root.object), "S7: {} is kept and dropped", root.object);
-            assert!(!self.retired.contains_key(&root.object), "S8: {} is kept and retired", root.object);
+            assert!(!self.dropped.contains_key(&root.object), "SET-S7: {} is kept and dropped", root.object);
+            assert!(!self.retired.contains_key(&root.object), "SET-S8: {} is kept and retired", root.object);
         }
         for object in self.dropped.keys() {
-            assert!(!self.retired.contains_key(object), "S8: {object} is dropped and retired");
+            assert!(!self.retired.contains_key(object), "SET-S8: {object} is dropped and retired");
         }
         assert!(self.snapshots.len() + self.pending.len() <= SNAPSHOTS_MAX, "more snapshots than the limit");
-        assert!(self.pins.len() <= PINS_MAX, "S13: more pins than the limit");
+        assert!(self.pins.len() <= PINS_MAX, "SET-S13: more pins than the limit");
         assert!(self.dropped.len() <= DROPPED_MAX, "more dropped roots than the limit");
-        assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "S11: more requests than the limit");
+        assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "SET-S11: more requests than the limit");
         assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");
-        assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "S6: a name twice");
+        assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "SET-S6: a name twice");
     }
 }
 

@@ -23,11 +23,11 @@ pub struct Lease {
     pub owner: Owner,
     /// Served by this gateway only.
     pub gateway: MemberId,
-    /// Fencing token of this grant (S1).
+    /// Fencing token of this grant (SET-S1).
     pub epoch: Epoch,
     /// Opens this grant.
     pub token: Token,
-    /// What it was continued from, until `token` is first used (S3).
+    /// What it was continued from, until `token` is first used (SET-S3).
     pub previous_token: Option<Token>,
     /// Time to live without a renewal, in milliseconds.
     pub ttl_ms: u32,
@@ -200,25 +200,25 @@ pub struct SetState {
     /// The next volume's id.
     pub next_volume: u32,
     /// The requests that were granted last, oldest first, `REQUESTS_REMEMBERED` at most, with that of the present lease. A late
-    /// copy of one of them must not take the set again, whoever held it since (S10).
+    /// copy of one of them must not take the set again, whoever held it since (SET-S10).
     pub granted_requests: Vector<RequestId>,
     /// Kept checkpoints, by name.
     pub snapshots: OrdMap<Name, Snapshot>,
     /// Snapshots that were asked for and wait for their checkpoint.
     pub pending: OrdMap<Name, PendingSnapshot>,
-    /// Roots that nothing keeps any more, with their bytes: their objects are yet to be looked through (S7).
+    /// Roots that nothing keeps any more, with their bytes: their objects are yet to be looked through (SET-S7).
     pub dropped: OrdMap<ObjectId, u64>,
     /// Objects that may be deleted from the store after the readers' grace.
     pub retired: OrdMap<ObjectId, StoredKind>,
-    /// Requests on snapshots, schedules and volumes that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (S11).
+    /// Requests on snapshots, schedules and volumes that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (SET-S11).
     pub space_requests: Vector<RequestId>,
     /// The last entry that changed what the volumes hold: a write, a trim, a rollback, a shrink, a deletion.
     pub last_change: LogIndex,
-    /// The last rollback, until a checkpoint that began after it has ended: what the store's head names may be the state before it (S12).
+    /// The last rollback, until a checkpoint that began after it has ended: what the store's head names may be the state before it (SET-S12).
     pub rolled_back: Option<LogId>,
     /// Which snapshots the leader takes by itself, and lets go.
     pub schedule: Schedule,
-    /// Roots that clones show, by the request that made each (S13).
+    /// Roots that clones show, by the request that made each (SET-S13).
     pub pins: OrdMap<RequestId, Pin>,
     /// The entry that changed them last; default where none did in this life.
     pub pins_at: LogId,

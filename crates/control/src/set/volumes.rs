@@ -4,11 +4,11 @@
 //!   .. write │ Shrink / Delete │ write ..        the set's one order (R4): what was acknowledged before the entry is before it;
 //!            │                 │                 what comes behind it and falls outside is refused by itself, in no volume at all
 //! ```
-//! V1  A volume's id names it for ever: ids are never used again, whatever is deleted or rolled back. What changes a volume names it by its id.
-//! V2  A request acts once (S11): the last `SPACE_REQUESTS_REMEMBERED` are known, and a copy of one of them changes nothing.
-//! V3  What can take something away names what was seen when it was decided: the last epoch, the size, the name. Apply compares.
-//! V4  What a shrink or a deletion takes away reads as zeroes, also where the volume grows again; snapshots keep theirs. It changes what the
-//!     volumes hold, so that no rollback's safety snapshot from before it will do (S12).
+//! VOLUME-V1  A volume's id names it for ever: ids are never used again, whatever is deleted or rolled back. What changes a volume names it by its id.
+//! VOLUME-V2  A request acts once (SET-S11): the last `SPACE_REQUESTS_REMEMBERED` are known, and a copy of one of them changes nothing.
+//! VOLUME-V3  What can take something away names what was seen when it was decided: the last epoch, the size, the name. Apply compares.
+//! VOLUME-V4  What a shrink or a deletion takes away reads as zeroes, also where the volume grows again; snapshots keep theirs. It changes what the
+//!     volumes hold, so that no rollback's safety snapshot from before it will do (SET-S12).
 
 use super::command::{SetAnswer, SetRefusal, VolumeChange};
 use super::state::{SetState, Volume};
@@ -16,7 +16,7 @@ use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{Epoch, Lba, LogId, Name, RequestId, Sectors, VolumeId};
 
 impl SetState {
-    /// V1 to V4.
+    /// VOLUME-V1 to VOLUME-V4.
     pub(super) fn change_volume(
         &mut self,
         id: LogId,

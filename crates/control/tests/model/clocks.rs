@@ -459,7 +459,7 @@ impl Model for Clocks {
             Property::always("R3", |_, world: &World| world.broken != Some("R3")),
             Property::always("R3, late", |_, world: &World| world.broken != Some("R3, late")),
             Property::always("R6", |_, world: &World| world.broken != Some("R6")),
-            Property::always("S4", |_, world: &World| world.broken != Some("S4")),
+            Property::always("SET-S4", |_, world: &World| world.broken != Some("SET-S4")),
         ]
     }
 }

@@ -352,7 +352,7 @@ impl Grants {
         world.applied_facts.push(GateEvent::GrantApplied { id, epoch, gateway });
     }
 
-    /// R6, R12, S3, S4 on a new grant.
+    /// R6, R12, SET-S3, SET-S4 on a new grant.
     fn judge_grant(&self, world: &mut World, number: u8, request: Request, epoch: Epoch) {
         let last = world.grants.last();
         let held = last.filter(|last| !last.over);
@@ -366,12 +366,12 @@ impl Grants {
                 }
                 Ok(())
             }
-            (Request::Acquire { .. }, Some(_)) => Err("S4"),
-            (Request::Continue { .. }, None) => Err("S3"),
+            (Request::Acquire { .. }, Some(_)) => Err("SET-S4"),
+            (Request::Continue { .. }, None) => Err("SET-S3"),
             (Request::Continue { owner, grant }, Some(held)) => {
                 let token = world.grants[usize::from(grant)].token;
                 let opens = token == held.token || (!held.used && held.from == Some(token));
-                if owner == held.owner && opens { Ok(()) } else { Err("S3") }
+                if owner == held.owner && opens { Ok(()) } else { Err("SET-S3") }
             }
         };
         let grows = last.is_none_or(|last| epoch > last.epoch) && epoch > Epoch(BASE);
@@ -399,9 +399,9 @@ impl Grants {
         let Some(last) = world.grants.last_mut() else { return };
         let opens = shown.is_none_or(|token| token == last.token || (!last.used && last.from == Some(token)));
         if last.epoch != named.epoch || last.over {
-            world.broken = Some("S4");
+            world.broken = Some("SET-S4");
         } else if !opens {
-            world.broken = Some("S3");
+            world.broken = Some("SET-S3");
         }
         last.over = true;
         let epoch = last.epoch;
@@ -581,8 +581,8 @@ impl Model for Grants {
             Property::always("R4", |_, world: &World| world.broken != Some("R4")),
             Property::always("R6", |_, world: &World| world.broken != Some("R6")),
             Property::always("R12", |_, world: &World| world.broken != Some("R12")),
-            Property::always("S3", |_, world: &World| world.broken != Some("S3")),
-            Property::always("S4", |_, world: &World| world.broken != Some("S4")),
+            Property::always("SET-S3", |_, world: &World| world.broken != Some("SET-S3")),
+            Property::always("SET-S4", |_, world: &World| world.broken != Some("SET-S4")),
         ]
     }
 }

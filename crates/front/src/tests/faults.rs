@@ -44,7 +44,7 @@ async fn r8_what_is_declared_closed_is_closed_unanswered() {
     closed.cancel();
     client.closed_unanswered().await;
     soon(running.dropped()).await;
-    assert!(begun.try_recv().is_err(), "C2: a request was begun after the connection was declared closed");
+    assert!(begun.try_recv().is_err(), "CONN-C2: a request was begun after the connection was declared closed");
     // A connection made while the token is cancelled gets no request through either.
     if let Ok(mut late) = soon(Client::connect_as(pipe(&front), "s/v", HeaderStyle::Simple)).await {
         let _ = late.send(0, 512, WRITE, &[1; 512]).await;
@@ -66,10 +66,10 @@ async fn c2_also_what_was_read_already_does_not_begin() {
     }
     client.closed_unanswered().await;
     assert!(begun.try_recv().is_ok());
-    assert!(begun.try_recv().is_err(), "C2");
+    assert!(begun.try_recv().is_err(), "CONN-C2");
 }
 
-/// C6: a planned move. Requests that have begun are answered, nothing else begins, and then the connection ends.
+/// CONN-C6: a planned move. Requests that have begun are answered, nothing else begins, and then the connection ends.
 #[tokio::test]
 async fn what_is_drained_is_answered_and_then_let_go() {
     let (device, mut begun) = GateDevice::new(MIB);
@@ -87,7 +87,7 @@ async fn what_is_drained_is_answered_and_then_let_go() {
     let (cookie, answer) = soon(client.answer()).await.expect("an answer to the request that has begun");
     assert_eq!((cookie, answer), (first, Ok(Vec::new())));
     client.closed_unanswered().await;
-    assert!(begun.try_recv().is_err(), "C6: a request was begun after the drain had");
+    assert!(begun.try_recv().is_err(), "CONN-C6: a request was begun after the drain had");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
         floods.push(flood);
     }
     for n in 0..200u64 {
-        assert!(front.shared_bytes_held() <= shared, "C3");
+        assert!(front.shared_bytes_held() <= shared, "CONN-C3");
         assert_eq!(good.write(8192 + n * 4096, &[n as u8; 4096]).await, Ok(vec![]));
         assert_eq!(good.read(4096, 4096).await, Ok(vec![5; 4096]));
     }
@@ -221,14 +221,14 @@ async fn replies_are_paid_for_until_they_are_sent() {
     // The device has answered long ago. Replies that do not fit the pipe wait here.
     for _ in 0..100 {
         tokio::task::yield_now().await;
-        assert_eq!(front.shared_bytes_held(), 8 * MIB, "C3");
+        assert_eq!(front.shared_bytes_held(), 8 * MIB, "CONN-C3");
     }
     assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![7; 8 * MIB as usize]));
     assert_eq!(client.read(0, 512).await, Ok(vec![7; 512]), "the front has noticed that everything was sent");
     until(|| front.shared_bytes_held() == 0).await;
 }
 
-/// P2: also for requests that hold nothing, so that nothing pays for their replies. A client that reads late gets every
+/// BUDGET-P2: also for requests that hold nothing, so that nothing pays for their replies. A client that reads late gets every
 /// reply.
 #[tokio::test]
 async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
@@ -244,7 +244,7 @@ async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
         for (offset, len, command) in [flush, wrong, status] {
             let mut flood = soon(Client::connect_as(pipe_of(&front, 4096), "s/v", style)).await.unwrap();
             let rest = flood.flood(REQUESTS, offset, len, command).await;
-            assert!(!rest.is_empty(), "C3: {REQUESTS} of {command:?} were accepted, {style:?}");
+            assert!(!rest.is_empty(), "CONN-C3: {REQUESTS} of {command:?} were accepted, {style:?}");
             // Block status needs structured replies.
             let refused = command == wrong.2 || (command == status.2 && style == HeaderStyle::Simple);
             floods.push((flood, rest, if refused { Err(Errno::Invalid) } else { Ok(vec![]) }));
@@ -262,7 +262,7 @@ async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
     until(|| front.shared_bytes_held() == 0).await;
 }
 
-/// P2: a retried read has a reply as well.
+/// BUDGET-P2: a retried read has a reply as well.
 #[tokio::test]
 async fn nothing_is_asked_again_while_nobody_takes_the_replies() {
     const REQUESTS: u64 = 10_000;

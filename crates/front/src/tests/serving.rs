@@ -134,7 +134,7 @@ async fn requests_begin_in_order_and_end_in_any() {
     let mut running = Vec::new();
     for what in ["write", "read", "flush"] {
         let operation = soon(begun.recv()).await.unwrap();
-        assert_eq!(operation.what, what, "C1");
+        assert_eq!(operation.what, what, "CONN-C1");
         running.push(operation);
     }
     for (cookie, data) in [(flush, vec![]), (read, vec![9; 4096]), (write, vec![])] {
@@ -157,7 +157,7 @@ async fn no_more_requests_run_than_may() {
     for n in 0..5 {
         // The third waits for the first: all requests were begun, as far as allowed.
         tokio::task::yield_now().await;
-        assert!(begun.try_recv().is_err(), "C3: more than two run");
+        assert!(begun.try_recv().is_err(), "CONN-C3: more than two run");
         assert!(running.remove(0).go(Ok(())));
         assert_eq!(soon(client.answer()).await.unwrap().0, n + 1);
         if n < 3 {
@@ -195,7 +195,7 @@ async fn no_more_requests_run_than_may_over_all_connections() {
     assert_eq!(own.offset, 8 * 512, "its own place");
     for _ in 0..10 {
         tokio::task::yield_now().await;
-        assert!(begun.try_recv().is_err(), "C3: more than four run");
+        assert!(begun.try_recv().is_err(), "CONN-C3: more than four run");
     }
     // The one that came first has waited longest.
     assert!(running.pop().unwrap().go(Ok(())));

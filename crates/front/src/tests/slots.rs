@@ -44,7 +44,10 @@ async fn s1_nothing_of_the_old_connection_happens_after_the_retry() {
     let running = soon(begun.recv()).await.unwrap();
     let mut new = Client::connect(pipe(&front), &name(0, 2)).await;
     // The new connection is established, so the old one has ended: its operation is dropped and can never take effect.
-    assert!(!running.go(Ok(())), "S1: the old connection's write was dropped before the new one could send a request");
+    assert!(
+        !running.go(Ok(())),
+        "SLOT-S1: the old connection's write was dropped before the new one could send a request"
+    );
     old.closed_unanswered().await;
     new.send(0, 512, WRITE, &[1; 512]).await.unwrap();
     new.send(0, 512, WRITE, &[9; 512]).await.unwrap();
@@ -52,7 +55,7 @@ async fn s1_nothing_of_the_old_connection_happens_after_the_retry() {
         assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
         assert_eq!(soon(new.answer()).await.unwrap().1, Ok(vec![]));
     }
-    assert!(begun.try_recv().is_err(), "S1: a request of the old connection was begun");
+    assert!(begun.try_recv().is_err(), "SLOT-S1: a request of the old connection was begun");
     assert_eq!(sector(&device), 9);
 }
 
@@ -74,9 +77,9 @@ async fn s2_an_older_generation_never_gets_in() {
     drop(current);
     until(|| front.connections().len() <= 2).await;
     let late = soon(Client::connect_as(pipe(&front), &name(0, 5), HeaderStyle::Extended)).await;
-    assert!(late.is_err(), "S2: even after the newest has ended");
+    assert!(late.is_err(), "SLOT-S2: even after the newest has ended");
 
-    // S3: a new owner begins at 1, and the old owner's connections do not affect it.
+    // SLOT-S3: a new owner begins at 1, and the old owner's connections do not affect it.
     exports.put("s/v", Arc::new(crate::memory::MemoryDevice::new(512)), Epoch(2), false);
     let _next = Client::connect(pipe(&front), &name(0, 1)).await;
 }
@@ -93,7 +96,7 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
     let (seen, name) = (CancellationToken::new(), name(0, 2));
     let newer = async {
         let client = Client::connect(pipe(&front), &name).await;
-        assert!(seen.is_cancelled(), "S4: served while a request of the older one has no outcome");
+        assert!(seen.is_cancelled(), "SLOT-S4: served while a request of the older one has no outcome");
         client
     };
     let settling = async {

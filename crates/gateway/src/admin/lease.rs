@@ -81,7 +81,7 @@ impl AdminDoor {
         Ok(self.grant_message(&set, &lease))
     }
 
-    /// P5: a lease that this tenure of a pair does not know was granted in an earlier one.
+    /// PAIR-P5: a lease that this tenure of a pair does not know was granted in an earlier one.
     fn of_continuation(&self, set: &SetServer, error: &SetError) -> Refusal {
         let Some(pair) = self.node.pair() else { return self.of_set(set, error) };
         let of_before = matches!(

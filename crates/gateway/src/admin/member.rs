@@ -65,7 +65,7 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
 }
 
 impl AdminDoor {
-    /// P1 allows one gateway with the seat: a second voter would make it two.
+    /// PAIR-P1 allows one gateway with the seat: a second voter would make it two.
     fn not_in_a_pair(&self) -> Result<(), Refusal> {
         if self.node.pair().is_none() {
             return Ok(());
@@ -303,7 +303,7 @@ impl AdminDoor {
     }
 
     /// Does not skip the number of a set that a recovery of this cluster has raised but not restored yet. After that,
-    /// no set could have this number (C1).
+    /// no set could have this number (CLUSTER-C1).
     fn not_to_come(&self, state: &ClusterState, set: GroupId, key: &str, head: &[u8]) -> Result<(), Refusal> {
         // If it does not open, it does not belong to this cluster.
         let opened = read_keyring(head).ok().and_then(|(header, keyring)| {

@@ -1,4 +1,4 @@
-//! In-place rollback of a set to one of its snapshots: the steps before and after the entry that does it (S12).
+//! In-place rollback of a set to one of its snapshots: the steps before and after the entry that does it (SET-S12).
 
 use super::AdminDoor;
 use super::snapshot::{message, snapshot_id};

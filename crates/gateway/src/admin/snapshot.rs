@@ -54,7 +54,7 @@ pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Sn
     })
 }
 
-/// Whether the head in the store lists the set's current snapshots, and none that the set has dropped (S15).
+/// Whether the head in the store lists the set's current snapshots, and none that the set has dropped (SET-S15).
 fn is_listed(set: &SetServer) -> bool {
     let Some(term) = set.leading_ready() else { return false };
     set.head.note_here(set, Some(term));
@@ -160,7 +160,7 @@ impl AdminDoor {
             set.head.wake();
             tokio::time::sleep(LOOK).await;
         }
-        // P1: last, with no further wait behind it.
+        // PAIR-P1: last, with no further wait behind it.
         set.head.before_answer().await.map_err(unknown)
     }
 
@@ -207,7 +207,7 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let name = holdfast_api::name("name", &request.name)?;
         holdfast_api::request_id(&request.request_id)?;
-        // S11: an id that no other snapshot ever has, so a late copy of this call finds nothing to delete.
+        // SET-S11: an id that no other snapshot ever has, so a late copy of this call finds nothing to delete.
         let made_by = snapshot_id(&request.id)?;
         match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name, made_by }).await {
             Ok(SetAnswer::SnapshotDeleted { existed }) => {

@@ -107,7 +107,7 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
     if let (Some(at), Some(map)) = (state.current_root(), current) {
         roots.insert(at.object, Told::of(map.objects()));
     }
-    // Includes the roots that only clones use (S13): deleting a snapshot frees nothing of those.
+    // Includes the roots that only clones use (SET-S13): deleting a snapshot frees nothing of those.
     let mut left = state.kept_roots();
     left.retain(|at| !roots.contains_key(&at.object));
     let (mut left, most) = (left.into_iter(), at_once(current));

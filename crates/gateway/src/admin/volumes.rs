@@ -1,5 +1,5 @@
 //! Calls that create and change volumes (ADR 0022). A change that removes something must name what its caller has seen,
-//! and is decided while nobody is connected. Apply compares the rest (`control::set`, V3).
+//! and is decided while nobody is connected. Apply compares the rest (`control::set`, VOLUME-V3).
 
 use super::AdminDoor;
 use super::member::invalid;

@@ -319,14 +319,14 @@ fn make_root(
     }
     let none = Live::new();
     for (at, (number, place)) in made.pages.iter().enumerate() {
-        // The references of all pages are added with the last page: the sums are the same (M4), and it is done once,
+        // The references of all pages are added with the last page: the sums are the same (MAP-M4), and it is done once,
         // not for each extent.
         let after = if at + 1 == made.pages.len() { &live } else { &none };
         root.replace_page(shape.volume, *number, Some(*place), &none, after)?;
     }
     let (found, expected) = (root.stats().live_bytes, made.extents * BLOCK_BYTES);
     if found != expected {
-        return Err(format!("M4: the segments have {found} live bytes, the pages {expected}").into());
+        return Err(format!("MAP-M4: the segments have {found} live bytes, the pages {expected}").into());
     }
     Ok(root)
 }
@@ -423,7 +423,7 @@ mod tests {
         let extents: usize = pages.iter().map(Page::len).sum();
         assert!((64 * 280..64 * 320).contains(&extents), "{extents} extents");
         assert!(pages[3].extents().any(|extent| extent == real));
-        // M4: the counters of each segment equal the sums over the pages.
+        // MAP-M4: the counters of each segment equal the sums over the pages.
         let mut live = Live::new();
         for (object, sectors) in pages.iter().flat_map(Page::live) {
             live.entry(object).or_default().0 += sectors.0;

@@ -1,4 +1,4 @@
-//! D1 to D4 over real sockets.
+//! DOOR-D1 to DOOR-D4 over real sockets.
 
 use super::*;
 use std::error::Error;

@@ -1,12 +1,12 @@
 //! Carries out deletions of sets, on the leader of group 0 (ADR 0029). Group 0 decides which steps are allowed
-//! (`control::cluster::deletion`, D1 to D4). This file asks the members, deletes objects, and proposes the steps.
+//! (`control::cluster::deletion`, DELETE-D1 to DELETE-D4). This file asks the members, deletes objects, and proposes the steps.
 //!
 //! ```text
 //!   which members have ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
 //!     ─▶ listing: any object? ─▶ is the tombstone still there? ─▶ delete ────┐ until two listings are empty ─▶ SetEmptied
 //!          ▲────────────────────────────────────────────────────────────────┘
 //! ```
-//! `set::tombstone` does the work in the store (T1, T2).
+//! `set::tombstone` does the work in the store (TOMB-T1, TOMB-T2).
 //!
 //! All steps can be repeated, by this leader or the next one: they start again from the state of group 0 and of the
 //! store.
@@ -187,7 +187,7 @@ impl Removal {
             }
             DeletionStage::Ending => Ok(()),
             DeletionStage::Forgotten => self.empty_store(&deletion, &members).await,
-            // D4: another member has ended the group since the store was listed, or has left the cluster.
+            // DELETE-D4: another member has ended the group since the store was listed, or has left the cluster.
             DeletionStage::Emptied => {
                 let waits = !deletion.waits_for(members.iter().copied()).is_empty();
                 if waits && self.told.as_ref() == Some(&deletion.ended) {

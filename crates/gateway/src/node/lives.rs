@@ -1,4 +1,4 @@
-//! Changes of the lives on this gateway's disk (C3) while the gateway runs.
+//! Changes of the lives on this gateway's disk (CLUSTER-C3) while the gateway runs.
 
 use super::{Node, NodeError};
 use crate::identity::{Identity, IdentityError};

@@ -270,7 +270,7 @@ async fn remove_who_left(node: &Node, adopted: &Adopted, status: &GroupStatus, o
     }
 }
 
-/// Proposes a higher feature level once every member's build knows it (C4).
+/// Proposes a higher feature level once every member's build knows it (CLUSTER-C4).
 async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
     let Some(level) = state.raisable() else { return };
     match node.cluster.command(&adopted.group, &ClusterCommand::RaiseLevel { level }).await {

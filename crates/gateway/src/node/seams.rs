@@ -40,7 +40,7 @@ pub struct Seams {
     pub dialer: Option<Dialer>,
     /// Ends the process, for this reason (R11).
     pub abort: fn(&str),
-    /// How long a gateway runs under one life (C3).
+    /// How long a gateway runs under one life (CLUSTER-C3).
     pub renew: Duration,
     /// The tenure under which this gateway serves, in a pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,

@@ -190,7 +190,7 @@ fn the_last_batch_of_a_file_is_vouched_for_by_the_next_file() {
     assert!(report.damaged.contains_key(&G), "{report:?}");
 }
 
-/// J8: the start that finds the damage rewrites what was not known synced, but nothing of a damaged group: its older
+/// JOURNAL-J8: the start that finds the damage rewrites what was not known synced, but nothing of a damaged group: its older
 /// vote, written again, would pass for the last one at the next start.
 #[test]
 fn a_start_does_not_whitewash_a_damaged_group() {
@@ -502,7 +502,7 @@ proptest! {
                 }
             }
         }
-        // The next starts find the same, whatever is written meanwhile (J8); until the groups are dropped.
+        // The next starts find the same, whatever is written meanwhile (JOURNAL-J8); until the groups are dropped.
         let mut journal = journal;
         let idle = GroupId(77);
         for round in 2..5 {

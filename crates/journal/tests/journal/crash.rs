@@ -1,4 +1,4 @@
-//! Random histories, crashed anywhere, keeping any part of what was not synced (J1 to J6).
+//! Random histories, crashed anywhere, keeping any part of what was not synced (JOURNAL-J1 to JOURNAL-J6).
 //!
 //! After each crash the journal must hold exactly what some prefix of the history says that reaches at least as far as
 //! what was acknowledged; and that must be durable once it was opened.

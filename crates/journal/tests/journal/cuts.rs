@@ -2,7 +2,7 @@
 //!
 //! - The power goes after each change of the disk (a write, a sync, a name), and of what was not synced every beginning
 //!   is kept that ends at or beside a boundary of the format (batch header, record, its head, its payload), and every
-//!   [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (J1 to J6).
+//!   [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (JOURNAL-J1 to JOURNAL-J6).
 //! - Each file of the finished history loses its end, at those places. In the file written last that looks like a torn
 //!   tail: what was acknowledged before it is there. Of an earlier one the next says how much was synced: the damage is
 //!   named, by file and offset, and groups that are not named are whole (R9).

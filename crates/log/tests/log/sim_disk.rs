@@ -1,4 +1,4 @@
-//! The whole shell, with its threads, on a simulated disk: what callbacks promise (L1 to L4), and faults.
+//! The whole shell, with its threads, on a simulated disk: what callbacks promise (LOG-L1 to LOG-L4), and faults.
 
 use bytes::Bytes;
 use holdfast_log::{Entry, GroupLog, GroupLogState, Identity, LogConfig, NodeLog, ReadError};
@@ -84,7 +84,7 @@ fn a_failed_sync_ends_acknowledging_for_good() {
     let node = open(&disk);
     let log = node.group(GroupId(1));
     append(&log, vec![entry(1, 0, 100)]).recv().expect("called back").expect("durable");
-    // Later syncs succeed again, as the kernel's do: nobody may believe them (J2, L2).
+    // Later syncs succeed again, as the kernel's do: nobody may believe them (JOURNAL-J2, LOG-L2).
     disk.fail_sync_after(0);
     assert!(append(&log, vec![entry(1, 1, 100)]).recv().expect("called back").is_err());
     assert!(append(&log, vec![entry(1, 2, 100)]).recv().expect("called back").is_err());
@@ -355,12 +355,12 @@ proptest! {
             }
         }
         let first_failure = called.iter().position(|call| !call.2).unwrap_or(called.len());
-        prop_assert!(called[first_failure..].iter().all(|call| !call.2), "L2: success after a failure");
+        prop_assert!(called[first_failure..].iter().all(|call| !call.2), "LOG-L2: success after a failure");
         node.close();
     }
 }
 
-/// L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while
+/// LOG-L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while
 /// it calls back for a job that writes nothing, and the group is dropped just then.
 #[test]
 fn what_was_noted_as_committed_does_not_outlive_its_group() {

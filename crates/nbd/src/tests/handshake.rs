@@ -289,7 +289,7 @@ fn a_peer_that_is_no_server_is_left() {
         bytes
     };
     assert_eq!(answer(&reply(OPT_GO, REP_INFO, 100)), Ok(None), "more is to come");
-    assert!(matches!(answer(&reply(OPT_GO, REP_INFO, 1 << 20)), Err(ClientError::Malformed { .. })), "N1");
+    assert!(matches!(answer(&reply(OPT_GO, REP_INFO, 1 << 20)), Err(ClientError::Malformed { .. })), "NBD-N1");
     assert!(matches!(answer(&reply(OPT_LIST, REP_ACK, 0)), Err(ClientError::Malformed { .. })), "not our option");
     assert!(matches!(answer(&reply(OPT_GO, REP_ACK, 0)), Err(ClientError::Malformed { .. })), "no size came first");
 }

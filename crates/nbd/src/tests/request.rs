@@ -12,7 +12,7 @@ pub(super) fn any_style() -> impl Strategy<Value = HeaderStyle> {
 
 type Found = (Vec<Request>, Option<ProtocolError>);
 
-/// Decodes all of `bytes`; asserts N1 on the way: never is more asked for than one payload.
+/// Decodes all of `bytes`; asserts NBD-N1 on the way: never is more asked for than one payload.
 fn decode(style: HeaderStyle, bytes: &[u8], cuts: &[usize]) -> Found {
     let mut decoder = RequestDecoder::new(style, true);
     let mut found = (Vec::new(), None);
@@ -20,8 +20,8 @@ fn decode(style: HeaderStyle, bytes: &[u8], cuts: &[usize]) -> Found {
         loop {
             match decoder.next(input) {
                 Ok(Decoded::Need(more)) => {
-                    assert!(more > 0 && more <= REQUEST_BYTES_MAX as usize, "N1: {more}");
-                    assert!(input.len() + more <= REQUEST_BYTES_MAX as usize, "N1: {} + {more}", input.len());
+                    assert!(more > 0 && more <= REQUEST_BYTES_MAX as usize, "NBD-N1: {more}");
+                    assert!(input.len() + more <= REQUEST_BYTES_MAX as usize, "NBD-N1: {} + {more}", input.len());
                     return true;
                 }
                 Ok(Decoded::Request(request)) => found.0.push(request),

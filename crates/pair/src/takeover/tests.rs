@@ -135,7 +135,7 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
     let schedule = state(&first).schedule;
     let listed = lab.head(&first).await.unwrap();
     assert_eq!(listed.links.snapshots.schedule, schedule, "answered: a takeover brings it back");
-    assert_eq!(listed.links.snapshots.snapshots.get(&name("monday")), Some(&monday), "S15");
+    assert_eq!(listed.links.snapshots.snapshots.get(&name("monday")), Some(&monday), "SET-S15");
 
     let second = lab.tenure(41).await;
     let back = state(&second);
@@ -150,7 +150,7 @@ async fn snapshots_and_their_schedule_outlive_a_takeover() {
         let head = lab.head(&second).await.unwrap();
         head.links.snapshots.snapshots.contains_key(&name("monday"))
     };
-    assert!(lists().await, "H1");
+    assert!(lists().await, "HEAD-H1");
 
     // What was answered is final: the snapshot does not come back in the next tenure.
     until("monday is deleted", async || delete(&second, "monday", &inherited).await.ok()).await;

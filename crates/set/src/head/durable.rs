@@ -1,4 +1,4 @@
-//! Tracks which answered data the store has, for a gateway pair (P4 of `holdfast_control::pair`, ADR 0031).
+//! Tracks which answered data the store has, for a gateway pair (PAIR-P4 of `holdfast_control::pair`, ADR 0031).
 //!
 //! ```text
 //!   flush ─▶ everything applied so far is at or below index i ─▶ a head that covers i was swapped in here ─▶ answered
@@ -21,7 +21,7 @@ impl HeadKeeper {
         self.parts.pair.as_ref()
     }
 
-    /// P1: whether the tenure allows an answer now. Always allowed without a pair.
+    /// PAIR-P1: whether the tenure allows an answer now. Always allowed without a pair.
     pub(super) fn seat_allows(&self) -> Result<(), String> {
         self.parts.pair.as_ref().map_or(Ok(()), |pair| pair.may_answer().map_err(|ended| ended.to_string()))
     }
@@ -92,7 +92,7 @@ mod tests {
         keeper.before_answer().await.unwrap();
         pair.end(Ended::Lost("its key is gone".into()));
         let why = keeper.before_answer().await.unwrap_err();
-        assert!(why.contains("its key is gone"), "P1: {why}");
+        assert!(why.contains("its key is gone"), "PAIR-P1: {why}");
         assert_eq!(keeper.fenced(), None, "the store is not affected");
     }
 }

@@ -117,7 +117,7 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     know(&new, &[first, second], 20);
     new.replace_around(Term(3)).await;
     commit(&old, 15).await.unwrap();
-    assert_eq!(pinned(&store).await, [5, 6], "R12, H1: pins that it cannot know stay");
+    assert_eq!(pinned(&store).await, [5, 6], "R12, HEAD-H1: pins that it cannot know stay");
     // The new leader releases the first pin.
     let state = know(&new, &[second], 25);
     know(&new, &[first, second], 20);
@@ -161,7 +161,7 @@ async fn a_recovery_fences_whoever_lived_before() {
     // The old leader does not know of it, and its next checkpoint is ready.
     let error = commit(&old, 20).await.unwrap_err().to_string();
     assert!(error.contains("found generation 2") && error.contains("expected generation 1"), "{error}");
-    assert_eq!(found(&store).await.head, raised.head, "H1: the raised head stands");
+    assert_eq!(found(&store).await.head, raised.head, "HEAD-H1: the raised head stands");
     assert!(old.fenced().is_some());
     assert!(old.before_answer().await.is_err(), "no answer leaves any more");
     // For good, even if the store does not answer at the next start.
@@ -175,7 +175,7 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert!(new.fenced().is_none());
 }
 
-/// H4: a gateway that served a deleted set finds the tombstone, whatever it was doing, and a recovery finds nothing.
+/// HEAD-H4: a gateway that served a deleted set finds the tombstone, whatever it was doing, and a recovery finds nothing.
 #[tokio::test]
 async fn a_tombstone_ends_every_life_and_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ async fn a_tombstone_ends_every_life_and_stays() {
         let error = commit(&old, 20).await.unwrap_err();
         assert!(matches!(&error, KeepError::Taken(why) if why.contains("is deleted")), "{error}");
         assert!(old.before_answer().await.is_err(), "no answer leaves any more");
-        assert_eq!(store.get(&keys::head(SET)).await.unwrap(), tombstone, "T2");
+        assert_eq!(store.get(&keys::head(SET)).await.unwrap(), tombstone, "TOMB-T2");
         let survey = recovery::survey("memory", store.clone(), &cluster_key()).await.unwrap();
         assert_eq!((survey.sets.len(), survey.bad.len(), survey.deleted), (0, 0, vec![SET]));
     }
@@ -211,7 +211,7 @@ async fn a_put_that_was_on_its_way_does_not_undo_a_recovery() {
     gate.armed.store(true, Ordering::Release);
     let error = commit(&paused, 20).await.unwrap_err();
     assert!(matches!(error, KeepError::Taken(_)), "{error}");
-    assert_eq!(found(&store).await.head.life, SetLife { cluster: 8, generation: 2 }, "H1");
+    assert_eq!(found(&store).await.head.life, SetLife { cluster: 8, generation: 2 }, "HEAD-H1");
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn what_is_covered_never_goes_back() {
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
     let (newer, older) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
     commit(&newer, 20).await.unwrap();
-    assert!(matches!(commit(&older, 10).await, Err(KeepError::Superseded)), "H2");
+    assert!(matches!(commit(&older, 10).await, Err(KeepError::Superseded)), "HEAD-H2");
     commit(&newer, 20).await.unwrap();
     assert_eq!(found(&store).await.head.covered, Some(covered(20)));
 }
@@ -384,7 +384,7 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
-/// Z1, Z2: a gateway that lags behind in group 0 neither replaces a head under a key that it does not know, nor counts
+/// DATAKEY-Z1, DATAKEY-Z2: a gateway that lags behind in group 0 neither replaces a head under a key that it does not know, nor counts
 /// it as damaged. A gateway with the key seals the next head under it, even if group 0 has not told it to.
 #[tokio::test]
 async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
@@ -420,7 +420,7 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     assert!(late.trouble().is_none() && late.fenced().is_none());
     assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
     late.before_answer().await.expect("it is this life's: a gateway that lags behind keeps serving (R8)");
-    // Another life of the set that has changed the key since is still another life (H1).
+    // Another life of the set that has changed the key since is still another life (HEAD-H1).
     let found_now = found(&store).await;
     let gone = with(&[1], 1);
     let raised = recovery::raise(&found_now, 99, 7).await.unwrap();
@@ -438,7 +438,7 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     assert_eq!(found(&store).await.key.ids(), [1, 2].into());
 }
 
-/// L1: nobody compared objects that a checkpoint wrote before a change of the set's stores with the new stores. The
+/// LIST-L1: nobody compared objects that a checkpoint wrote before a change of the set's stores with the new stores. The
 /// checkpoint fails, even if its gateway knows of the change by the time of the commit.
 #[tokio::test]
 async fn a_checkpoint_stays_in_the_stores_where_it_began() {

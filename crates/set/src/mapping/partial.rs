@@ -1,5 +1,5 @@
 //! The root on which a checkpoint is based, and the root that it makes. If all leaves would take more than their memory
-//! limit, some are "away": in the store only (L4 to L6 in `holdfast_volume::map::PartialRoot`).
+//! limit, some are "away": in the store only (LEAF-L4 to LEAF-L6 in `holdfast_volume::map::PartialRoot`).
 
 use super::opened::{RUNS_AT_ONCE, aside, together};
 use super::{MapError, Mapping, Node, Pay};
@@ -116,7 +116,7 @@ impl Mapping {
         }
     }
 
-    /// Reads all leaves of a root (L6), and keeps as many as fit. Each is requested separately, so that those that are
+    /// Reads all leaves of a root (LEAF-L6), and keeps as many as fit. Each is requested separately, so that those that are
     /// away are on local disk (R8).
     async fn compare(&self, object: ObjectId, top: Arc<Top>) -> Result<PartialRoot, MapError> {
         let bad =

@@ -72,7 +72,7 @@ async fn readers_of_one_extent_at_once_share_one_request() {
     assert_eq!(world.asked() - before, 2);
 }
 
-/// C5, from a client's reads to the disk.
+/// CACHE-C5, from a client's reads to the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_scan_fetches_is_left_out_of_the_disk_cache() {
     let dir = tempfile::tempdir().expect("temporary directory");

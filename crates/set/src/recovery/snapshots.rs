@@ -1,6 +1,6 @@
 //! Decides which snapshots in a set's head are restored: those whose objects are all in the store (ADR 0035).
 //!
-//! Gateways never delete what a head lists (S15). But a store may lose objects, a person may delete them, and an
+//! Gateways never delete what a head lists (SET-S15). But a store may lose objects, a person may delete them, and an
 //! outdated head may have been read. A restored snapshot with missing objects would be unreadable, and garbage
 //! collection would wait for it.
 
@@ -31,7 +31,7 @@ pub struct LeftOut {
 /// requested by key.
 type Shown = BTreeMap<ObjectId, u64>;
 
-/// Results of earlier checks of a set's roots: a root that is still listed has what it had then (S15).
+/// Results of earlier checks of a set's roots: a root that is still listed has what it had then (SET-S15).
 #[derive(Debug, Default)]
 pub struct Looked(BTreeMap<ObjectId, Option<String>>);
 

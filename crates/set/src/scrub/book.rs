@@ -1,9 +1,9 @@
 //! Position, findings and schedule of a set's scrub. Plain data: kept on disk; gets the time as an argument and does no
 //! I/O.
 //!
-//! B1  A place that is in the set during a whole round is read in that round, whatever else changes; or it is reported
+//! SCRUB-B1  A place that is in the set during a whole round is read in that round, whatever else changes; or it is reported
 //!     as damaged, with the leaf or root without which it cannot be found.
-//! B2  Damage that the last complete round found stays known until the next round is complete; damage that a running
+//! SCRUB-B2  Damage that the last complete round found stays known until the next round is complete; damage that a running
 //!     round finds is known at once.
 
 use holdfast_types::{Name, SetId, VolumeId};
@@ -210,7 +210,7 @@ impl Book {
         }
     }
 
-    /// Damage known now (B2).
+    /// Damage known now (SCRUB-B2).
     pub fn known(&self) -> Finds {
         let Some(round) = self.round.as_ref().filter(|round| round.found.total > 0) else { return self.found.clone() };
         let mut all = round.found.clone();

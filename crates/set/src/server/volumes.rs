@@ -1,8 +1,8 @@
 //! Which volumes have connections here, and which are being changed.
 //!
-//! U1  A change that connections must not see is decided while there is no connection, and none is accepted until its
+//! RESIZE-U1  A change that connections must not see is decided while there is no connection, and none is accepted until its
 //!     outcome is known. So no client stays connected by a name that the volume has lost: a reconnect by the new name
-//!     would not find and end the old connection (slots, S1).
+//!     would not find and end the old connection (slots, SEQ-S1).
 
 use super::{SetError, SetServer};
 use holdfast_control::set::SetRefusal;
@@ -85,7 +85,7 @@ impl SetServer {
         self.uses.locked().open.get(&volume).copied().unwrap_or(0)
     }
 
-    /// U1. With `anyway`, existing connections stay.
+    /// RESIZE-U1. With `anyway`, existing connections stay.
     ///
     /// # Errors
     /// The user of the volume.

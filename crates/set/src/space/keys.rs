@@ -1,5 +1,5 @@
 //! Finds out, at the set's leader, which objects need which data key while there is more than one (ADR 0023). Group 0's
-//! leader acts on it (Z3).
+//! leader acts on it (DATAKEY-Z3).
 
 use super::{SpaceError, SpaceKeeper, is_lost};
 use crate::set_key::KeyReport;

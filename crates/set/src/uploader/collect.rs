@@ -1,7 +1,7 @@
 //! Collection within a checkpoint: copies the segments with the least data in use into new ones (ADR 0012).
 //!
 //! Copied are the parts of a victim that the pages of the last checkpoint name and the sealed generation does not
-//! replace. The new pages accept a move only if they still name the copied place (`volume::space`, G2). Writes after
+//! replace. The new pages accept a move only if they still name the copied place (`volume::space`, SPACE-G2). Writes after
 //! the begin are in the journal index, above any map. So a copy never overwrites a newer write.
 
 use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
@@ -129,7 +129,7 @@ impl Uploader {
             (packs, left, resealed)
         })
         .await?;
-        // Each pack has a page (M3), in a leaf in memory or in the store. Leaves in the store are not read for moves
+        // Each pack has a page (MAP-M3), in a leaf in memory or in the store. Leaves in the store are not read for moves
         // that are not allowed yet.
         if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Uploader {
 
     /// The pages in any of these packs whose leaves are not in memory. Reads each such leaf without keeping it. Reads
     /// nothing if there are no packs to empty. As with segments, an unreadable leaf does not block the checkpoint: what
-    /// it lists stays where it is, and counted (M3).
+    /// it lists stays where it is, and counted (MAP-M3).
     async fn pages_away_in(
         &self,
         base: &PartialRoot,
@@ -310,7 +310,7 @@ impl Uploader {
                     filling.keep.push((place.number, place.range()));
                 }
                 let to = MapExtent::whole(object, lba, place);
-                // A run never crosses a page boundary (P3).
+                // A run never crosses a page boundary (PLAN-P3).
                 let key = (run.volume, page_number(lba));
                 collected.moves.entry(key).or_default().push(Move { from: run.from, to });
             }
@@ -379,7 +379,7 @@ impl Uploader {
         }
         let current = self.host.with(|m| m.state().current_root());
         // A set without a root gets one as soon as the new key seals, so that every later root is under that key or a
-        // newer one (Z2).
+        // newer one (DATAKEY-Z2).
         let Some(current) = current else { return ring.seals == ring.newest() };
         match self.mapping.shown(current).await {
             Ok(root) if root.key_id() < ring.seals => true,

@@ -56,7 +56,7 @@ impl Uploader {
         Some(root.begin_writing(&shape, self.sealers(term)))
     }
 
-    /// Pages before this one will not change any more: their sealed leaves go to the store and leave memory (L5).
+    /// Pages before this one will not change any more: their sealed leaves go to the store and leave memory (LEAF-L5).
     pub(super) async fn pass_leaves(
         &self,
         term: Term,
@@ -107,7 +107,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// The same for leaves in packs with too much garbage (L3). This only saves space: an unreadable leaf stays where
+    /// The same for leaves in packs with too much garbage (LEAF-L3). This only saves space: an unreadable leaf stays where
     /// it is.
     async fn empty_leaf_packs(
         &self,
@@ -158,7 +158,7 @@ impl Uploader {
     /// itself is sealed, if none of its leaves is away.
     ///
     /// # Panics
-    /// L4: if a leaf is away. The result would not contain it.
+    /// LEAF-L4: if a leaf is away. The result would not contain it.
     pub(super) async fn divide(
         &self,
         term: Term,
@@ -168,7 +168,7 @@ impl Uploader {
         let dividing = holdfast_log::spawn_blocking(move || {
             let mut root = match root.into_whole() {
                 Ok(root) => root,
-                Err(root) => panic!("L4: found {} leaves away, expected all here", root.away().count()),
+                Err(root) => panic!("LEAF-L4: found {} leaves away, expected all here", root.away().count()),
             };
             root.drop_dead_segments();
             let packs = match shape {

@@ -89,7 +89,7 @@ impl Uploader {
         object: ObjectId,
         body: Bytes,
     ) -> Result<(), UploadError> {
-        // Recorded before sending: the object may arrive in the store even if this checkpoint fails (G4).
+        // Recorded before sending: the object may arrive in the store even if this checkpoint fails (SPACE-G4).
         self.server.given_up().made(object);
         let key = keys::object(self.mapping.key.set, key_kind(kind), object);
         let (mut pause, place) = (Duration::from_millis(100), self.place());

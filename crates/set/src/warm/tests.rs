@@ -65,7 +65,7 @@ fn checkpoint(key: &SetKey, n: u128, places: &[u64]) -> (Bytes, Bytes, Root) {
     (segment, pack, root)
 }
 
-/// No store has these objects, so whatever is read was cached. W3: of moved extents, those cached under their old name.
+/// No store has these objects, so whatever is read was cached. WARM-W3: of moved extents, those cached under their old name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_brought_in_is_read_without_the_store() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -122,7 +122,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
     let third = taker.read(at, V, Lba(16), Sectors(8), Demand::Point, &mut nothing);
     let third = tokio::time::timeout(Duration::from_secs(30), third).await;
     assert!(matches!(third, Ok(Err(MapError::Store(_)))), "{third:?}: it is in no cache and in no store");
-    // R9, C2: nothing is accepted of bytes that differ from what was sealed.
+    // R9, CACHE-C2: nothing is accepted of bytes that differ from what was sealed.
     let mut spoilt = segment.to_vec();
     let end = spoilt.len() - 1;
     spoilt[end] ^= 1;

@@ -21,7 +21,7 @@ const UNKNOWN: u16 = 504;
 /// What the agent says of a failover by which it takes the lease from somebody.
 const BY_FORCE: &str = "by force";
 
-/// Orders to a host to take the lease by force that may still be carried out (T1), by the moment from which they are not.
+/// Orders to a host to take the lease by force that may still be carried out (HOSTS-T1), by the moment from which they are not.
 #[derive(Default)]
 pub struct Orders(VecDeque<u64>);
 

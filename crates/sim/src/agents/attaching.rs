@@ -190,7 +190,7 @@ impl Attaching {
             };
             match error {
                 None if self.failed_at.is_some_and(|failed| failed < asked) => {
-                    return Err(format!("R8, M5: {who}'s device answered again after it had failed"));
+                    return Err(format!("R8, ATTACH-M5: {who}'s device answered again after it had failed"));
                 }
                 None => {}
                 Some(RequestError::Refused(Errno::Io)) if taken(self.epoch) => {

@@ -1,7 +1,7 @@
 //! What clients outside were told: the commits that a database acknowledged, by their numbers. A database knows nothing of it; each recovery is held against it.
 //!
-//! L1  A recovery finds every commit that was acknowledged before it began to read (R1, R4), each as it was acknowledged.
-//! L2  A commit that is acknowledged after another owner's recovery was found by that one: else two databases took writes at once (R2).
+//! LEDGER-L1  A recovery finds every commit that was acknowledged before it began to read (R1, R4), each as it was acknowledged.
+//! LEDGER-L2  A commit that is acknowledged after another owner's recovery was found by that one: else two databases took writes at once (R2).
 //!
 //! Commits lie on the volumes as in a ring; each names the one before it, so that rests of a log that ended elsewhere are told from what follows.
 
@@ -98,7 +98,7 @@ impl Ledger {
     /// The database of `epoch` has recovered up to `end`, with `log`; `least` was acknowledged before it began to read.
     ///
     /// # Errors
-    /// L1.
+    /// LEDGER-L1.
     pub fn recover(
         &mut self,
         who: &str,
@@ -111,14 +111,14 @@ impl Ledger {
         if end.number < least {
             let lost = end.number + 1;
             return Err(format!(
-                "L1 (R1, R4): commit {lost} was acknowledged, and {who} under e{epoch} recovered up to {} of {least}",
+                "LEDGER-L1 (R1, R4): commit {lost} was acknowledged, and {who} under e{epoch} recovered up to {} of {least}",
                 end.number
             ));
         }
         let other = self.ids.range(..=least).find(|(number, id)| log.get(number).is_some_and(|found| found != *id));
         if let Some((number, id)) = other {
             return Err(format!(
-                "L1 (R1, R4): commit {number} was acknowledged as write {id}, and {who} under e{epoch} recovered write {:?} in its place",
+                "LEDGER-L1 (R1, R4): commit {number} was acknowledged as write {id}, and {who} under e{epoch} recovered write {:?} in its place",
                 log.get(number)
             ));
         }
@@ -131,7 +131,7 @@ impl Ledger {
     /// The database of `epoch` tells a client that commit `number` is done.
     ///
     /// # Errors
-    /// L2.
+    /// LEDGER-L2.
     pub fn acknowledge(&mut self, who: &str, epoch: u64, number: u64, id: Id) -> Result<(), Broken> {
         self.commits += 1;
         if epoch < self.recovered_epoch {
@@ -142,7 +142,7 @@ impl Ledger {
                 return Ok(());
             }
             return Err(format!(
-                "L2 (R2): {who} acknowledged commit {number} (write {id}) under e{epoch}, which the recovery under e{} had not found",
+                "LEDGER-L2 (R2): {who} acknowledged commit {number} (write {id}) under e{epoch}, which the recovery under e{} had not found",
                 self.recovered_epoch
             ));
         }
@@ -191,11 +191,11 @@ mod tests {
         ledger.acknowledge("db1", 3, 4, 104).expect("nobody else");
         let (end, log) = ledger.read(&found);
         ledger.recover("db2", 7, end, &log, ledger.acknowledged()).expect("all there");
-        assert!(ledger.recover("db2", 8, End { number: 3, id: 103 }, &log, 4).is_err(), "L1");
+        assert!(ledger.recover("db2", 8, End { number: 3, id: 103 }, &log, 4).is_err(), "LEDGER-L1");
         ledger.acknowledge("db1", 3, 5, 105).expect("found by db2");
-        assert!(ledger.acknowledge("db1", 3, 6, 106).is_err(), "L2");
+        assert!(ledger.acknowledge("db1", 3, 6, 106).is_err(), "LEDGER-L2");
         let mut other = log.clone();
         other.insert(4, 999);
-        assert!(ledger.recover("db2", 9, end, &other, 4).is_err(), "L1: another one in its place");
+        assert!(ledger.recover("db2", 9, end, &other, 4).is_err(), "LEDGER-L1: another one in its place");
     }
 }

@@ -321,7 +321,7 @@ impl Station {
         // What was to be started and is to end already was never there.
         let Some(force) = wanted.filter(|_| signal.is_none()) else { return Ok(()) };
         if force && !self.orders.settled(lent.now) {
-            return Err(format!("T1: {} takes the lease by force, and nobody told it to", self.name));
+            return Err(format!("HOSTS-T1: {} takes the lease by force, and nobody told it to", self.name));
         }
         self.forcing = force;
         let (place, dir) = ((self.name.as_str(), self.at), self.dir.join("run").join("attach"));
@@ -420,7 +420,7 @@ impl Station {
         }
     }
 
-    /// A3, and W1 where no agent is there to keep it: no database outlives the lease that it runs under, by this host's own clock. W2: nor an agent that is silent.
+    /// AGENT-A3, and WATCHDOG-W1 where no agent is there to keep it: no database outlives the lease that it runs under, by this host's own clock. WATCHDOG-W2: nor an agent that is silent.
     fn judge(&mut self, now: u64) -> Result<(), Broken> {
         let sign = {
             let drivers = lock(&self.drivers);
@@ -434,7 +434,7 @@ impl Station {
             let (silent, limit) = (clock.saturating_sub(sign.at_ns) / MS, self.plan.timeout_ms);
             if silent > limit + LATE_MAX / MS {
                 return Err(format!(
-                    "W2: the database of {} runs, and its agent has been silent for {silent} ms of {limit}",
+                    "WATCHDOG-W2: the database of {} runs, and its agent has been silent for {silent} ms of {limit}",
                     self.name
                 ));
             }
@@ -448,7 +448,7 @@ impl Station {
         let (attended, ttl) = (self.is_attended(now), TTL.as_millis() as u64 * MS);
         let late = if attended { 0 } else { LATE_MAX };
         if age > ttl + late {
-            let rule = if attended { "A3" } else { "W1" };
+            let rule = if attended { "AGENT-A3" } else { "WATCHDOG-W1" };
             let (age, ttl) = (age / MS, ttl / MS);
             return Err(format!(
                 "{rule}: the database of {} runs, and its lease of {ttl} ms was renewed {age} ms ago",

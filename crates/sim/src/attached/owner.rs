@@ -461,7 +461,7 @@ impl Owner {
             };
             match error {
                 None if self.failed_at.is_some_and(|failed| failed < asked) => {
-                    return Err(format!("R8, M5: {}'s device answered again after it had failed", self.name));
+                    return Err(format!("R8, ATTACH-M5: {}'s device answered again after it had failed", self.name));
                 }
                 None => {}
                 Some(RequestError::Refused(Errno::Io)) if taken(self.epoch) => self.fenced(lent),

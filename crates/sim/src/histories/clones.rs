@@ -104,7 +104,7 @@ async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring, Set
     for _ in 0..RAISE_TRIES {
         let object = store.get_object(&keys::head(set)).await.map_err(|e| e.to_string())?;
         let (header, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
-        // K2: nothing else is there.
+        // HISTKEY-K2: nothing else is there.
         let key = set_key(set, &ring_ids(&keyring.wrapped_key), header.key_id);
         let head = head::open(&key, &object.body).map_err(|e| e.to_string())?;
         let raised = match &last {
@@ -129,7 +129,7 @@ fn listed(world: &World, head: &Head) -> Result<Vec<(Name, RequestId, Volumes)>,
     let list = &head.links.snapshots.snapshots;
     for (name, asked) in &order.model.snapshots {
         if list.get(name).is_none_or(|found| found.request != asked.request) {
-            return Err(format!("S15: snapshot {name} was there, and the head does not list it"));
+            return Err(format!("SET-S15: snapshot {name} was there, and the head does not list it"));
         }
     }
     let shown = |(name, found): (&Name, &Snapshot)| {
@@ -390,7 +390,10 @@ impl Pair {
                 break;
             }
             if waited > PATIENCE {
-                return Err(format!("S14: pins are not looked after: {:?}, the head says so: {settled}", state.pins));
+                return Err(format!(
+                    "SET-S14: pins are not looked after: {:?}, the head says so: {settled}",
+                    state.pins
+                ));
             }
             sleep(Duration::from_millis(200)).await;
             waited += Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! What the difference of two snapshots says, carried out on images of the one, gives the other (H4).
+//! What the difference of two snapshots says, carried out on images of the one, gives the other (HISTORY-H4).
 //!
 //! Images are kept by name, as people keep them: that a name may be another volume's by now is what this is about. The ranges are those that the
 //! admin door gives, from the gateway's own maps; what a volume holds at a snapshot, in sectors, is the model's.
@@ -53,7 +53,7 @@ impl World {
             let Some(ranges) = ranges? else { return Ok(false) };
             let name = one.volume.name.as_str();
             let Some(content) = expected.get(name) else {
-                return Err(format!("S6: {later} lists {name}, which it does not show"));
+                return Err(format!("SET-S6: {later} lists {name}, which it does not show"));
             };
             made.insert(name, patched(one, &images, content, &ranges)?);
         }

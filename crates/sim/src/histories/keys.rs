@@ -1,9 +1,9 @@
 //! Changes of a set's data key (ADR 0023), in one history of three: group 0's ring of keys as a list of what it was after each entry, heard by the gateways late, and
 //! by one that starts anew as it was some entries ago; what leaders said of their roots, acted upon at once or long after.
 //!
-//! K1  After each step all that is named in the store is under a key that the ring has now.
-//! K2  The head alone has the keys of all that it names: a recovery has nothing else.
-//! K3  At rest no key is left but the newest, and those that a snapshot or a clone needs.
+//! HISTKEY-K1  After each step all that is named in the store is under a key that the ring has now.
+//! HISTKEY-K2  The head alone has the keys of all that it names: a recovery has nothing else.
+//! HISTKEY-K3  At rest no key is left but the newest, and those that a snapshot or a clone needs.
 
 use super::gateway::SET;
 use super::journal::lock;
@@ -58,7 +58,8 @@ fn data_keys(set: SetId, ids: &BTreeSet<u32>) -> BTreeMap<u32, DataKey> {
 /// # Panics
 /// Where `seals` is not among them.
 pub fn set_key(set: SetId, ids: &BTreeSet<u32>, seals: u32) -> SetKey {
-    SetKey::of_ring(set, data_keys(set, ids), seals).unwrap_or_else(|| panic!("Z3: {seals} is not among {ids:?}"))
+    SetKey::of_ring(set, data_keys(set, ids), seals)
+        .unwrap_or_else(|| panic!("DATAKEY-Z3: {seals} is not among {ids:?}"))
 }
 
 /// What stands for wrapped keys: only their numbers are true.
@@ -131,7 +132,7 @@ impl World {
     /// A step of group 0, now and then.
     ///
     /// # Errors
-    /// K1, K2.
+    /// HISTKEY-K1, HISTKEY-K2.
     pub fn turn_keys(&mut self) -> Result<(), String> {
         let ledger = self.common.ledger.clone();
         let mut ledger = lock(&ledger);
@@ -211,7 +212,7 @@ impl World {
         lock(&self.common.ledger).changes
     }
 
-    /// K3: what keys wait for is not over yet.
+    /// HISTKEY-K3: what keys wait for is not over yet.
     pub fn keys_wait(&self) -> bool {
         let ring = lock(&self.common.ledger).ring();
         if !ring.is_changing() {
@@ -224,7 +225,7 @@ impl World {
     }
 
     /// # Errors
-    /// K1, K2.
+    /// HISTKEY-K1, HISTKEY-K2.
     pub fn check_keys(&mut self) -> Result<(), String> {
         let (changes, ring) = {
             let ledger = lock(&self.common.ledger);
@@ -239,23 +240,24 @@ impl World {
             let Some(bytes) = self.common.store.objects(key).pop() else { continue };
             let id = under(&bytes).map_err(|e| format!("R9: {key}: {e}"))?;
             if !ring.keys.contains(&id) {
-                return Err(format!("K1: {key} is named and under data key {id}; there are {ring:?}"));
+                return Err(format!("HISTKEY-K1: {key} is named and under data key {id}; there are {ring:?}"));
             }
         }
         for bytes in self.common.store.objects(&keys::head(set)) {
             let (header, found) = read_keyring(&bytes).map_err(|e| format!("R9: the head: {e}"))?;
             let ids = ring_ids(&found.wrapped_key);
             if !ids.contains(&header.key_id) {
-                return Err(format!("K2: the head is under data key {}, and has {ids:?}", header.key_id));
+                return Err(format!("HISTKEY-K2: the head is under data key {}, and has {ids:?}", header.key_id));
             }
             let alone = set_key(set, &ids, header.key_id);
-            let head = holdfast_set::head::open(&alone, &bytes).map_err(|e| format!("K2: the head: {e}"))?;
+            let head = holdfast_set::head::open(&alone, &bytes).map_err(|e| format!("HISTKEY-K2: the head: {e}"))?;
             for root in roots_of(&head) {
                 let key = keys::root(set, root.object);
                 let Some(bytes) = self.common.store.objects(&key).pop() else { continue };
-                let opened = open_top(&alone.opener(root.object), &bytes).map_err(|e| format!("K2: {key}: {e}"))?;
+                let opened =
+                    open_top(&alone.opener(root.object), &bytes).map_err(|e| format!("HISTKEY-K2: {key}: {e}"))?;
                 if !opened.keys_needed().is_subset(&ids) {
-                    return Err(format!("K2: {key} needs {:?}, the head has {ids:?}", opened.keys_needed()));
+                    return Err(format!("HISTKEY-K2: {key} needs {:?}, the head has {ids:?}", opened.keys_needed()));
                 }
             }
         }

@@ -79,7 +79,7 @@ pub struct Stats {
     pub steps: u64,
     pub reads: u64,
     pub snapshot_reads: u64,
-    /// Pairs of snapshots whose difference led from the one to the other (H4).
+    /// Pairs of snapshots whose difference led from the one to the other (HISTORY-H4).
     pub compared: u64,
     pub unread: u64,
     pub takeovers: u64,
@@ -265,7 +265,7 @@ impl Model {
         }
         self.counts.outside += outside.len() as u64;
         let expected = if outside.is_empty() { SetAnswer::Written } else { SetAnswer::WrittenExcept { outside } };
-        assert_eq!(*answer, expected, "M2: {id}");
+        assert_eq!(*answer, expected, "MACHINE-M2: {id}");
     }
 
     fn once(&mut self, id: LogId, request: RequestId) {
@@ -287,7 +287,7 @@ impl Model {
             (SetCommand::SnapshotCreate { name, request, .. }, SetAnswer::SnapshotAsked) => {
                 let known = self.waiting.get(&name).or_else(|| self.snapshots.get(&name));
                 match known {
-                    Some(known) => assert_eq!(known.request, request, "S11: {id}: {name} is another's"),
+                    Some(known) => assert_eq!(known.request, request, "SET-S11: {id}: {name} is another's"),
                     None => {
                         self.once(id, request);
                         self.waiting.insert(name, Asked { request, upto: None });
@@ -302,7 +302,7 @@ impl Model {
                         found = true;
                     }
                 }
-                assert_eq!(existed, found, "S11: {id}: snapshot {name}");
+                assert_eq!(existed, found, "SET-S11: {id}: snapshot {name}");
             }
             (SetCommand::CheckpointBegin { .. }, SetAnswer::CheckpointBegun { at }) => {
                 assert_eq!(at, id);
@@ -322,14 +322,14 @@ impl Model {
             }
             (SetCommand::Rollback { to, safety, request }, SetAnswer::RolledBack { now: true }) => {
                 self.once(id, request);
-                assert_eq!(self.lease, None, "S12: {id}: rolled back under a lease");
+                assert_eq!(self.lease, None, "SET-S12: {id}: rolled back under a lease");
                 let of = |name: &Name| {
                     let asked = self.snapshots.get(name)?;
                     asked.upto.map(|upto| self.shown(asked.request, upto))
                 };
                 let safe = of(&safety.name);
-                assert_eq!(safe.as_ref(), Some(&self.now), "S12: {id}: what no snapshot shows is rolled back over");
-                let Some(then) = of(&to.name) else { panic!("S12: {id}: no snapshot {}", to.name) };
+                assert_eq!(safe.as_ref(), Some(&self.now), "SET-S12: {id}: what no snapshot shows is rolled back over");
+                let Some(then) = of(&to.name) else { panic!("SET-S12: {id}: no snapshot {}", to.name) };
                 self.now = then;
                 self.counts.rollbacks += 1;
             }
@@ -352,7 +352,7 @@ impl Model {
             VolumeChange::Create { name, size } => {
                 let before = self.now.insert(volume, Volume::new(name, size.0));
                 let mut ever = self.at.values().chain(self.kept.values());
-                assert!(before.is_none() && ever.all(|then| !then.contains_key(&volume)), "V1: {id}: {volume}");
+                assert!(before.is_none() && ever.all(|then| !then.contains_key(&volume)), "VOLUME-V1: {id}: {volume}");
             }
             VolumeChange::Grow { size, .. } => self.of(id, volume).size = size.0,
             VolumeChange::Shrink { to, .. } => {

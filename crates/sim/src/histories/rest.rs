@@ -183,7 +183,7 @@ impl World {
         if let Some(lost) = named.difference(&there).next() {
             return Err(format!("R7: {lost} is named, and not there"));
         }
-        // D2: filled in time.
+        // HISTSTORE-D2: filled in time.
         if self.common.store.lacking(&named).is_some() {
             return Ok(None);
         }
@@ -217,7 +217,7 @@ impl World {
         self.roots.rotten_in != Some(self.term()) && !self.common.store.several() && !self.changes_keys()
     }
 
-    /// The store answers, nobody writes, and whoever leads has as long as it needs: first the leader that there is (G4), then a new one. Then everything is read,
+    /// The store answers, nobody writes, and whoever leads has as long as it needs: first the leader that there is (SPACE-G4), then a new one. Then everything is read,
     /// and the store holds what the state names and nothing else.
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl World {
         if self.rests_as_it_is() {
             self.forget_ghost();
             self.gateway.server.head.want_checkpoint();
-            self.wait_for_rest().await.map_err(|why| format!("G4: without another leader: {why}"))?;
+            self.wait_for_rest().await.map_err(|why| format!("SPACE-G4: without another leader: {why}"))?;
         }
         self.take_over().await?;
         self.forget_ghost();
@@ -252,9 +252,9 @@ impl World {
         let snapshots: Vec<Name> = self.state().snapshots.keys().cloned().collect();
         for name in &snapshots {
             if !self.read_whole_snapshot(name, true).await? {
-                return Err(format!("S6: snapshot {name} cannot be read though the store answers"));
+                return Err(format!("SET-S6: snapshot {name} cannot be read though the store answers"));
             }
-            // H4: from each one to each, also to one that is older.
+            // HISTORY-H4: from each one to each, also to one that is older.
             for other in &snapshots {
                 if !self.compare_snapshots(name, other).await? {
                     return Err(format!("R8: {name} and {other} cannot be compared though the store answers"));
@@ -279,7 +279,7 @@ impl World {
         let found: Vec<_> = state.snapshots.iter().map(|(n, s)| (n.clone(), s.request, Some(s.upto.index.0))).collect();
         let expected: Vec<_> = model.snapshots.iter().map(|(n, s)| (n.clone(), s.request, s.upto)).collect();
         if found != expected || !model.waiting.is_empty() {
-            return Err(format!("S6: snapshots: found {found:?}, expected {expected:?} and {:?}", model.waiting));
+            return Err(format!("SET-S6: snapshots: found {found:?}, expected {expected:?} and {:?}", model.waiting));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The store of a history: one, or three of which two must have an object before it counts (ADR 0018).
 //!
-//! D1  What any two of three show as the head is a head that a recovery may begin with: all that it names is there.
-//! D2  What is named is in two stores at least. At rest it is in all three, and nothing else is.
-//! D3  Only one at a time is down, or refuses everything: that is what two of three promise. The other faults meet all of them.
+//! HISTSTORE-D1  What any two of three show as the head is a head that a recovery may begin with: all that it names is there.
+//! HISTSTORE-D2  What is named is in two stores at least. At rest it is in all three, and nothing else is.
+//! HISTSTORE-D3  Only one at a time is down, or refuses everything: that is what two of three promise. The other faults meet all of them.
 
 use super::store::{Server, Weather};
 use crate::stores::{Slot, slot_of};
@@ -49,7 +49,7 @@ impl Stores {
         }
     }
 
-    /// What goes wrong from now on; what is worst about it at one of several only (D3).
+    /// What goes wrong from now on; what is worst about it at one of several only (HISTSTORE-D3).
     pub fn set(&self, weather: Weather) {
         for (at, server) in self.0.iter().enumerate() {
             let spared = self.several() && at as u64 != weather.at;
@@ -74,12 +74,12 @@ impl Stores {
         copies >= if self.several() { WRITE_QUORUM } else { 1 }
     }
 
-    /// An object as it lies there; of a register every value that some two of three show as the newest (D1), the newest of these last.
+    /// An object as it lies there; of a register every value that some two of three show as the newest (HISTSTORE-D1), the newest of these last.
     pub fn objects(&self, key: &str) -> Vec<Bytes> {
         if !self.several() || keys::set_of(key).is_none_or(|set| keys::head(set) != key) {
             return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
         }
-        // One whose slot is gone, or marked to be mended, takes part in no round (Q2), so it is none of the two.
+        // One whose slot is gone, or marked to be mended, takes part in no round (QUORUM-Q2), so it is none of the two.
         let slot = |server: &Server| match slot_of(server.object(key).as_ref()) {
             Some(Slot::Value { ballot, value }) => Some(Some((ballot, value))),
             Some(Slot::Blank) => Some(None),

@@ -266,7 +266,7 @@ impl World {
             match outcome {
                 Ok(()) if !there => return Err(format!("R1: write {tag} was acknowledged and is in no entry")),
                 Err(DeviceError::OutOfRange) if there => {
-                    return Err(format!("M2: write {tag} was refused as outside, and took effect"));
+                    return Err(format!("MACHINE-M2: write {tag} was refused as outside, and took effect"));
                 }
                 Ok(()) | Err(DeviceError::OutOfRange) => {}
                 Err(_) => drop(self.open.remove(&id)),
@@ -329,7 +329,7 @@ impl World {
                 self.stats.reads += 1;
                 let order = self.common.journal.order();
                 let Some(volume) = order.model.now.get(&id).filter(|_| inside) else {
-                    return Err(format!("M2: read of {sectors} sectors at {lba} of {id}, which are not there"));
+                    return Err(format!("MACHINE-M2: read of {sectors} sectors at {lba} of {id}, which are not there"));
                 };
                 volume.compare(lba, sectors, &parts).map_err(|e| format!("R3: {id}: {e}"))?;
                 Ok(true)
@@ -362,11 +362,11 @@ impl World {
         let then = self.common.journal.order().model.shown(found.request, found.upto.index.0);
         for (id, volume) in &then {
             let Ok(open) = self.gateway.open(&volume.name, Some(snapshot)).await else {
-                return Err(format!("S6: {} is not in snapshot {snapshot}, which shows it", volume.name));
+                return Err(format!("SET-S6: {} is not in snapshot {snapshot}, which shows it", volume.name));
             };
             if open.device.size() != volume.size * SECTOR_BYTES {
                 return Err(format!(
-                    "S6: {id} in {snapshot}: found {} bytes, expected {} sectors",
+                    "SET-S6: {id} in {snapshot}: found {} bytes, expected {} sectors",
                     open.device.size(),
                     volume.size
                 ));
@@ -387,7 +387,7 @@ impl World {
             }
         }
         if found.volumes.len() != then.len() {
-            return Err(format!("S6: {snapshot}: found {} volumes, expected {}", found.volumes.len(), then.len()));
+            return Err(format!("SET-S6: {snapshot}: found {} volumes, expected {}", found.volumes.len(), then.len()));
         }
         Ok(true)
     }
@@ -409,7 +409,7 @@ impl World {
                 }
                 0..=3 => VolumeChange::Grow { volume: *id, size: Sectors(size.max(found.size).min(SIZE_MAX)) },
                 4 => {
-                    // U1: whoever is connected would be by a name that is gone.
+                    // RESIZE-U1: whoever is connected would be by a name that is gone.
                     self.open.remove(id);
                     VolumeChange::Rename { volume: *id, from: found.name.clone(), to: new, epoch }
                 }
@@ -581,7 +581,7 @@ impl World {
         let found = self.state();
         if found != truth {
             return Err(format!(
-                "M4: {to} has another state than the leader before it: found {found:?}, expected {truth:?}"
+                "MACHINE-M4: {to} has another state than the leader before it: found {found:?}, expected {truth:?}"
             ));
         }
         self.term += 1;

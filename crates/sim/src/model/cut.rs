@@ -2,7 +2,7 @@
 //! connections, and what is under way when a gateway is lost is sent again.
 //!
 //! What is known of the order: a write that was known to be there (answered, or read) before another was handed in comes before it; and of two that
-//! overlap, of one device, the one that was handed in first (M1 of `attach::machine`). A *cut* holds with a write all that come before it, each whole (R5).
+//! overlap, of one device, the one that was handed in first (ATTACH-M1 of `attach::machine`). A *cut* holds with a write all that come before it, each whole (R5).
 
 use super::{Broken, Fate, Id, Model, Place, Write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +131,10 @@ mod tests {
         let mut model = begun();
         let (first, second) = (model.hand_in(5, 0, 0, 2), model.hand_in(5, 0, 1, 2));
         assert!(model.resolve(6, &shows(&[((0, 0), first)])).is_err(), "R5: half of it");
-        assert!(model.resolve(6, &shows(&[((0, 1), second), ((0, 2), second)])).is_err(), "M1: the first came before");
+        assert!(
+            model.resolve(6, &shows(&[((0, 1), second), ((0, 2), second)])).is_err(),
+            "ATTACH-M1: the first came before"
+        );
         model.resolve(6, &shows(&[((0, 0), first), ((0, 1), second), ((0, 2), second)])).expect("both");
         assert!(model.resolve(7, &shows(&[((0, 0), first), ((0, 1), first), ((0, 2), second)])).is_err(), "an old one");
     }

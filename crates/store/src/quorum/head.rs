@@ -69,7 +69,7 @@ enum Aim {
     /// w stores.
     Most(Wish<Is, Bytes>),
     /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
-    /// life (Q2).
+    /// life (QUORUM-Q2).
     Mend { at: usize, life: u32 },
 }
 
@@ -218,12 +218,12 @@ impl Register {
     }
 
     /// Writes the first value, when every store is known to have had a slot before ([`Self::lay_out_all`]): then w of
-    /// them are enough. A store without one has lost it, so Q2 applies.
+    /// them are enough. A store without one has lost it, so QUORUM-Q2 applies.
     pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
         self.swap_laid_out(key, None, body, true).await
     }
 
-    /// Q3: every store has a slot, or a value is there already.
+    /// QUORUM-Q3: every store has a slot, or a value is there already.
     pub(super) async fn lay_out_all(&self, key: &str) -> Result<(), StoreError> {
         if self.alone().is_some() {
             return Ok(());
@@ -292,7 +292,7 @@ impl Register {
         Err(self.again_and_again(Op::Swap, key, ROUNDS_MAX, sent_before, last))
     }
 
-    /// Q3: slots without a value, where every store has answered and none has one.
+    /// QUORUM-Q3: slots without a value, where every store has answered and none has one.
     async fn lay_out(&self, key: &str, answers: Vec<Answer>) -> Vec<Answer> {
         let all = if answers.iter().any(|answer| answer.seen == Seen::Silent) {
             self.ask_all(key, true).await
@@ -451,7 +451,7 @@ impl Register {
         (has_it, settled.map(|_| ()))
     }
 
-    /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
+    /// QUORUM-Q2: lets one store that has lost its slot begin anew, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
         // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier
         // life, or marked for one that has been.
@@ -540,7 +540,7 @@ impl Place {
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {
             // Conditional on exactly the object that the promise left: any change in between, even by a store that
-            // forgot, makes this no vote (Q2).
+            // forgot, makes this no vote (QUORUM-Q2).
             Ok(slot) => match self.write(&slot, &version).await {
                 Ok(_) => Told::Accepted,
                 Err(error) => Told::Out(Ballot::default(), Some(error)),

@@ -5,18 +5,18 @@
 //!   head of list c      … ─▶ H ─▶ last value: "list c+1, which begins with H" ─▶ the same without H
 //!   head of list c+1                    └─────────▶ H ─▶ …
 //! ```
-//! L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that the
+//! LIST-L1  A list ends with a last value in place of its head. That is an ordinary swap, from exactly the head that the
 //!     caller has checked. Nothing more is decided in that list, and every reader finds the last value.
-//! L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
+//! LIST-L2  The next list's head begins with the bytes in the last value. Only a process that has seen the last value
 //!     decided writes them there, as a swap on nothing. So all writers write the same bytes, and only once, and the
 //!     next list begins with what the list before has decided. Before the last value is written, every store of the
 //!     next list has a slot, so that w of them are enough to begin.
-//! L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
+//! LIST-L3  Once the next list's head exists, H is removed from the last value: H holds the set's wrapped keys and is no
 //!     longer needed.
-//! L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list is
+//! LIST-L4  An object counts once each list has it at its own quorum, and is deleted in all lists. Once the first list is
 //!     known to have ended, the next one alone decides, and nothing more is deleted in the first.
 //!
-//! The two registers share nothing, so each keeps its own rules (Q1 to Q3), and their quorums need not meet. The next
+//! The two registers share nothing, so each keeps its own rules (QUORUM-Q1 to QUORUM-Q3), and their quorums need not meet. The next
 //! list is never taken from a store's word: it is compared with what group 0 or a person has said.
 
 use super::state::{Quorum, Register};
@@ -77,7 +77,7 @@ impl Moved {
     }
 }
 
-/// Where the head went, if this object in its place is the last value of a list that was left (L1).
+/// Where the head went, if this object in its place is the last value of a list that was left (LIST-L1).
 pub fn moved_to(object: &Bytes) -> Option<String> {
     Moved::decode(object).map(|moved| moved.to)
 }
@@ -116,7 +116,7 @@ impl Quorum {
         }
     }
 
-    /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (L2).
+    /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (LIST-L2).
     async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
         // With one list nothing is followed: who has not heard of the next one is told that there is one (`moved_to`).
         let Some(next) = self.registers.get(1) else { return Ok(Counts::First(self.look_first(set).await?)) };
@@ -148,7 +148,7 @@ impl Quorum {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
-                // L3: the next list had begun before this was written. The look above may have been earlier than that,
+                // LIST-L3: the next list had begun before this was written. The look above may have been earlier than that,
                 // so look once more.
                 let error = match next.look(&key).await {
                     Ok(object) => {
@@ -243,11 +243,11 @@ impl Quorum {
         self.registers.last().is_some_and(|last| last.number != register.number)
     }
 
-    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one.
+    /// LIST-L1, and LIST-L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one.
     /// Whether it had been done before is the same to the caller.
     ///
     /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put
-    /// from here on is (L4).
+    /// from here on is (LIST-L4).
     ///
     /// # Errors
     /// Conflict: another head is there. Denied: no change is under way.
@@ -268,7 +268,7 @@ impl Quorum {
                 return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
             }
             // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
-            // slot, and a store without one has lost it (Q2).
+            // slot, and a store without one has lost it (QUORUM-Q2).
             next.lay_out_all(&next.key(set)).await?;
             let last = Moved { to: next.text.clone(), head: Some(head.body) };
             first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
@@ -291,7 +291,7 @@ impl Quorum {
         Ok(matches!(self.which(set).await?, Counts::Next(..)))
     }
 
-    /// Removes the set's keys from the list that was left (L3), once the next list's head is there, as far as its
+    /// Removes the set's keys from the list that was left (LIST-L3), once the next list's head is there, as far as its
     /// stores answer.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ async fn a_change_of_stores_takes_the_head_along() {
         assert_eq!(read(&both).await, "3");
         both.let_go_of_head(SET).await.expect("lets go");
         let last = old.get(HEAD).await.expect("the last value");
-        assert_eq!(Moved::decode(&last), Some(Moved { to: to.clone(), head: None }), "L3");
+        assert_eq!(Moved::decode(&last), Some(Moved { to: to.clone(), head: None }), "LIST-L3");
         both.swap(HEAD, Some(&three), text("4")).await.expect("goes on");
         assert_eq!(read(&new).await, "4");
         // The last of them has it a little later.
@@ -117,7 +117,7 @@ async fn a_change_of_stores_takes_the_head_along() {
     }
 }
 
-/// L4.
+/// LIST-L4.
 #[tokio::test]
 async fn an_object_counts_once_both_lists_have_it() {
     let stores = stores(2);
@@ -217,7 +217,7 @@ async fn a_list_that_nobody_has_named_is_not_followed() {
     assert!(Quorum::over(&skips, |_| unreachable!("it is not opened")).is_err());
 }
 
-/// L3 only after L2; and the new stores lost all: it is said, not begun anew with nothing.
+/// LIST-L3 only after LIST-L2; and the new stores lost all: it is said, not begun anew with nothing.
 #[tokio::test]
 async fn a_next_list_that_lost_its_head_is_not_begun_again() {
     let stores = stores(4);
@@ -356,7 +356,7 @@ impl ObjectStore for Early {
     }
 }
 
-/// L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting
+/// LIST-L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting
 /// go of the first.
 #[tokio::test]
 async fn a_look_at_the_next_list_before_it_began_is_made_again() {

@@ -3,10 +3,10 @@
 //! The head is read from every store every few seconds while a set is used (ADR 0013). That measures the stores that
 //! answer before the look ends; the others are known to be no faster. Only the repair's looks wait for all.
 //!
-//! - **E1** After an error or "not here", the next store is asked at once.
-//! - **E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside
+//! - **READ-E1** After an error or "not here", the next store is asked at once.
+//! - **READ-E2** A store that has not answered within the read's patience counts as failed, and the next one is asked beside
 //!   it. The first answer counts, and ends the other requests.
-//! - **E3** A read asks each store once.
+//! - **READ-E3** A read asks each store once.
 
 use super::state::{Quorum, Replica, worst};
 use crate::error::{Op, StoreError};
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 /// How many objects with doubts are remembered.
 const DOUBTS_MAX: usize = 1000;
-/// Patience for a part of an object, or its length (E2).
+/// Patience for a part of an object, or its length (READ-E2).
 const PART_PATIENCE: Duration = Duration::from_secs(1);
-/// Patience for a whole object, which may have 16 MiB (E2).
+/// Patience for a whole object, which may have 16 MiB (READ-E2).
 const WHOLE_PATIENCE: Duration = Duration::from_secs(3);
 
 fn patience(op: Op) -> Duration {

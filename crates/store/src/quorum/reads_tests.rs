@@ -94,7 +94,7 @@ fn asked(scripts: &[Arc<Script>]) -> Vec<usize> {
     scripts.iter().map(|script| script.asked.load(SeqCst)).collect()
 }
 
-/// E2: the next read asks it last.
+/// READ-E2: the next read asks it last.
 #[tokio::test]
 async fn a_silent_store_is_given_up_once_another_has_answered() {
     let (scripts, all) = three([Answers::Never, Answers::Here, Answers::Here]);
@@ -105,7 +105,7 @@ async fn a_silent_store_is_given_up_once_another_has_answered() {
     assert_eq!(asked(&scripts), [1, 2, 0], "it was asked again");
 }
 
-/// E1, E2: the second has nothing, the third has it; a silent store in front does not change what counts as an answer.
+/// READ-E1, READ-E2: the second has nothing, the third has it; a silent store in front does not change what counts as an answer.
 #[tokio::test]
 async fn not_here_is_no_answer_while_another_store_is_silent() {
     let (scripts, all) = three([Answers::Never, Answers::Missing, Answers::Here]);

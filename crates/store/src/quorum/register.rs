@@ -12,9 +12,9 @@
 //!   a look: w stores with the same accepted ballot: that is the value, decided; nothing is written. Otherwise 1 and 2 with what was found
 //! ```
 //!
-//! Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w stores
+//! QUORUM-Q1  w > n / 2: any two sets of w stores share a store. So every later ballot that gets w promises sees what w stores
 //!     accepted under one ballot.
-//! Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
+//! QUORUM-Q2  A store whose slot is gone or damaged has forgotten its promises and votes. It takes part in no round, and
 //!     begins a new *life* ([`Slot::lives`]) in three steps:
 //!     1. A mark with the number of that life is put in place of the slot, as a conditional PUT on nothing (or on the
 //!        damaged object). Everything forgotten was said before that.
@@ -30,9 +30,9 @@
 //!     A forgotten promise counts only beside others. Those made after step 2 carry the new life, and then the
 //!     forgotten one no longer counts ([`promised_value`]); those made before step 2 with a higher ballot make step 2
 //!     fail, those with a lower ballot end in it.
-//! Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
+//! QUORUM-Q3  Slots are created, without a value, only while all n stores have answered, none has a value, and fewer than w
 //!     have a slot. The first round begins only when all n have one. So a store that lost its slot before there was a
-//!     value is told from one that never had it; Q2 applies to the former.
+//!     value is told from one that never had it; QUORUM-Q2 applies to the former.
 
 use crate::several::STORES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -91,7 +91,7 @@ pub(super) struct Slot<V> {
     pub promised: Ballot,
     /// The last that was.
     pub accepted: Option<(Ballot, V)>,
-    /// Its own is exact, those of the others as far as it was told (Q2).
+    /// Its own is exact, those of the others as far as it was told (QUORUM-Q2).
     pub lives: Lives,
 }
 
@@ -133,7 +133,7 @@ pub(super) enum Seen<V> {
     Slot(Slot<V>),
     /// It has none.
     Empty,
-    /// It has lost its slot and is to begin this life (Q2).
+    /// It has lost its slot and is to begin this life (QUORUM-Q2).
     Marked(u32),
     /// No answer, or one that cannot be used.
     Silent,
@@ -169,7 +169,7 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     if slots().count() >= w { Look::Undecided } else { Look::TooFew }
 }
 
-/// Q3: whether slots may be laid out where there are none.
+/// QUORUM-Q3: whether slots may be laid out where there are none.
 pub(super) fn may_lay_out<V>(seen: &[Seen<V>], w: usize) -> bool {
     let blank = |seen: &Seen<V>| match seen {
         Seen::Slot(slot) => slot.accepted.is_none(),
@@ -179,7 +179,7 @@ pub(super) fn may_lay_out<V>(seen: &[Seen<V>], w: usize) -> bool {
     seen.iter().all(blank) && seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count() < w
 }
 
-/// Q3: whether a round that writes something new may begin.
+/// QUORUM-Q3: whether a round that writes something new may begin.
 pub(super) fn may_begin<V>(seen: &[Seen<V>], w: usize) -> bool {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     slots().count() >= w && (slots().count() == seen.len() || slots().any(|slot| slot.accepted.is_some()))
@@ -195,7 +195,7 @@ pub(super) struct Promised<V> {
 }
 
 /// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None`
-/// while fewer than `needed` count (Q1): one that another knows to have begun anew since does not (Q2).
+/// while fewer than `needed` count (QUORUM-Q1): one that another knows to have begun anew since does not (QUORUM-Q2).
 pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usize) -> Option<Promised<V>> {
     let lives = promises.iter().flatten().fold(Lives::default(), |lives, slot| latest(&lives, &slot.lives));
     let counts = |(at, slot): (usize, &Option<Slot<V>>)| slot.clone().filter(|slot| slot.lives[at] == lives[at]);
@@ -207,7 +207,7 @@ pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usi
     Some(Promised { value: highest.map(|(_, value)| value), lives })
 }
 
-/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store
+/// QUORUM-Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store
 /// does not answer, or fewer than w have a slot: it could not be mended.
 pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
     let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
@@ -218,7 +218,7 @@ pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32>
     slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
 }
 
-/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun
+/// QUORUM-Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun
 /// already, as far as the slots say. A mender was cut short between 2 and 3, or the mark is a late one, put before the
 /// store was mended and lost once more: it stands for nothing.
 pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
@@ -230,7 +230,7 @@ pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> 
     }
 }
 
-/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an
+/// QUORUM-Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an
 /// earlier state. What it promises counts no more ([`promised_value`]), and it is mended as one that lost its slot.
 pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
     let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
@@ -238,7 +238,7 @@ pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
     seen.iter().filter_map(lives).any(|known| known > own)
 }
 
-/// Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
+/// QUORUM-Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
 pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     let slots = seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count();
     let known = seen.iter().all(|seen| matches!(seen, Seen::Slot(_) | Seen::Marked(_)));
@@ -247,7 +247,7 @@ pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     first.filter(|_| known && slots >= w)
 }
 
-/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is
+/// QUORUM-Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is
 /// begun twice, or what was said in the first would count in the second. The mark is no use.
 pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     let mut anew = *lives;
@@ -255,7 +255,7 @@ pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     (lives[at] < life).then_some(anew)
 }
 
-/// Q2: the slot that a store begins its new life with, once every other has accepted the same.
+/// QUORUM-Q2: the slot that a store begins its new life with, once every other has accepted the same.
 pub(super) fn mended<V: Value>(ballot: Ballot, value: Option<V>, lives: Lives) -> Slot<V> {
     Slot { promised: ballot, accepted: value.map(|value| (ballot, value)), lives }
 }
@@ -343,7 +343,7 @@ pub(super) enum BadSlot {
 pub(super) enum Stored {
     /// A slot.
     Slot(Slot<Bytes>),
-    /// The mark of one that was lost, and is to begin this life (Q2).
+    /// The mark of one that was lost, and is to begin this life (QUORUM-Q2).
     Mark(u32),
 }
 

@@ -26,7 +26,7 @@ enum Act {
     Again(usize),
     LookAt(usize),
     Wipe(usize),
-    /// A mender puts its mark, sees all the others, and writes the slot: 1, the begin of 2, and 3 of Q2.
+    /// A mender puts its mark, sees all the others, and writes the slot: 1, the begin of 2, and 3 of QUORUM-Q2.
     Mark(usize),
     /// The same in two steps, for one mark that comes late: it is made, and put where nothing is.
     MakeMark(usize),
@@ -148,11 +148,11 @@ enum Broken {
     Quorum,
     /// A lost slot is written from what the others show, without a round.
     MendedFromALook,
-    /// The round of Q2, but nobody is told of the new life.
+    /// The round of QUORUM-Q2, but nobody is told of the new life.
     NoLives,
     /// The same, and the mark may be another's.
     AnyMark,
-    /// The round of Q2, at one store fewer.
+    /// The round of QUORUM-Q2, at one store fewer.
     MendedBySome,
     /// A mark whose life has begun is as good as any, and that life is begun once more.
     LifeTwice,
@@ -435,7 +435,7 @@ impl Model for Story {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("of two that replace the same, one is decided at most (H1)", |_, state: &State| {
+            Property::always("of two that replace the same, one is decided at most (HEAD-H1)", |_, state: &State| {
                 !(state.was_decided(1) && state.was_decided(2))
             }),
             Property::always(

@@ -52,7 +52,7 @@ fn a_third_that_settles_what_was_cut_short_changes_nothing_of_that() {
     holds("a third", Story { wishes, rounds: 1, lossy: true, ..Story::default() });
 }
 
-/// Q2.
+/// QUORUM-Q2.
 fn mending() -> Story {
     Story { wishes: with_a_mender(), menders: 1, rounds: 1, wipes: 1, ..Story::default() }
 }

@@ -21,7 +21,7 @@ fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
     assert!(!may_lay_out(&[full.clone(), empty.clone(), empty.clone()], 2));
     assert!(!may_lay_out(&[Seen::Silent, empty.clone(), empty.clone()], 2), "the silent one may have a value");
     assert!(may_begin(&[blank.clone(), blank.clone(), blank.clone()], 2));
-    assert!(!may_begin(&[blank.clone(), blank.clone(), empty.clone()], 2), "Q3: the first needs all");
+    assert!(!may_begin(&[blank.clone(), blank.clone(), empty.clone()], 2), "QUORUM-Q3: the first needs all");
     assert!(may_begin(&[full.clone(), blank.clone(), empty.clone()], 2));
     assert_eq!(judge_look(&[Seen::Silent, empty.clone(), empty.clone()], 2), Look::Nothing);
     assert_eq!(judge_look(&[Seen::Silent, blank.clone(), blank.clone()], 2), Look::Nothing);

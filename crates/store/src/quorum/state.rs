@@ -60,7 +60,7 @@ pub(crate) struct Register {
 impl Register {
     fn new(all: &[Arc<Replica>], stores: &Stores, seats: &[usize]) -> Self {
         let (n, w) = (seats.len(), stores.write_quorum());
-        assert!(2 * w > n && w <= n, "w = {w} of {n}: two quorums must meet (Q1)");
+        assert!(2 * w > n && w <= n, "w = {w} of {n}: two quorums must meet (QUORUM-Q1)");
         let replicas: Vec<Arc<Replica>> = seats.iter().map(|at| all[*at].clone()).collect();
         let places: Vec<&str> = replicas.iter().map(|replica| replica.store.place()).collect();
         let place = match places.as_slice() {
@@ -88,7 +88,7 @@ impl Register {
 /// See the module.
 pub struct Quorum {
     pub(super) replicas: Vec<Arc<Replica>>,
-    /// The list that counts, until its head says otherwise, and the next one while they are changed (L1 to L4).
+    /// The list that counts, until its head says otherwise, and the next one while they are changed (LIST-L1 to LIST-L4).
     pub(super) registers: Vec<Register>,
     /// The first of two lists has ended, and the next one has begun. Never taken back.
     pub(super) ended: AtomicBool,
@@ -138,10 +138,10 @@ impl Quorum {
     /// Over these, as the set's first list, of which `w` must have an object: where no text names them.
     ///
     /// # Panics
-    /// Where two quorums need not meet (Q1), or there are more than a set may have.
+    /// Where two quorums need not meet (QUORUM-Q1), or there are more than a set may have.
     pub fn new(stores: Vec<Observed>, w: usize) -> Arc<Self> {
         let urls = (0..stores.len()).map(|at| format!("file:///{at}")).collect();
-        let list = Stores::new(urls, Some(w)).unwrap_or_else(|e| panic!("two quorums must meet (Q1): {e}"));
+        let list = Stores::new(urls, Some(w)).unwrap_or_else(|e| panic!("two quorums must meet (QUORUM-Q1): {e}"));
         let seats = (0..stores.len()).collect();
         Arc::new(Self::of_lists(stores, &[list], &[seats]))
     }
@@ -166,7 +166,7 @@ impl Quorum {
         Self { replicas, registers, ended: AtomicBool::new(false), place, doubts: Doubts::default() }
     }
 
-    /// The lists that must agree (L4).
+    /// The lists that must agree (LIST-L4).
     pub(super) fn counting(&self) -> &[Register] {
         &self.registers[usize::from(self.ended.load(Ordering::Acquire) && self.registers.len() > 1)..]
     }

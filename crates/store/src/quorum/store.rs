@@ -119,7 +119,7 @@ impl Quorum {
                 Ok(()) => done[index] = true,
                 Err(error) => errors.push(error),
             }
-            // L4.
+            // LIST-L4.
             if self.enough(&done) {
                 return Ok(());
             }

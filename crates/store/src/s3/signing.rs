@@ -6,9 +6,9 @@
 //!                                                             └─── not whole ─▶ the keys that are known; told
 //!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
 //! ```
-//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was
+//! CREDS-K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was
 //!     known.
-//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than
+//! CREDS-K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than
 //!     [`LOOK_LIMIT`].
 
 use crate::credentials::{KeySource, Keys, parse};
@@ -70,7 +70,7 @@ struct Watched {
     /// Whose keys, for the log.
     place: Arc<str>,
     health: Option<Arc<Health>>,
-    /// K2.
+    /// CREDS-K2.
     turns: Arc<Semaphore>,
     seen: Mutex<Seen>,
 }
@@ -191,7 +191,7 @@ impl Watched {
         outcome.ok()
     }
 
-    /// K1: what was wrong, and whether it still is, in the log once and in the store's trouble for as long as it lasts.
+    /// CREDS-K1: what was wrong, and whether it still is, in the log once and in the store's trouble for as long as it lasts.
     fn tell(&self, why: Option<String>) {
         let before = std::mem::replace(&mut self.seen().told, why.clone());
         let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);

@@ -242,7 +242,7 @@ proptest! {
             prop_assert_eq!((op.kind, op.volume.0, op.lba.0, op.sectors.0), (spec.kind, spec.volume, spec.lba, spec.sectors));
             let expected = if spec.kind == OpKind::Write { data(spec.sectors, spec.fill) } else { Bytes::new() };
             prop_assert_eq!(&op.data, &expected);
-            prop_assert!(op.header_offset.is_multiple_of(32), "E2");
+            prop_assert!(op.header_offset.is_multiple_of(32), "ENTRY-E2");
             count += 1;
         }
         prop_assert_eq!(count, specs.len());

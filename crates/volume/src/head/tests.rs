@@ -108,8 +108,8 @@ fn head_bytes_are_pinned() {
 fn a_head_says_whose_it_is() {
     let ours = SetLife { cluster: 77, generation: 2 };
     assert_eq!(head().standing(ours), Standing::Ours);
-    assert_eq!(head().standing(SetLife { generation: 1, ..ours }), Standing::Taken, "H1: a recovery raised it");
-    assert_eq!(head().standing(SetLife { cluster: 78, ..ours }), Standing::Taken, "H1: another recovery won");
+    assert_eq!(head().standing(SetLife { generation: 1, ..ours }), Standing::Taken, "HEAD-H1: a recovery raised it");
+    assert_eq!(head().standing(SetLife { cluster: 78, ..ours }), Standing::Taken, "HEAD-H1: another recovery won");
     assert_eq!(head().standing(SetLife { generation: 3, ..ours }), Standing::Older, "a stale read is no proof");
     let raised = head().raised(99, 5);
     assert_eq!(raised.life, SetLife { cluster: 99, generation: 3 });
@@ -121,7 +121,7 @@ fn a_head_says_whose_it_is() {
 fn what_is_covered_only_grows() {
     let next = |generation, index| Covered { upto: LogId::new(3, index), generation, at_unix_ms: 9 };
     assert!(head().covers(&next(1, 400)) && head().covers(&next(1, 399)));
-    assert!(!head().covers(&next(1, 401)), "H2");
+    assert!(!head().covers(&next(1, 401)), "HEAD-H2");
     assert!(!head().covers(&next(2, 1)), "another life's log begins anew");
 }
 

@@ -262,7 +262,7 @@ impl History {
                 let outside: Vec<u32> = (0..).zip(ops).filter(|(_, op)| !inside(op)).map(|(n, _)| n).collect();
                 let whole = outside.is_empty();
                 let expected = if whole { SetAnswer::Written } else { SetAnswer::WrittenExcept { outside } };
-                assert_eq!(applied.answer, expected, "M2");
+                assert_eq!(applied.answer, expected, "MACHINE-M2");
                 let inside: Vec<bool> = ops.iter().map(inside).collect();
                 for (op, _) in view.ops().zip(inside).filter(|(_, inside)| *inside) {
                     let cells = model.get_mut(&op.volume).expect("inside");
@@ -291,7 +291,7 @@ impl History {
             _ => {}
         }
         assert!(!is_write || applied.event.is_none());
-        assert_eq!(content(machine, &self.roots), *model, "M3 at {id}");
+        assert_eq!(content(machine, &self.roots), *model, "MACHINE-M3 at {id}");
         self.log.push((id, payload));
         self.answers.push(applied);
         self.machines.push(machine.clone());
@@ -309,7 +309,7 @@ impl History {
         assert_eq!(machine.data_bytes(), 0);
     }
 
-    /// M4 for one snapshot: replay to the end of the log, compared at every index.
+    /// MACHINE-M4 for one snapshot: replay to the end of the log, compared at every index.
     fn replay(&self, (end, upto, bytes): &(usize, LogId, Vec<u8>)) {
         let mut machine = SetMachine::from_snapshot(*upto, bytes).expect("a snapshot of ours");
         assert_eq!(machine.snapshot(), Some((*upto, bytes.clone())));
@@ -318,19 +318,19 @@ impl History {
             // A copy of an entry that was applied in part has another answer after a restart; nobody waits for that.
             if !matches!(self.answers[n].answer, SetAnswer::Refused(SetRefusal::SeqGap { found, expected }) if found < expected)
             {
-                assert_eq!(applied.answer, self.answers[n].answer, "M4: answer at {id}");
+                assert_eq!(applied.answer, self.answers[n].answer, "MACHINE-M4: answer at {id}");
             }
-            assert_eq!(content(&machine, &self.roots), self.contents[n], "M4: content at {id}");
+            assert_eq!(content(&machine, &self.roots), self.contents[n], "MACHINE-M4: content at {id}");
             if n < *end {
                 continue;
             }
             let straight = &self.machines[n];
-            assert_eq!(applied.event, self.answers[n].event, "M4: event at {id}");
-            assert_eq!(machine.state(), straight.state(), "M4: state at {id}");
-            assert_eq!(machine.sealed(), straight.sealed(), "M4: sealed at {id}");
-            assert_eq!(machine.active, straight.active, "M4: active at {id}");
-            assert_eq!(machine.snapshot(), straight.snapshot(), "M4: snapshot at {id}");
-            assert_eq!(machine.extents(), straight.extents(), "M4: extents at {id}");
+            assert_eq!(applied.event, self.answers[n].event, "MACHINE-M4: event at {id}");
+            assert_eq!(machine.state(), straight.state(), "MACHINE-M4: state at {id}");
+            assert_eq!(machine.sealed(), straight.sealed(), "MACHINE-M4: sealed at {id}");
+            assert_eq!(machine.active, straight.active, "MACHINE-M4: active at {id}");
+            assert_eq!(machine.snapshot(), straight.snapshot(), "MACHINE-M4: snapshot at {id}");
+            assert_eq!(machine.extents(), straight.extents(), "MACHINE-M4: extents at {id}");
         }
     }
 }
@@ -338,7 +338,7 @@ impl History {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// M1 to M4. A crash at any index restarts from the newest snapshot before it; every snapshot is tried, to the log's end.
+    /// MACHINE-M1 to MACHINE-M4. A crash at any index restarts from the newest snapshot before it; every snapshot is tried, to the log's end.
     #[test]
     fn replay_from_any_snapshot_is_the_straight_run(steps in prop::collection::vec(step(), 0..70)) {
         let history = History::new(&steps);
@@ -435,7 +435,7 @@ fn what_was_on_its_way_while_its_volume_shrank_or_went_has_no_effect_and_says_so
         .expect("delete");
     assert_eq!(deleted.event, Some(Event::VolumesChanged));
     assert_eq!(machine.data_bytes(), entry_bytes(epoch) + 2 * SECTOR_BYTES, "a checkpoint comes of a discard");
-    // M2: what is inside is written, what is not is named; one that lies across the end has no effect at all (R5).
+    // MACHINE-M2: what is inside is written, what is not is named; one that lies across the end has no effect at all (R5).
     let ops = [write(1, 0, 1), write(1, 10, 1), write(1, 7, 2), write(2, 10, 1), write(1, 7, 1)];
     assert_eq!(apply(&mut machine, 7, 2, &ops), SetAnswer::WrittenExcept { outside: vec![1, 2, 3] });
     assert_eq!(machine.state().last_seq, WriteSeq(2), "those behind it are in order");
@@ -443,11 +443,11 @@ fn what_was_on_its_way_while_its_volume_shrank_or_went_has_no_effect_and_says_so
     // A copy must not be told that all of it was written, also once the volume is as large as it was.
     machine.apply(LogId::new(1, 9), &change(3, VolumeChange::Grow { volume, size: Sectors(SECTORS) })).expect("grow");
     assert!(matches!(apply(&mut machine, 10, 2, &ops), SetAnswer::Refused(SetRefusal::SeqGap { .. })));
-    // M7: neither from before the shrink nor what was outside.
+    // MACHINE-M7: neither from before the shrink nor what was outside.
     assert_eq!(read(&machine, 1, 10), Source::Zero);
     assert_eq!(read(&machine, 1, 8), Source::Zero);
     assert!(matches!(read(&machine, 1, 7), Source::Journal(_)));
-    // V1: a volume of the same name is another one, and holds nothing.
+    // VOLUME-V1: a volume of the same name is another one, and holds nothing.
     let made = machine
         .apply(LogId::new(1, 11), &change(4, VolumeChange::Create { name: Name::new("v2").expect("name"), size: from }))
         .expect("create");

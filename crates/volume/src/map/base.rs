@@ -4,9 +4,9 @@
 //!   own page has an extent ─▶ that      own page hides it, or the root hides the page ─▶ zeroes      neither ─▶ the base, as long as the
 //!                                                                                                volume was there; zeroes beyond
 //! ```
-//! O1  What a clone wrote or unmapped is never asked of the base again: an extent or a hidden range stands before it, for good.
-//! O2  A root names the objects of its own set and its base's root, nothing else of the base: what keeps those is the origin's pin.
-//! O3  What the base shows of a volume ends where that volume ended in the base; of a volume that was not in it, it shows nothing.
+//! BASE-O1  What a clone wrote or unmapped is never asked of the base again: an extent or a hidden range stands before it, for good.
+//! BASE-O2  A root names the objects of its own set and its base's root, nothing else of the base: what keeps those is the origin's pin.
+//! BASE-O3  What the base shows of a volume ends where that volume ended in the base; of a volume that was not in it, it shows nothing.
 //!
 //! Encoded behind the volumes of a root, only where there is one:
 //!

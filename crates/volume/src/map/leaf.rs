@@ -92,7 +92,7 @@ pub struct LeafRef {
     pub at: PageRef,
     /// What it must be.
     pub of: LeafOf,
-    /// The data key that it is under: its root's own (U3).
+    /// The data key that it is under: its root's own (UNDER-U3).
     pub key_id: u32,
 }
 
@@ -191,7 +191,7 @@ impl PageLeaf {
             Ok(place) => self.lines[place] = line,
             Err(place) => {
                 if self.lines.is_empty() {
-                    // Where every page is far from the others (M2).
+                    // Where every page is far from the others (MAP-M2).
                     self.lines.reserve_exact(1);
                 }
                 self.lines.insert(place, line);
@@ -425,7 +425,7 @@ impl Leaf {
     /// Reads what a leaf that must be this one was encoded as.
     ///
     /// # Errors
-    /// [`MapError::Wire`] for anything out of order or of bounds (M2), or another leaf.
+    /// [`MapError::Wire`] for anything out of order or of bounds (MAP-M2), or another leaf.
     pub fn decode(of: LeafOf, bytes: &[u8]) -> Result<Self, MapError> {
         Self::decode_wire(of, bytes).map_err(|error| MapError::Wire { what: "leaf", error })
     }

@@ -17,7 +17,7 @@ impl Names {
         Self { packs: root.packs.clone(), segments: root.segments.clone() }
     }
 
-    /// Takes out what another root names (M3). Costs what there are leaves, and the objects of those that the other does not share.
+    /// Takes out what another root names (MAP-M3). Costs what there are leaves, and the objects of those that the other does not share.
     pub(crate) fn take_out(&mut self, other: &Objects) {
         let has_pages = |pack| other.packs.get(pack).is_some_and(|usage| usage.live_pages > 0);
         self.packs.take_out(&other.packs, |pack| has_pages(pack) || other.leaf_packs.contains_key(&pack));

@@ -14,7 +14,7 @@ pub struct SegmentUse {
     pub stored_bytes: u64,
     /// Sectors that were sealed into it.
     pub raw_sectors: Sectors,
-    /// Sectors that pages of this root refer to (M4).
+    /// Sectors that pages of this root refer to (MAP-M4).
     pub live_sectors: Sectors,
 }
 
@@ -79,7 +79,7 @@ impl Objects {
         self.page_packs().collect()
     }
 
-    /// Every object that the root names, without the one that it is itself in (M3): packs, then segments.
+    /// Every object that the root names, without the one that it is itself in (MAP-M3): packs, then segments.
     pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
         let packs = self.packs().into_keys().map(|object| StoredObject { kind: StoredKind::Pages, object });
         packs.chain(self.segments().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))

@@ -388,7 +388,7 @@ fn decode_leaves(object: ObjectId, key_id: u32, plain: &[u8]) -> Result<Vec<Leaf
 /// A root as an object of its own: all of it, or its top where its leaves were written.
 ///
 /// # Panics
-/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong. M3: where it is in leaves,
+/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong. MAP-M3: where it is in leaves,
 /// and one has changed since they were written.
 pub fn seal_root(root: &Root, sealer: ObjectSealer) -> Bytes {
     let plain = if root.is_in_leaves() { root.encode_top() } else { root.encode() };

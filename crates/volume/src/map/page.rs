@@ -174,7 +174,7 @@ impl Page {
         self.extents.iter().map(|(start, stored)| self.to_extent(*start, stored))
     }
 
-    /// Sectors of each segment that this page refers to (M4).
+    /// Sectors of each segment that this page refers to (MAP-M4).
     pub fn live(&self) -> Live {
         let mut by_place = vec![0u64; self.objects.len()];
         for stored in self.extents.values() {
@@ -292,7 +292,7 @@ impl Page {
         }
     }
 
-    /// [`Page::unmap`] in a set with a base: the base shows no more there either (O1).
+    /// [`Page::unmap`] in a set with a base: the base shows no more there either (BASE-O1).
     pub fn hide(&mut self, lba: Lba, sectors: Sectors) {
         let (from, to) = self.clip(lba, sectors);
         if from < to {
@@ -399,7 +399,7 @@ impl Page {
         (sorted, places)
     }
 
-    /// Checks M1 over the whole page.
+    /// Checks MAP-M1 over the whole page.
     ///
     /// # Panics
     /// When it does not hold.
@@ -407,18 +407,18 @@ impl Page {
     pub(super) fn self_check(&self) {
         let mut end = 0;
         for (start, stored) in &self.extents {
-            assert!(*start >= end, "M1: {start} < {end}");
-            assert!(stored.sectors > 0, "M1: empty at {start}");
-            assert!(stored.skip + stored.sectors <= stored.raw_sectors, "M1: {stored:?}");
-            assert!(u64::from(stored.skip) <= self.lba().0 + u64::from(*start), "M1: {stored:?} at {start}");
-            assert!(stored.place().check().is_ok(), "M1: {stored:?}");
-            assert!((stored.object as usize) < self.objects.len(), "M1: {stored:?}");
+            assert!(*start >= end, "MAP-M1: {start} < {end}");
+            assert!(stored.sectors > 0, "MAP-M1: empty at {start}");
+            assert!(stored.skip + stored.sectors <= stored.raw_sectors, "MAP-M1: {stored:?}");
+            assert!(u64::from(stored.skip) <= self.lba().0 + u64::from(*start), "MAP-M1: {stored:?} at {start}");
+            assert!(stored.place().check().is_ok(), "MAP-M1: {stored:?}");
+            assert!((stored.object as usize) < self.objects.len(), "MAP-M1: {stored:?}");
             end = start + u32::from(stored.sectors);
         }
-        assert!(u64::from(end) <= PAGE_SECTORS, "M1: {end}");
+        assert!(u64::from(end) <= PAGE_SECTORS, "MAP-M1: {end}");
         for (start, stored) in &self.extents {
             let hidden = self.hidden.within(*start, start + u32::from(stored.sectors)).next();
-            assert!(hidden.is_none(), "O1: {hidden:?} is hidden and has an extent");
+            assert!(hidden.is_none(), "BASE-O1: {hidden:?} is hidden and has an extent");
         }
     }
 
@@ -451,7 +451,7 @@ impl Page {
     /// Reads what [`Page::encode`] wrote.
     ///
     /// # Errors
-    /// [`MapError`] for anything that breaks M1, or is not in bounds (M2).
+    /// [`MapError`] for anything that breaks MAP-M1, or is not in bounds (MAP-M2).
     pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
         let wire = |error| MapError::Wire { what: "page", error };
         let mut reader = Reader::new(bytes);

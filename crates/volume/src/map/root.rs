@@ -146,7 +146,7 @@ impl Root {
         self.base()?.shows(volume, number)
     }
 
-    /// An unmapping: of pages that it covers the base shows nothing any more (O1). Answers those at its ends that have to say the rest themselves.
+    /// An unmapping: of pages that it covers the base shows nothing any more (BASE-O1). Answers those at its ends that have to say the rest themselves.
     pub fn hide(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<u32> {
         self.base.as_mut().map_or_else(Vec::new, |base| Arc::make_mut(base).hide(volume, lba, sectors))
     }
@@ -216,7 +216,7 @@ impl Root {
     /// what [`super::Page::live`] said of the old one (empty if there was none) and of the new one.
     ///
     /// # Errors
-    /// [`LiveError`] when a segment would have fewer than no live sectors, or more than it holds, or is not known (M4): the
+    /// [`LiveError`] when a segment would have fewer than no live sectors, or more than it holds, or is not known (MAP-M4): the
     /// page was not that root's. Nothing is changed then.
     pub fn replace_page(
         &mut self,
@@ -248,7 +248,7 @@ impl Root {
         Ok(())
     }
 
-    /// M3: what is counted in each pack is what the pages name there. The counts are stored, so each checkpoint inherits them: one that is too low would have a
+    /// MAP-M3: what is counted in each pack is what the pages name there. The counts are stored, so each checkpoint inherits them: one that is too low would have a
     /// pack deleted which is still needed. Costs what there are pages.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ impl Root {
     /// Notes where a page is, with what that changes of packs.
     ///
     /// # Panics
-    /// M3: when less is counted in a pack than its pages are. It would be deleted too early.
+    /// MAP-M3: when less is counted in a pack than its pages are. It would be deleted too early.
     pub(super) fn set_page(&mut self, volume: VolumeId, number: u32, page: Option<PageRef>) {
         let old = self.page(volume, number);
         if old == page {
@@ -272,7 +272,7 @@ impl Root {
             let usage = self.packs.get(old.object).unwrap_or_default();
             let left = (usage.live_bytes.checked_sub(old.sealed_len.into()), usage.live_pages.checked_sub(1));
             let (Some(live_bytes), Some(live_pages)) = left else {
-                panic!("M3: {usage:?} is counted in pack {}, expected the page at {old:?} among it", old.object)
+                panic!("MAP-M3: {usage:?} is counted in pack {}, expected the page at {old:?} among it", old.object)
             };
             self.objects.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
         }
@@ -295,7 +295,7 @@ impl Root {
         slot.at = None;
     }
 
-    /// Takes out the segments without a live sector, and says which: the root names them no more (M3). Forgets the lengths of
+    /// Takes out the segments without a live sector, and says which: the root names them no more (MAP-M3). Forgets the lengths of
     /// packs without a page as well. The last step before a root is sealed, or its leaves are.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
         self.objects.packs.drop_dead();
@@ -396,7 +396,7 @@ pub(super) fn lookup(
     }
 }
 
-/// A page's live sectors do not fit what the root knows of a segment (M4).
+/// A page's live sectors do not fit what the root knows of a segment (MAP-M4).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "page {number} of {volume}: found segment {object} as {found:?}, expected one that can lose {gone} live sectors and gain {new}"
@@ -434,7 +434,7 @@ mod tests {
         root.objects.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
         root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
         assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "nothing changed of any segment");
-        // M4 is held all the same.
+        // MAP-M4 is held all the same.
         let more = Live::from([(object(1), Sectors(9))]);
         assert!(root.replace_page(volume, 0, None, &more, &more).is_err(), "more than there was");
         root.replace_page(volume, 0, None, &live, &Live::new()).expect("gone");

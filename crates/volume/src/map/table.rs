@@ -4,7 +4,7 @@
 //! share them in memory. It also knows what its objects come to together, so that a checkpoint goes through the leaves, and into those only that it changed or takes
 //! something of:
 //!
-//! T1  What a leaf says of its objects together is what going through them says: it is forgotten with each change of one.
+//! TABLE-T1  What a leaf says of its objects together is what going through them says: it is forgotten with each change of one.
 
 use super::PageRef;
 use super::leaf::{IN_USE_OF, Known, LOWEST_OF, Sums};
@@ -48,7 +48,7 @@ pub(super) struct Slot<V> {
     /// Where it was written; `None` where it has changed since, or never was.
     pub at: Option<PageRef>,
     entries: Arc<Vec<(ObjectId, V)>>,
-    /// Empty where nobody has asked since the last change (T1).
+    /// Empty where nobody has asked since the last change (TABLE-T1).
     summary: OnceLock<Summary>,
 }
 
@@ -82,10 +82,10 @@ impl<V: Known> Slot<V> {
     /// says something else of the leaf than what is in it.
     ///
     /// # Panics
-    /// T1: when what is said of it is not what its objects say.
+    /// TABLE-T1: when what is said of it is not what its objects say.
     pub(super) fn check_summary(&self) {
         let (said, found) = (self.summary(), Summary::of(&self.entries));
-        assert!(*said == found, "T1: {said:?} is said of a leaf, found {found:?}");
+        assert!(*said == found, "TABLE-T1: {said:?} is said of a leaf, found {found:?}");
     }
 }
 
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(taken, [(1500, 1), (900, 1), (1501, 1), (3, 0)]);
     }
 
-    /// T1: whole leaves answer from what was found before, and one in which anything changed does not.
+    /// TABLE-T1: whole leaves answer from what was found before, and one in which anything changed does not.
     #[test]
     fn only_a_leaf_that_changed_is_gone_through_again() {
         let one = PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "T1: Summary { sums:")]
+    #[should_panic(expected = "TABLE-T1: Summary { sums:")]
     fn a_leaf_of_which_something_else_is_said_is_a_mistake() {
         let mut table = packs([(1, PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 })]);
         for slot in table.leaves_mut() {
@@ -383,7 +383,7 @@ mod tests {
     type Copied = (Table<PackUse>, Vec<(ObjectId, PackUse)>);
 
     proptest! {
-        /// T1, against going through all of it each time: changes of any sort, roots that were copied before, leaves of any size.
+        /// TABLE-T1, against going through all of it each time: changes of any sort, roots that were copied before, leaves of any size.
         #[test]
         fn what_leaves_say_together_is_what_their_objects_say(
             rounds in vec((vec((0_u128..700, prop_oneof![3 => any_use().prop_map(Some), 1 => Just(None)]), 0..200), 1_usize..90), 1..6),

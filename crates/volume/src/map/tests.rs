@@ -202,7 +202,7 @@ fn a_root_counts_what_lives() {
     };
     assert_eq!(root.stats(), expected);
     let live = |sectors| Live::from([(object(1), Sectors(sectors))]);
-    // M4: never below nothing, never above what was sealed, never of an unknown segment; and nothing changes then.
+    // MAP-M4: never below nothing, never above what was sealed, never of an unknown segment; and nothing changes then.
     let before = root.clone();
     let error = root.replace_page(V, 2, None, &live(301), &Live::new()).unwrap_err();
     assert!(error.to_string().contains("expected one that can lose 301 live sectors and gain 0"), "{error}");
@@ -421,7 +421,7 @@ proptest! {
         let mut live: BTreeMap<u128, u64> = BTreeMap::new();
         sectors.iter().flatten().for_each(|(random, _, _)| *live.entry(*random).or_default() += 1);
         let found: BTreeMap<u128, u64> = page.live().iter().map(|(object, sectors)| (object.random, sectors.0)).collect();
-        prop_assert_eq!(found, live, "M4");
+        prop_assert_eq!(found, live, "MAP-M4");
     }
 }
 
@@ -496,7 +496,7 @@ proptest! {
             prop_assert_eq!(root.page(VolumeId(*volume), *number), Some(page));
         }
         prop_assert_eq!(root.pages().count(), pages.len());
-        prop_assert_eq!(root.segments().map(|(_, usage)| usage.live_sectors.0).sum::<u64>(), live, "M4");
+        prop_assert_eq!(root.segments().map(|(_, usage)| usage.live_sectors.0).sum::<u64>(), live, "MAP-M4");
         prop_assert_eq!(&Root::decode(&root.encode()), &Ok(root.clone()));
         root.seal_under(KEY_ID);
         prop_assert_eq!(&open_root(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))), &Ok(root));

@@ -4,9 +4,9 @@
 //!   root object: top ─▶ leaf of pages, by volume and range of numbers ─▶ page
 //!                    ─▶ leaf of segments, by range of ids     ─▶ leaf of packs, by range of ids
 //! ```
-//! L1  A leaf is written once, and named by every root that has it alike: a checkpoint writes those that it changed, and the top.
-//! L2  A leaf of objects has those from its first one up to the first one of the next; a leaf of pages those of its range. Each page or object is in one.
-//! L3  A top names the packs that its leaves are in, and no other (M3), and not too many. Where a pack is less than a quarter in use its leaves are moved, as many
+//! LEAF-L1  A leaf is written once, and named by every root that has it alike: a checkpoint writes those that it changed, and the top.
+//! LEAF-L2  A leaf of objects has those from its first one up to the first one of the next; a leaf of pages those of its range. Each page or object is in one.
+//! LEAF-L3  A top names the packs that its leaves are in, and no other (MAP-M3), and not too many. Where a pack is less than a quarter in use its leaves are moved, as many
 //!     bytes in a checkpoint as that writes of leaves anyway.
 //!
 //! Encoded, version 5 (numbers are varints, see `wire`):
@@ -78,7 +78,7 @@ pub struct Top {
     /// The root shows every entry up to this one, and none after (R4).
     pub upto: LogId,
     width: u32,
-    /// The data key that it is sealed under; its leaves too (U3).
+    /// The data key that it is sealed under; its leaves too (UNDER-U3).
     key_id: u32,
     leaf_packs: BTreeMap<ObjectId, u64>,
     pages: BTreeMap<(VolumeId, u32), PagesAt>,
@@ -383,7 +383,7 @@ impl Top {
     /// Reads what a root in leaves was encoded as. `key_id`: the data key that it was found sealed under.
     ///
     /// # Errors
-    /// [`MapError`] for anything out of order or of bounds (M2).
+    /// [`MapError`] for anything out of order or of bounds (MAP-M2).
     pub fn decode(bytes: &[u8], key_id: u32) -> Result<Self, MapError> {
         Self::decode_wire(bytes, key_id).map_err(|error| MapError::Wire { what: "top of a root", error })
     }

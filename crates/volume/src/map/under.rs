@@ -3,10 +3,10 @@
 //! ```text
 //!   root made for key 2:   not listed ─▶ key 2      listed ─▶ the older key that stands there
 //! ```
-//! U1  An object that a root names and does not list is under the root's own key; a listed one under a lower one. So which keys a root needs is known from
+//! UNDER-U1  An object that a root names and does not list is under the root's own key; a listed one under a lower one. So which keys a root needs is known from
 //!     the root alone, authentically, and one that lists nothing needs its own.
-//! U2  The key of a root is never lower than that of the root that it was built on.
-//! U3  A root's leaves are under its own key: one that was written under an older key is written anew. So what a leaf does not list is under the root's.
+//! UNDER-U2  The key of a root is never lower than that of the root that it was built on.
+//! UNDER-U3  A root's leaves are under its own key: one that was written under an older key is written anew. So what a leaf does not list is under the root's.
 //!
 //! Encoded at the end of a root of version 4, only where something is listed (of a root in leaves each leaf lists what is its own, see `leaf`):
 //!
@@ -89,10 +89,10 @@ impl Under {
 }
 
 impl Root {
-    /// What is built on it is sealed under `key_id`: everything that it names by now is under older keys, where that is another one (U1).
+    /// What is built on it is sealed under `key_id`: everything that it names by now is under older keys, where that is another one (UNDER-U1).
     ///
     /// # Panics
-    /// U2: when the key is a lower one.
+    /// UNDER-U2: when the key is a lower one.
     pub fn seal_under(&mut self, key_id: u32) {
         self.objects.seal_under(key_id);
     }
@@ -107,7 +107,7 @@ impl Objects {
     /// It was found sealed under this key.
     ///
     /// # Errors
-    /// [`WireError::Range`] where it lists an object under a key that is no older one (U1).
+    /// [`WireError::Range`] where it lists an object under a key that is no older one (UNDER-U1).
     pub(super) fn opened_under(&mut self, key_id: u32) -> Result<(), WireError> {
         if let Some(found) = self.under.older.values().copied().find(|older| *older >= key_id) {
             let most = u64::from(key_id.saturating_sub(1));
@@ -126,7 +126,7 @@ impl Objects {
     /// As [`Root::seal_under`].
     fn seal_under(&mut self, key_id: u32) {
         let before = std::mem::replace(&mut self.under.key, key_id);
-        assert!(before <= key_id, "U2: a root under data key {key_id} on one under {before}");
+        assert!(before <= key_id, "UNDER-U2: a root under data key {key_id} on one under {before}");
         if before == 0 || before == key_id {
             return;
         }
@@ -151,7 +151,7 @@ impl Objects {
         left.map(|(object, key)| (*object, *key)).collect()
     }
 
-    /// The data key that an object which the root names is under (U1).
+    /// The data key that an object which the root names is under (UNDER-U1).
     pub fn key_of(&self, object: ObjectId) -> u32 {
         self.under.older.get(&object).copied().unwrap_or(self.under.key)
     }

@@ -62,7 +62,7 @@ fn any_insert() -> impl Strategy<Value = (u32, u64, u64, bool)> {
 }
 
 proptest! {
-    /// P1 to P3 against one note per sector.
+    /// PLAN-P1 to PLAN-P3 against one note per sector.
     #[test]
     fn every_sector_is_planned_once(inserts in proptest::collection::vec(any_insert(), 0..40)) {
         let mut memtable = Memtable::new();
@@ -81,31 +81,31 @@ proptest! {
             let start = extent.lba.0;
             let end = start + extent.sectors().0;
             prop_assert!(!extent.parts.is_empty());
-            prop_assert!((extent.volume.0, start) >= last, "P2: {extent:?}");
-            prop_assert_eq!(start / EXTENT_SECTORS_MAX, (end - 1) / EXTENT_SECTORS_MAX, "P3");
+            prop_assert!((extent.volume.0, start) >= last, "PLAN-P2: {extent:?}");
+            prop_assert_eq!(start / EXTENT_SECTORS_MAX, (end - 1) / EXTENT_SECTORS_MAX, "PLAN-P3");
             last = (extent.volume.0, end);
             let mut lba = start;
             for (count, at) in extent.parts {
                 prop_assert!(count.0 > 0);
                 for sector in 0..count.0 {
                     let what = Some((at.index.0, u64::from(at.skip) + sector));
-                    prop_assert_eq!(planned.insert((extent.volume.0, lba), what), None, "P1");
+                    prop_assert_eq!(planned.insert((extent.volume.0, lba), what), None, "PLAN-P1");
                     lba += 1;
                 }
             }
         }
-        // P3: what could have been one extent is one.
+        // PLAN-P3: what could have been one extent is one.
         let all: Vec<PlannedExtent> = plan(&memtable).collect();
         for pair in all.windows(2) {
             let touching = pair[0].volume == pair[1].volume && pair[0].lba.0 + pair[0].sectors().0 == pair[1].lba.0;
-            prop_assert!(!touching || pair[1].lba.0.is_multiple_of(EXTENT_SECTORS_MAX), "P3: {pair:?}");
+            prop_assert!(!touching || pair[1].lba.0.is_multiple_of(EXTENT_SECTORS_MAX), "PLAN-P3: {pair:?}");
         }
         for range in unmaps(&memtable) {
             for sector in 0..range.sectors.0 {
-                prop_assert_eq!(planned.insert((range.volume.0, range.lba.0 + sector), None), None, "P1");
+                prop_assert_eq!(planned.insert((range.volume.0, range.lba.0 + sector), None), None, "PLAN-P1");
             }
         }
-        prop_assert_eq!(planned, sectors, "P1");
+        prop_assert_eq!(planned, sectors, "PLAN-P1");
     }
 }
 

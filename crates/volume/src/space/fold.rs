@@ -60,7 +60,7 @@ pub fn pieces_to_move(page: &Page, victim: ObjectId, memtable: &Memtable) -> Vec
     pieces
 }
 
-/// Joins pieces that lie side by side, as far as an extent may reach (it never crosses a multiple of [`EXTENT_SECTORS_MAX`]: P3).
+/// Joins pieces that lie side by side, as far as an extent may reach (it never crosses a multiple of [`EXTENT_SECTORS_MAX`]: PLAN-P3).
 /// `pieces` are those of one volume in order of place.
 pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
@@ -98,7 +98,7 @@ pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<
                 open_extent(opener, &piece.place, run.volume, piece.sealed_lba(), sealed)?
             }
         };
-        // `open_extent` gave as many bytes as the place says, and a piece lies within its place (M1).
+        // `open_extent` gave as many bytes as the place says, and a piece lies within its place (MAP-M1).
         raw.extend_from_slice(content.get(piece.raw_range()).unwrap_or_default());
         opened = Some((*piece, content));
     }
@@ -106,8 +106,8 @@ pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<
 }
 
 /// The page after a checkpoint: `old` without what `memtable` zeroed, under the checkpoint's own `extents`, with `moves` taken where
-/// the page still names what was copied (G2). `below` is where what shows of the set's base within the page ends ([`Root::below`], of the new
-/// root): what is zeroed hides it from now on (O1). Where nothing of a base shows, nothing need be hidden.
+/// the page still names what was copied (SPACE-G2). `below` is where what shows of the set's base within the page ends ([`Root::below`], of the new
+/// root): what is zeroed hides it from now on (BASE-O1). Where nothing of a base shows, nothing need be hidden.
 ///
 /// [`Root::below`]: crate::map::Root::below
 pub fn fold_page(old: Page, memtable: &Memtable, extents: &[MapExtent], moves: &[Move], below: Option<Lba>) -> Page {

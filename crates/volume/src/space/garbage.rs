@@ -97,7 +97,7 @@ pub struct Orphans {
 impl Orphans {
     /// For a leader of `term` that has applied an entry of it: then no checkpoint of an earlier term can end any more. `spared`: objects
     /// that are known to the state otherwise (dropped roots, what is retired already, segments of the checkpoint under way). `given_up`: of its own term,
-    /// by the very state whose kept roots are told (G4).
+    /// by the very state whose kept roots are told (SPACE-G4).
     pub fn new(term: Term, spared: impl Iterator<Item = ObjectId>, given_up: Lapsed) -> Self {
         Self { term, named: BTreeSet::new(), spared: spared.collect(), given_up }
     }

@@ -1,14 +1,14 @@
-//! Objects of checkpoints that this leader began and did not end, for its own sweep (G4).
+//! Objects of checkpoints that this leader began and did not end, for its own sweep (SPACE-G4).
 //!
 //! ```text
 //!   Begin A ─▶ objects ─▶ root ─▶ head? ─▶ End?     it failed, or nobody knows what became of it
-//!   Begin B ─▶ objects ─▶ root ─▶ head ──▶ End B is applied: no End of A counts any more (S5), and the head does not name A's root
+//!   Begin B ─▶ objects ─▶ root ─▶ head ──▶ End B is applied: no End of A counts any more (SET-S5), and the head does not name A's root
 //!                                           └──▶ what was made for A, and no kept root names, is an orphan
 //! ```
 //! Why this is safe, whatever the outcome of A:
 //! 1. End A was not applied before Begin B: then it never will be, and no root has A's root as its base.
 //! 2. End A was applied before Begin B, and its proposer does not know: then A's root was a kept root, B was built on it, and snapshots of
-//!    it are kept roots. What none of them names is garbage, and stays garbage (G1).
+//!    it are kept roots. What none of them names is garbage, and stays garbage (SPACE-G1).
 //! 3. The head named A's root: B's head replaced it before End B was proposed. A late swap for A fails, since it expects an older head.
 //!
 //! Both facts come from one state: that B has ended, and which roots are kept. Objects that a kept root names are spared. Objects that this
@@ -60,7 +60,7 @@ impl GivenUp {
 
     /// Those that a leader of `term` may judge by this state, which is its own, applied here: a checkpoint of the term that began later has ended.
     pub fn lapsed(&self, term: Term, state: &SetState) -> Lapsed {
-        // S12: a rollback takes the place of a checkpoint without one, and the head may name what was there before it.
+        // SET-S12: a rollback takes the place of a checkpoint without one, and the head may name what was there before it.
         let checkpoint = state.checkpoint.filter(|_| state.rolled_back.is_none());
         let Some(ended) = checkpoint.map(|checkpoint| checkpoint.upto).filter(|ended| ended.term == term) else {
             return Lapsed::default();

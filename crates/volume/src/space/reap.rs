@@ -1,4 +1,4 @@
-//! When a retired object may be deleted, and by whom (G3). Deleting is the only thing that loses data for good.
+//! When a retired object may be deleted, and by whom (SPACE-G3). Deleting is the only thing that loses data for good.
 
 use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetState, StoredKind, StoredObject};
 use holdfast_types::{MonoTime, ObjectId, Term};
@@ -67,7 +67,7 @@ impl Confirmed {
         if age >= valid {
             return Err(NoDeletion::Old { age, most: valid });
         }
-        // Neither a root that is kept nor one that is dropped can be among them (S8).
+        // Neither a root that is kept nor one that is dropped can be among them (SET-S8).
         if !state.retired.contains_key(&object) {
             return Err(NoDeletion::NotRetired { object });
         }

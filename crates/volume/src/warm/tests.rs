@@ -38,7 +38,7 @@ fn named(plan: &Plan) -> Vec<(StoredKind, u128)> {
     plan.objects.iter().map(|wanted| (wanted.object.kind, wanted.object.object.random)).collect()
 }
 
-/// W1.
+/// WARM-W1.
 #[test]
 fn what_a_root_names_and_the_one_before_did_not_is_read_pages_first() {
     let (pages, segment) = (StoredKind::Pages, StoredKind::Segment);
@@ -51,7 +51,7 @@ fn what_a_root_names_and_the_one_before_did_not_is_read_pages_first() {
     assert_eq!(Plan::between(&new, &Root::new(at(9)), u64::MAX), Plan::default(), "what is gone is not read");
 }
 
-/// W2.
+/// WARM-W2.
 #[test]
 fn what_there_is_no_room_for_is_left_out_and_counted() {
     let (old, new) = (Root::new(at(0)), root(&[10], &[1, 2, 3]));
@@ -76,7 +76,7 @@ fn a_root_that_came_from_nowhere_is_not_read_as_a_whole() {
     assert_eq!(since(None, None, at(7)), Since::Unknown, "a state snapshot");
 }
 
-/// W3.
+/// WARM-W3.
 #[test]
 fn what_was_moved_is_kept_only_where_it_was_at_hand() {
     let mut memtable = Memtable::new();

@@ -24,7 +24,7 @@
 (defn- said
   "The last lines of a log that are more than information."
   [log]
-  (->> (c/exec :bash :-c "tail -n 60 \"$1\" | grep -aE ' WARN | ERROR |^error|C3|heal' | tail -n 3 | cut -c1-400; true"
+  (->> (c/exec :bash :-c "tail -n 60 \"$1\" | grep -aE ' WARN | ERROR |^error|CLUSTER-C3|heal' | tail -n 3 | cut -c1-400; true"
                :said log)
        str/split-lines
        (remove str/blank?)

@@ -103,7 +103,7 @@
                                        (hand/nemesis 20 :end 1 {:value   (hosts/told said)
                                                                 :served? true}))))]
     (is (false? (:valid? (judge "restored g2: not refused (ready); db1 is primary"))))
-    (is (true? (:valid? (judge "restored g2: refused (C3: it ends); db1 is primary"))))
+    (is (true? (:valid? (judge "restored g2: refused (CLUSTER-C3: it ends); db1 is primary"))))
     (is (= [true 1] ((juxt :valid? :unrefused)
                      (judge "twice g1: not refused (the twin runs); db2 is primary"))))
     (is (= "db1 is primary" (hosts/told "db1 is primary")))))

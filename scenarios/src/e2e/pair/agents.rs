@@ -1,8 +1,8 @@
-//! PostgreSQL on two hosts with agents, over a gateway pair with `durability = "flush"`: a device ends with its gateway (P5), so the loss of the gateway that serves is
+//! PostgreSQL on two hosts with agents, over a gateway pair with `durability = "flush"`: a device ends with its gateway (PAIR-P5), so the loss of the gateway that serves is
 //! a takeover for PostgreSQL as well.
 //!
 //! 1. The gateway that serves is killed under four writers. PostgreSQL ends where it ran, and its host lets go of everything; one of the two hosts, whichever is first,
-//!    is primary over the other gateway, under a later epoch (R6). No acknowledged commit is lost, since each had waited for the store (P4); none is invented.
+//!    is primary over the other gateway, under a later epoch (R6). No acknowledged commit is lost, since each had waited for the store (PAIR-P4); none is invented.
 //! 2. It takes commits there. The killed gateway comes back and waits; the other host stands by.
 //! 3. In the long form, the gateway that serves now is told to stop: the same again, at once and not once a lease has run out.
 

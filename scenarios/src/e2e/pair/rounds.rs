@@ -100,18 +100,18 @@ pub(super) fn killed(pair: &mut Pair, ledger: &mut Ledger, lab: &Lab) -> Result<
     attach_ends(pair, next, lab)
 }
 
-/// P5: neither its connection nor its lease goes on.
+/// PAIR-P5: neither its connection nor its lease goes on.
 fn device_is_over(pair: &Pair, at: usize, owner: &str, token: &str) -> Result<()> {
     let connected = Client::connect(&pair.uri(at, token, 0, 2)?, PATIENCE);
-    let Err(refused) = connected else { bail!("P5: a token of an earlier tenure opens a connection") };
+    let Err(refused) = connected else { bail!("PAIR-P5: a token of an earlier tenure opens a connection") };
     let (code, said) = pair.holdfast(at, &["lease", "continue", SET, "--owner", owner, "--token", token])?;
     let told = said.to_string().contains("device cannot continue");
-    anyhow::ensure!(code != 0 && told, "P5: a lease of an earlier tenure: exit code {code}, {said}");
+    anyhow::ensure!(code != 0 && told, "PAIR-P5: a lease of an earlier tenure: exit code {code}, {said}");
     note(format!("a device of before: {refused}"));
     Ok(())
 }
 
-/// P5 for `holdfast attach`: it replays nothing over what is gone, and says so.
+/// PAIR-P5 for `holdfast attach`: it replays nothing over what is gone, and says so.
 fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     let (_, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let apis = pair.gateways.iter().map(|g| g.api.clone()).collect::<Vec<_>>().join(",");
@@ -126,12 +126,12 @@ fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     pair.gateways[holder].kill()?;
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;
     let ended = wait_until(Duration::from_secs(30), || status()["phase"] == "fenced");
-    anyhow::ensure!(ended, "P5: an attach of an earlier tenure goes on: {}", status());
+    anyhow::ensure!(ended, "PAIR-P5: an attach of an earlier tenure goes on: {}", status());
     note(format!("an attach of before: {}", status()["fenced_by"]));
     attach.stop(Signal::TERM, Duration::from_secs(20))?;
     pair.start_gateway(holder)?;
     let set = pair.must(next, &["lease", "show", SET])?;
-    anyhow::ensure!(set["lease"].is_null(), "P5: it took the set again: {set}");
+    anyhow::ensure!(set["lease"].is_null(), "PAIR-P5: it took the set again: {set}");
     Ok(())
 }
 
@@ -153,7 +153,7 @@ pub(super) fn paused(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let how = answers_nothing(&mut old, "the gateway that stood still")?;
     let took = begun.elapsed();
     let seen = tag_of(&new.read(at, BLOCK as u32).map_err(words)?, at)?;
-    anyhow::ensure!(seen == 3, "P1: after the gateway went on: found write {seen}, expected 3");
+    anyhow::ensure!(seen == 3, "PAIR-P1: after the gateway went on: found write {seen}, expected 3");
     note(format!("stood still: after {took:?} it went on, its connection {how}"));
     release(pair, next, new, &token)
 }
@@ -173,7 +173,7 @@ fn while_paused(
     let (mut new, token) = pair.open(next, "other")?;
     ledger.check(&mut new)?;
     let seen = tag_of(&new.read(at, BLOCK as u32).map_err(words)?, at)?;
-    anyhow::ensure!(seen == 1, "P4: found write {seen}, expected 1");
+    anyhow::ensure!(seen == 1, "PAIR-P4: found write {seen}, expected 1");
     new.write(at, &pattern(3, at, BLOCK)).map_err(words)?;
     new.flush().map_err(words)?;
     // Asked after write 3 was answered: each answer that is not 3 would be stale (R3).
@@ -192,7 +192,7 @@ fn read_until_gone(client: &mut Client) -> Result<Instant> {
             Err(_) => return Ok(last),
         }
     }
-    bail!("P1: the old holder answers for {TAKEOVER_LIMIT:?} without the etcd")
+    bail!("PAIR-P1: the old holder answers for {TAKEOVER_LIMIT:?} without the etcd")
 }
 
 /// The holder is cut off from the etcd without a word, and everything else goes on: it answers until its limit, and the other one takes over after that.
@@ -210,11 +210,11 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let last = reader.join().map_err(|_| anyhow::anyhow!("the reader"))??;
     let (next, _) = won?;
     anyhow::ensure!(next != holder, "the gateway that is cut off has the seat");
-    anyhow::ensure!(last < seen, "P1: the old holder answered when the other one served");
+    anyhow::ensure!(last < seen, "PAIR-P1: the old holder answered when the other one served");
     let served = last.duration_since(cut);
     anyhow::ensure!(
         served <= SERVES + Duration::from_millis(100),
-        "P1: it answered for {served:?}, expected {SERVES:?} at most"
+        "PAIR-P1: it answered for {served:?}, expected {SERVES:?} at most"
     );
     let (mut client, token) = pair.open(next, "reader")?;
     ledger.check(&mut client)?;
@@ -239,7 +239,7 @@ pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let served = last.duration_since(dead);
     anyhow::ensure!(
         served <= SERVES + Duration::from_millis(100),
-        "P1: it answered for {served:?}, expected {SERVES:?} at most"
+        "PAIR-P1: it answered for {served:?}, expected {SERVES:?} at most"
     );
     pair.etcd.restart()?;
     let back = Instant::now();
@@ -265,7 +265,7 @@ pub(super) fn store_stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> 
     client.set_patience(2 * TTL)?;
     let flush = client.send_flush().map_err(words)?;
     let early = client.receive();
-    anyhow::ensure!(early.is_err(), "P4: a flush was answered while the store is away: {early:?}");
+    anyhow::ensure!(early.is_err(), "PAIR-P4: a flush was answered while the store is away: {early:?}");
     pair.s3.resume()?;
     client.set_patience(Duration::from_secs(60))?;
     let reply = client.receive().map_err(words)?;
@@ -291,7 +291,7 @@ pub(super) fn stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
-/// P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over, with their snapshots. Which gateway is
+/// PAIR-P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over, with their snapshots. Which gateway is
 /// stopped after that.
 pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) -> Result<usize> {
     let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
@@ -309,7 +309,7 @@ pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) ->
     });
     anyhow::ensure!(
         listed && !sets.to_string().contains(SET),
-        "P3: a gateway of another pair has taken the set: {sets}"
+        "PAIR-P3: a gateway of another pair has taken the set: {sets}"
     );
     pair.gateways[other].process()?.stop(Signal::TERM, Duration::from_secs(20))?;
     pair.start_with(other, &["pair.name=other", &format!("pair.adopt={cluster:?}")])?;
@@ -318,7 +318,7 @@ pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) ->
         opened = pair.open(other, "adopter").ok();
         opened.is_some()
     });
-    anyhow::ensure!(taken, "P3: a set that was given up for another pair is not served by it");
+    anyhow::ensure!(taken, "PAIR-P3: a set that was given up for another pair is not served by it");
     let (mut client, token) = opened.context("not opened")?;
     ledger.check(&mut client)?;
     snapshots::are_there(pair, other, left)?;

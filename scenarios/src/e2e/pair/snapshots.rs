@@ -1,5 +1,5 @@
 //! Snapshots and the schedule outlive the gateway that took them (ADR 0035): the other one has them, each with what it showed, and deletes nothing of them. And a gateway
-//! of an older build than the pair needs does not get the seat (P6).
+//! of an older build than the pair needs does not get the seat (PAIR-P6).
 
 use super::{BLOCK, BLOCKS, PATIENCE, Pair, TAKEOVER_LIMIT, words};
 use crate::cluster::{SET, VOLUME};
@@ -67,10 +67,10 @@ fn listed(pair: &Pair, at: usize) -> Result<Vec<String>> {
 /// These and no others are there, and the schedule that took one of them.
 pub(super) fn are_there(pair: &Pair, at: usize, expected: &[String]) -> Result<()> {
     let found = listed(pair, at)?;
-    anyhow::ensure!(found == expected, "S15: found snapshots {found:?}, expected {expected:?}");
+    anyhow::ensure!(found == expected, "SET-S15: found snapshots {found:?}, expected {expected:?}");
     let shown = pair.must(at, &["set", "show", SET])?;
     let schedule = &shown["snapshot_schedule"];
-    anyhow::ensure!(schedule == SCHEDULE, "S15: found schedule {schedule}, expected {SCHEDULE}: {shown}");
+    anyhow::ensure!(schedule == SCHEDULE, "SET-S15: found schedule {schedule}, expected {SCHEDULE}: {shown}");
     Ok(())
 }
 
@@ -122,7 +122,7 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
     }
     let (mut client, token) = pair.open(next, "other")?;
     let found = shown(&mut client)?;
-    anyhow::ensure!(found == 2, "P4: found write {found}, flushed was 2");
+    anyhow::ensure!(found == 2, "PAIR-P4: found write {found}, flushed was 2");
     note(format!("killed: the other one serves after {took:?}, with snapshots {snapshots:?} and schedule {SCHEDULE}"));
 
     // What nothing keeps is deleted there; what a snapshot keeps is not.
@@ -138,7 +138,7 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
     are_there(pair, back, &snapshots)?;
     for snapshot in &snapshots {
         let found = shown_by(pair, back, snapshot)?;
-        anyhow::ensure!(found == 1, "S15: snapshot {snapshot} shows write {found} two takeovers later, expected 1");
+        anyhow::ensure!(found == 1, "SET-S15: snapshot {snapshot} shows write {found} two takeovers later, expected 1");
     }
     // Nothing else is written or waited for before the next takeover.
     pair.must(back, &["snapshot", "delete", &format!("{SET}@{KEPT}"), "--yes", "--timeout", "30s"])?;
@@ -146,18 +146,21 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
     listed(pair, back)
 }
 
-/// P6: what the stores of a pair have may be newer than a build. Such a gateway says so, and ends.
+/// PAIR-P6: what the stores of a pair have may be newer than a build. Such a gateway says so, and ends.
 pub(super) fn too_old(pair: &mut Pair, at: usize) -> Result<()> {
     let roster = "{\"form\":1,\"level\":99,\"gateways\":{\"new\":99,\"newer\":99}}";
     pair.etcd.ctl(&["put", "/e2e/pairs/newer/roster", roster])?;
     pair.start_with(at, &["pair.name=newer"])?;
     let gateway = &mut pair.gateways[at];
-    let status = gateway.process()?.wait(PATIENCE).context("P6: an older build than the pair needs runs on")?;
+    let status = gateway.process()?.wait(PATIENCE).context("PAIR-P6: an older build than the pair needs runs on")?;
     let said = tail_of(&gateway.log, 8);
     let told = said.contains("knows feature level") && said.contains("the pair is at 99");
-    anyhow::ensure!(!status.success() && told, "P6: an older build than the pair needs ended with {status}: {said}");
+    anyhow::ensure!(
+        !status.success() && told,
+        "PAIR-P6: an older build than the pair needs ended with {status}: {said}"
+    );
     let kept = pair.etcd.ctl(&["get", "/e2e/pairs/newer/roster", "--print-value-only"])?;
-    anyhow::ensure!(kept.trim() == roster, "P6: the roster was {roster}, and is {kept}");
+    anyhow::ensure!(kept.trim() == roster, "PAIR-P6: the roster was {roster}, and is {kept}");
     note("a gateway whose build does not know the pair's level ended, and said so");
     Ok(())
 }

@@ -247,7 +247,7 @@ async fn holds(by: By) {
         gone(how).await;
     }
     for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
-        // Another host's, whose number is somebody's here (D2).
+        // Another host's, whose number is somebody's here (DB-D2).
         let pid_file = stage.config.database.data.join("postmaster.pid");
         std::fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
         database.start().await.unwrap_or_else(|why| panic!("{by:?}: {why}"));
@@ -333,7 +333,7 @@ async fn unit_holds(by: By) {
     }
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     stage.set("broken", None);
-    // A start that waits, and is no process of PostgreSQL's yet, is found, and ended by a stop of any kind (U2).
+    // A start that waits, and is no process of PostgreSQL's yet, is found, and ended by a stop of any kind (UNIT-U2).
     for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
         stage.set("delay", Some("3"));
         let starting = tokio::spawn({

@@ -1,9 +1,9 @@
 //! PostgreSQL as a unit of systemd, asked and told through `systemctl`.
 //!
-//! U1  Nothing but the agent starts it. A unit that is enabled, that another one pulls up or that is started again by itself is refused before its start: it would
+//! UNIT-U1  Nothing but the agent starts it. A unit that is enabled, that another one pulls up or that is started again by itself is refused before its start: it would
 //!     come up on a host whose lease has ended.
-//! U2  It is gone only once no start of it waits or runs either: one that is left in the queue comes up later, beside the next primary.
-//! U3  PostgreSQL's processes are looked for and signalled as ever (D1). systemd is asked about what cannot be seen there: starts, and processes on their way to it.
+//! UNIT-U2  It is gone only once no start of it waits or runs either: one that is left in the queue comes up later, beside the next primary.
+//! UNIT-U3  PostgreSQL's processes are looked for and signalled as ever (DB-D1). systemd is asked about what cannot be seen there: starts, and processes on their way to it.
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
@@ -54,7 +54,7 @@ impl Unit {
         matches!(self.says("Job"), "" | "0")
     }
 
-    /// U2.
+    /// UNIT-U2.
     pub fn gone(&self) -> bool {
         self.idle() && matches!(self.says("ActiveState"), "inactive" | "failed")
     }
@@ -65,7 +65,7 @@ impl Unit {
         format!("{} ({}){job}, result {}", self.says("ActiveState"), self.says("SubState"), self.says("Result"))
     }
 
-    /// Whether the agent can be its only master (U1).
+    /// Whether the agent can be its only master (UNIT-U1).
     ///
     /// # Errors
     /// What starts it besides, and what to do.
@@ -211,7 +211,7 @@ impl Systemd {
         Ok(())
     }
 
-    /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, kills what is on its way to becoming PostgreSQL (U2).
+    /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, kills what is on its way to becoming PostgreSQL (UNIT-U2).
     /// [`Stop::Immediate`] has no time: there a unit counts as ended that systemd is ending, all of whose processes were killed.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ async fn a_slow_start_is_a_start_and_can_be_ended() {
     assert_eq!(database.runs(), Ok(false));
 }
 
-/// A3: the lease ends, and a script may be as slow as it likes. This one waits until the server is gone, and would be given up before that if it came first.
+/// AGENT-A3: the lease ends, and a script may be as slow as it likes. This one waits until the server is gone, and would be given up before that if it came first.
 #[tokio::test]
 async fn a_stop_in_a_hurry_does_not_wait_for_the_script() {
     let dir = tempfile::tempdir().unwrap();

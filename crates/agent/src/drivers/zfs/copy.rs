@@ -22,7 +22,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// Steps 1 and 2, or neither. In the background of the shell, and deaf to what a terminal or a service manager sends to all of a group: whoever ends the shell, at a
 /// limit or on the way out, does not leave a pool with the guid of another behind. The lock is held until the last of these programs has ended. A pool that
-/// cannot write is not exported (U9).
+/// cannot write is not exported (STANDBY-U9).
 const IMPORT: &str = "\
 lock=$1
 name=$2
@@ -37,7 +37,7 @@ shift 2
 ) 3>>\"$lock\" &
 wait $!";
 
-/// Refuses a mountpoint with a link on its way from `root`: the mount would follow it to a place of the host's (U10).
+/// Refuses a mountpoint with a link on its way from `root`: the mount would follow it to a place of the host's (STANDBY-U10).
 async fn no_link_to(at: &Path, root: &Path) -> Result<(), String> {
     let mut place = root.to_path_buf();
     for part in at.strip_prefix(root).map_err(|_| format!("{}: not below {}", at.display(), root.display()))? {
@@ -153,7 +153,7 @@ impl Zfs {
         Ok(datasets)
     }
 
-    /// Exports it, whoever still stands in it (U9).
+    /// Exports it, whoever still stands in it (STANDBY-U9).
     ///
     /// # Errors
     /// It is still there.
@@ -162,7 +162,7 @@ impl Zfs {
         run(self.zpool(&["export", "-f", name]), limit).await.map(drop)
     }
 
-    /// Has it write what it has not written, and finds out so whether it can, where ZFS holds nothing that others need (U9).
+    /// Has it write what it has not written, and finds out so whether it can, where ZFS holds nothing that others need (STANDBY-U9).
     ///
     /// # Errors
     /// It cannot.
@@ -325,7 +325,7 @@ mod tests {
         stage.has("suspended");
         let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
         assert!(why.contains("stand-in: no new guid"), "{why}");
-        assert!(!stage.did().iter().any(|line| line.contains("export")), "U9: {:?}", stage.did());
+        assert!(!stage.did().iter().any(|line| line.contains("export")), "STANDBY-U9: {:?}", stage.did());
     }
 
     #[tokio::test]
@@ -346,7 +346,7 @@ mod tests {
         symlink(&live, stage.root().join("tank")).unwrap();
         let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
         assert!(why.contains("found a link of the copy"), "{why}");
-        assert!(!stage.did().iter().any(|line| line.starts_with("zfs mount")), "U10: {:?}", stage.did());
+        assert!(!stage.did().iter().any(|line| line.starts_with("zfs mount")), "STANDBY-U10: {:?}", stage.did());
     }
 
     #[tokio::test]

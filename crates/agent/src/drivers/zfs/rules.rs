@@ -5,11 +5,11 @@
 //!   zpool list ─▶ Imported ─▶ beside ──┴─▶ import, a guid of its own ─▶ zfs list ─▶ to_mount ─▶ PostgreSQL ─▶ take_down
 //! ```
 //!
-//! U8   A copy is imported only where no pool of its guid is, and only if each device that its labels name is one of the copy's: ZFS opens the others where the pool
+//! STANDBY-U8   A copy is imported only where no pool of its guid is, and only if each device that its labels name is one of the copy's: ZFS opens the others where the pool
 //!      last had them, and on a host that has attached them these are the set's own.
-//! U9   An export is asked for only over a copy that lives and takes writes, and no copy is ended under a pool that could be exported. What ZFS cannot write it keeps
+//! STANDBY-U9   An export is asked for only over a copy that lives and takes writes, and no copy is ended under a pool that could be exported. What ZFS cannot write it keeps
 //!      until a reboot, and an export that waits for it holds the lock that every import of the host needs, the agent's too.
-//! U10  Nothing of the copy is mounted but below the slot's own directory, and there what `zpool import` would mount on the primary. A link of the copy that names a
+//! STANDBY-U10  Nothing of the copy is mounted but below the slot's own directory, and there what `zpool import` would mount on the primary. A link of the copy that names a
 //!      place of the pool leads to that place of the copy.
 
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ impl Label {
     }
 }
 
-/// The one pool that these labels are of, whole (U8).
+/// The one pool that these labels are of, whole (STANDBY-U8).
 ///
 /// # Errors
 /// They are of none, of several, or of one with further devices.
@@ -108,7 +108,7 @@ impl Imported {
     }
 }
 
-/// Whether a copy of the pool of this guid may be imported beside those that are (U8).
+/// Whether a copy of the pool of this guid may be imported beside those that are (STANDBY-U8).
 ///
 /// # Errors
 /// Why not, for people.
@@ -135,7 +135,7 @@ pub struct Dataset {
     pub at: PathBuf,
 }
 
-/// What of the copy is mounted, parents before what lies in them, from what `zfs list -H -p -o name,mountpoint,canmount` prints of a pool imported below `root` (U10).
+/// What of the copy is mounted, parents before what lies in them, from what `zfs list -H -p -o name,mountpoint,canmount` prints of a pool imported below `root` (STANDBY-U10).
 ///
 /// # Errors
 /// Nothing is, or not below `root`; or it is something else that was printed.
@@ -172,7 +172,7 @@ pub fn to_mount(listed: &str, root: &Path) -> Result<Vec<Dataset>, String> {
     Ok(found)
 }
 
-/// Where on a copy mounted at `mounts` below `root` a link leads that names `target` on the primary; none for what is no place of the pool (U10).
+/// Where on a copy mounted at `mounts` below `root` a link leads that names `target` on the primary; none for what is no place of the pool (STANDBY-U10).
 pub fn led(target: &Path, root: &Path, mounts: &[PathBuf]) -> Option<PathBuf> {
     let there = root.join(target.strip_prefix("/").ok()?);
     mounts.iter().any(|mount| there.starts_with(mount)).then_some(there)
@@ -189,7 +189,7 @@ pub enum TakeDown {
     Lost(String),
 }
 
-/// U9.
+/// STANDBY-U9.
 pub fn take_down(pool: Option<&Imported>, copy_lives: bool) -> TakeDown {
     let Some(pool) = pool else { return TakeDown::Gone };
     match (copy_lives, pool.health.as_str()) {

@@ -1,4 +1,4 @@
-//! M8: volumes that were deleted, shrunk or renamed under their devices.
+//! ATTACH-M8: volumes that were deleted, shrunk or renamed under their devices.
 
 use super::Machine;
 use crate::machine::{Action, Phase};

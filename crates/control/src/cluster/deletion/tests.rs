@@ -1,4 +1,4 @@
-//! Deletions over random commands, against a model that keeps every voter's doings; the order of their steps; what the fence (D2) is worth.
+//! Deletions over random commands, against a model that keeps every voter's doings; the order of their steps; what the fence (DELETE-D2) is worth.
 
 use super::{Anyway, DeletionStage, FINISHED_MAX, Found, GroupVoters, in_the_way};
 use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
@@ -95,7 +95,7 @@ fn no_step_is_taken_before_the_one_before_it() {
     assert_eq!(refused(&mut state, &delete(2, "s1", 5)), "the cluster has no set g2");
     assert_eq!(apply(&mut state, &delete(1, "s1", 5)), deleting);
     assert_eq!(apply(&mut state, &delete(1, "s1", 5)), deleting, "R12");
-    assert!(state.sets.is_empty(), "D1");
+    assert!(state.sets.is_empty(), "DELETE-D1");
     let taken =
         "a set named s1 is being deleted (g1): its name is free once `holdfast set list` does not show it any more";
     assert_eq!(refused(&mut state, &create("s1", 12)), taken);
@@ -107,13 +107,13 @@ fn no_step_is_taken_before_the_one_before_it() {
     assert!(!state.deletions.under_way[&GroupId(1)].entry.wrapped_key.is_empty());
     assert_eq!(apply(&mut state, &forget(1)), noted);
     assert!(state.deletions.under_way[&GroupId(1)].entry.wrapped_key.is_empty(), "the key is gone");
-    assert!(state.deletion_named(&Name::new("s1").unwrap()).is_some(), "D3");
+    assert!(state.deletion_named(&Name::new("s1").unwrap()).is_some(), "DELETE-D3");
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2])), noted);
-    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "D4: m3 was away");
+    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "DELETE-D4: m3 was away");
     assert_eq!(apply(&mut state, &create("s1", 12)), ClusterAnswer::SetCreated { set: GroupId(2) }, "the name is free");
     assert_eq!(apply(&mut state, &ended(1, 3, None)), noted);
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2])), noted);
-    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "D4: nobody looked since");
+    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "DELETE-D4: nobody looked since");
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2, 3])), noted);
     assert!(state.deletions.under_way.is_empty());
     // R12: late copies of everything.
@@ -234,8 +234,8 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever comes in whatever order: D1, D3 and the keys (`self_check`); stages only go on; nothing goes from the record before every member has
-    /// said that its group is ended (D4); a name is given twice only with the first one's key forgotten; no number comes back (C1).
+    /// Whatever comes in whatever order: DELETE-D1, DELETE-D3 and the keys (`self_check`); stages only go on; nothing goes from the record before every member has
+    /// said that its group is ended (DELETE-D4); a name is given twice only with the first one's key forgotten; no number comes back (CLUSTER-C1).
     #[test]
     fn d1_to_d4_over_all_answers(commands in vec(commands(), 1..150)) {
         let mut state = ClusterState::new();
@@ -252,7 +252,7 @@ proptest! {
                 prop_assert!(!refusal.to_string().is_empty());
             }
             for (set, _) in state.sets.iter().filter(|(set, _)| !before.sets.contains_key(*set)) {
-                prop_assert!(numbers.insert(*set), "C1: {} again", set);
+                prop_assert!(numbers.insert(*set), "CLUSTER-C1: {} again", set);
             }
             if let (ClusterCommand::SetEnded { set, member, .. }, ClusterAnswer::DeletionNoted) = (&command, &answer) {
                 said.entry(*set).or_default().insert(*member);
@@ -262,8 +262,8 @@ proptest! {
                     Some(now) => prop_assert!(now.stage >= deletion.stage),
                     None => {
                         let said = said.get(set).cloned().unwrap_or_default();
-                        prop_assert!(state.members.keys().all(|id| said.contains(id)), "D4: {} is gone, said: {:?}", set, said);
-                        prop_assert!(stages.get(set).is_some_and(|stage| *stage >= DeletionStage::Forgotten), "D2: {}", set);
+                        prop_assert!(state.members.keys().all(|id| said.contains(id)), "DELETE-D4: {} is gone, said: {:?}", set, said);
+                        prop_assert!(stages.get(set).is_some_and(|stage| *stage >= DeletionStage::Forgotten), "DELETE-D2: {}", set);
                     }
                 }
             }
@@ -301,7 +301,7 @@ proptest! {
             }
             let fenced = state.deletions.under_way[&GroupId(1)].fenced(everybody.iter().copied());
             if fenced {
-                prop_assert!(!majority(&now.1, &left), "D2: {:?} are left, and the voters are {:?}", left, now.1);
+                prop_assert!(!majority(&now.1, &left), "DELETE-D2: {:?} are left, and the voters are {:?}", left, now.1);
             }
             let Some((to, hear, hear_too)) = changes.get(step / 2) else { continue };
             let to: BTreeSet<MemberId> = to.iter().copied().map(MemberId).collect();

@@ -1,4 +1,4 @@
-//! Z3 in a world where everything is late: gateways that are behind in group 0 or fall back by a restart, leaders that end in the middle of a checkpoint, words of
+//! DATAKEY-Z3 in a world where everything is late: gateways that are behind in group 0 or fall back by a restart, leaders that end in the middle of a checkpoint, words of
 //! leaders that arrive much later, and recoveries from the head. What can still be read must open with what group 0 has, and with what the head has.
 
 use super::*;
@@ -72,7 +72,7 @@ struct World {
     heard: [usize; GATEWAYS],
     /// What each has ever said that it has.
     said: [BTreeSet<u32>; GATEWAYS],
-    /// The highest key under which each has seen something (Z2).
+    /// The highest key under which each has seen something (DATAKEY-Z2).
     seen: [u32; GATEWAYS],
     leader: usize,
     current: Option<Root>,
@@ -251,14 +251,14 @@ impl World {
         let ring = self.ring();
         let named = self.current.iter().chain(&self.snapshots).chain(&self.dropped).chain(&self.head.root);
         for root in named {
-            prop_assert!(root.needed.is_subset(&ring.keys), "Z3: {root:?} with {ring:?}");
+            prop_assert!(root.needed.is_subset(&ring.keys), "DATAKEY-Z3: {root:?} with {ring:?}");
         }
         // The head alone opens what it names.
-        prop_assert!(self.head.ring.keys.contains(&self.head.sealed), "Z3: {:?}", self.head);
+        prop_assert!(self.head.ring.keys.contains(&self.head.sealed), "DATAKEY-Z3: {:?}", self.head);
         if let Some(root) = &self.head.root {
-            prop_assert!(root.needed.is_subset(&self.head.ring.keys), "Z3: {:?}", self.head);
+            prop_assert!(root.needed.is_subset(&self.head.ring.keys), "DATAKEY-Z3: {:?}", self.head);
         }
-        prop_assert!(ring.keys.contains(&ring.seals), "Z3: {ring:?}");
+        prop_assert!(ring.keys.contains(&ring.seals), "DATAKEY-Z3: {ring:?}");
         Ok(())
     }
 }

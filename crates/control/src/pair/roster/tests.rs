@@ -8,7 +8,7 @@ fn with(roster: &Roster, gateway: &str, knows: u32) -> Roster {
 #[test]
 fn a_pair_is_at_what_both_builds_know_once_both_have_said_so() {
     let a = with(&Roster::default(), "a", 8);
-    assert_eq!(a.level, FIRST_LEVEL, "P6: nobody knows what the other gateway's build reads");
+    assert_eq!(a.level, FIRST_LEVEL, "PAIR-P6: nobody knows what the other gateway's build reads");
     assert_eq!(with(&a, "a", 9).level, FIRST_LEVEL, "the same gateway once more is no other");
     let both = with(&a, "b", 9);
     assert_eq!(both.level, 8);
@@ -43,7 +43,7 @@ fn gateways_of_before_hold_the_level_back_and_are_bounded() {
 }
 
 proptest! {
-    /// P6 against stores in which each gateway writes as much as the roster allows: whoever is let in reads what is there, and so does whoever was let in before, with
+    /// PAIR-P6 against stores in which each gateway writes as much as the roster allows: whoever is let in reads what is there, and so does whoever was let in before, with
     /// the build that it said last.
     #[test]
     fn whoever_is_let_in_reads_what_the_others_wrote(

@@ -136,7 +136,7 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     let listed = SnapshotList::of(&old, LogIndex(9), ahead);
     assert_eq!(listed.snapshots.keys().map(Name::as_str).collect::<Vec<_>>(), ["auto", "monday"]);
     apply(&mut old, SetCommand::CheckpointEnd { term: Term(4), begin, root: root(4, 1) });
-    assert!(listed.lists_as(&SnapshotList::of(&old, LogIndex(10), ahead)), "S15: it was listed as it is");
+    assert!(listed.lists_as(&SnapshotList::of(&old, LogIndex(10), ahead)), "SET-S15: it was listed as it is");
     // The volume is gone, and its number was the last: in the new life it is nobody else's.
     let gone = VolumeChange::Delete { volume: VolumeId(2), name: name("b"), epoch: old.epoch };
     apply(&mut old, SetCommand::ChangeVolume { change: gone, request: RequestId(9) });
@@ -150,9 +150,9 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     assert_eq!(
         (monday.volumes.len(), new.next_volume),
         (2, 3),
-        "V1: what a rollback brings back has its number for itself"
+        "VOLUME-V1: what a rollback brings back has its number for itself"
     );
-    assert_eq!(new.kept_roots(), [root(4, 2), root(4, 1)], "S7");
+    assert_eq!(new.kept_roots(), [root(4, 2), root(4, 1)], "SET-S7");
     let mut index = 0;
     let mut apply = |state: &mut SetState, command: SetCommand| {
         index += 1;
@@ -166,7 +166,7 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     let back = SetCommand::Rollback { to: id("monday", 5), safety: id("auto", 6), request: RequestId(20) };
     let refused = apply(&mut new, back);
     let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(3) };
-    assert_eq!(refused, SetAnswer::Refused(changed), "S12");
+    assert_eq!(refused, SetAnswer::Refused(changed), "SET-S12");
     // It is let go of as any other: by its own request only, and its root is dropped once nothing keeps it.
     for (text, made_by, existed) in [("monday", 6, false), ("monday", 5, true), ("auto", 6, true)] {
         let delete = SetCommand::SnapshotDelete { name: name(text), made_by: RequestId(made_by) };
@@ -175,7 +175,7 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     assert_eq!(new.dropped.keys().copied().collect::<Vec<_>>(), [root(4, 1).object]);
 }
 
-/// S16 within one gateway: several note what is applied here, each some time after it has read that, and none waits for the others.
+/// SET-S16 within one gateway: several note what is applied here, each some time after it has read that, and none waits for the others.
 #[test]
 fn a_note_that_comes_late_takes_no_later_ones_place() {
     let none = SetState::new(Epoch(0));
@@ -204,13 +204,13 @@ fn what_a_follower_has_settles_nothing() {
     let (none, blank) = (SetState::new(Epoch(0)), SnapshotList::default());
     let mut listing = Listing::default();
     listing.note(&none, LogIndex(6), None);
-    assert!(!listing.settled(&none, Term(2), &blank), "S15: another leader may have listed something");
+    assert!(!listing.settled(&none, Term(2), &blank), "SET-S15: another leader may have listed something");
     listing.note(&none, LogIndex(7), Some(Term(2)));
     assert!(!listing.settled(&none, Term(2), &blank), "noted, and not seen in the head");
     assert!(listing.settled(&none, Term(2), &listing.for_head(&blank, false)));
 }
 
-/// S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
+/// SET-S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
 #[test]
 fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let left = list([("monday", snapshot(3, &["data"])), ("auto", snapshot(4, &["data"]))]);
@@ -499,20 +499,20 @@ impl World {
     fn check(&self) {
         let (_, listed) = &self.head;
         for (name, snapshot) in listed.snapshots.iter() {
-            assert!(!self.gone.contains(&snapshot.root.object), "S15: {name} is listed, and its root is retired");
+            assert!(!self.gone.contains(&snapshot.root.object), "SET-S15: {name} is listed, and its root is retired");
         }
         for at in &self.at {
             let Some(term) = at.leads.map(Term) else { continue };
             let settled = at.listing.settled(&at.state, term, &at.stored);
             let anew = settled_anew(&at.listing, &at.state, term, &at.stored);
-            assert_eq!(settled, anew, "S15: of other parts another list is made: {:?}", at.listing);
+            assert_eq!(settled, anew, "SET-S15: of other parts another list is made: {:?}", at.listing);
         }
         let state = &self.at[self.leader].state;
         for (name, snapshot) in state.snapshots.iter() {
             let found = listed.snapshots.get(name);
             assert!(
                 found.is_some_and(|found| found.request == snapshot.request),
-                "S15: {name} is there, and not listed"
+                "SET-S15: {name} is there, and not listed"
             );
         }
     }
@@ -521,7 +521,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// S15, S16: whoever writes a head, however late, and whatever it has not heard of.
+    /// SET-S15, SET-S16: whoever writes a head, however late, and whatever it has not heard of.
     #[test]
     fn what_is_there_is_listed_and_what_is_listed_is_there(steps in vec((0u8..12, 0usize..2), 1..120)) {
         let mut world = World::new();

@@ -70,7 +70,7 @@ impl Run {
     }
 }
 
-/// S13: the snapshot goes, checkpoints come, and the root stays, until its pin goes.
+/// SET-S13: the snapshot goes, checkpoints come, and the root stays, until its pin goes.
 #[test]
 fn a_pinned_root_outlives_its_snapshot() {
     let mut run = Run::new(SetState::new(Epoch(0)));
@@ -82,7 +82,7 @@ fn a_pinned_root_outlives_its_snapshot() {
     assert!(run.keeps(1) && !run.keeps(2) && run.keeps(3));
     let objects = vec![StoredObject { kind: StoredKind::Root, object: root(1).object }];
     let retire = SetCommand::Retire { term: Term(1), of: RetireOf::Orphans, objects };
-    assert!(matches!(run.apply(&retire), SetAnswer::Refused(SetRefusal::StillInUse { .. })), "S8");
+    assert!(matches!(run.apply(&retire), SetAnswer::Refused(SetRefusal::StillInUse { .. })), "SET-S8");
     assert_eq!(
         run.pin(9, "monday", 5, 77),
         SetAnswer::Pinned { root: root(1) },
@@ -92,7 +92,7 @@ fn a_pinned_root_outlives_its_snapshot() {
     assert_eq!(run.unpin(9, 78), SetAnswer::Unpinned);
     assert!(run.keeps(1), "another number, another request: nothing is let go");
     run.unpin(9, 77);
-    assert!(!run.keeps(1) && run.state.dropped.contains_key(&root(1).object), "S7: to be looked through");
+    assert!(!run.keeps(1) && run.state.dropped.contains_key(&root(1).object), "SET-S7: to be looked through");
     assert!(matches!(run.pin(9, "monday", 5, 78), SetAnswer::Refused(SetRefusal::NoSuchSnapshot { .. })));
 }
 
@@ -212,7 +212,7 @@ fn a_clone_is_made_under_its_number_or_not_at_all() {
     assert_eq!(clone_set(&mut state, 2, "copy", 7, 101), missing);
     create(&mut state, "other", 102);
     let passed = ClusterRefusal::SetIdPassed { found: GroupId(2), next: GroupId(3) };
-    assert_eq!(clone_set(&mut state, 2, "copy", 1, 103), ClusterAnswer::Refused(passed), "S14");
+    assert_eq!(clone_set(&mut state, 2, "copy", 1, 103), ClusterAnswer::Refused(passed), "SET-S14");
     assert_eq!(clone_set(&mut state, 3, "copy", 1, 103), MADE(3));
     assert_eq!(clone_set(&mut state, 3, "copy", 1, 103), MADE(3), "R12");
     assert_eq!(clone_set(&mut state, 4, "another", 1, 103), MADE(3), "R12: by its request");
@@ -337,7 +337,7 @@ fn steps() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// S14: whatever comes late or twice, and however far behind the origin's leader looks at group 0: a clone that is there has its root pinned, and in
+    /// SET-S14: whatever comes late or twice, and however far behind the origin's leader looks at group 0: a clone that is there has its root pinned, and in
     /// the end nothing is pinned but for those.
     #[test]
     fn no_clone_loses_its_root(steps in vec(steps(), 1..60)) {

@@ -203,7 +203,7 @@ fn nothing_is_retired_before_the_next_checkpoint() {
     assert_eq!(run.rollback(&a, &safe, 200), DONE);
     let at = LogId::new(1, run.index);
     assert_eq!(run.delete("safe", 101), SetAnswer::SnapshotDeleted { existed: true });
-    assert!(run.state.dropped.contains_key(&root(2).object), "S7");
+    assert!(run.state.dropped.contains_key(&root(2).object), "SET-S7");
     let objects = vec![StoredObject { kind: StoredKind::Segment, object: root(70).object }];
     let of = RetireOf::Root { root: root(2).object, last: true };
     let retire = SetCommand::Retire { term: Term(1), of, objects };
@@ -224,7 +224,7 @@ fn s11_a_late_copy_of_a_deletion_hits_no_newer_snapshot() {
     assert_eq!(run.delete("s", 1), SetAnswer::SnapshotDeleted { existed: true });
     run.snapshot("s", 2, 2);
     assert_eq!(run.delete("s", 1), SetAnswer::SnapshotDeleted { existed: false });
-    assert!(run.state.snapshots.contains_key(&name("s")), "S11");
+    assert!(run.state.snapshots.contains_key(&name("s")), "SET-S11");
     // One that waits for its checkpoint as well.
     run.create("t", 3);
     assert_eq!(run.delete("t", 1), SetAnswer::SnapshotDeleted { existed: false });

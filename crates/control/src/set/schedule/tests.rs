@@ -87,7 +87,7 @@ fn c1_a_missed_time_is_taken_once() {
     let later = BEGIN + 7 * HOUR + 3 * MINUTE;
     assert!(turn(&schedule, &mut all, later));
     assert!(!turn(&schedule, &mut all, later + 1000));
-    assert_eq!(shown(&all), ["auto-20261120T000000Z", "auto-20261120T070300Z"], "C4: and the old one stays");
+    assert_eq!(shown(&all), ["auto-20261120T000000Z", "auto-20261120T070300Z"], "SCHED-C4: and the old one stays");
     assert!(turn(&schedule, &mut all, BEGIN + 7 * HOUR + 15 * MINUTE), "then on time again");
 }
 
@@ -99,7 +99,7 @@ fn c2_none_is_taken_while_one_waits() {
         assert!(!schedule.is_due(&waiting, BEGIN + minute * MINUTE));
         assert!(
             schedule.expired(&waiting, BEGIN + minute * MINUTE).is_empty(),
-            "C3: the last whole one stays until then"
+            "SCHED-C3: the last whole one stays until then"
         );
     }
 }

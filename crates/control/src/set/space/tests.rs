@@ -94,7 +94,7 @@ fn a_snapshot_is_the_root_and_the_volumes_of_the_next_begin() {
     run.end(begin, root(2));
     let snapshot = run.state.snapshots.get(&name("s")).cloned().unwrap();
     assert_eq!((snapshot.root, snapshot.upto, snapshot.at_unix_ms), (root(2), begin, 7));
-    assert_eq!(snapshot.volumes.len(), 2, "S6: as of the begin that counted");
+    assert_eq!(snapshot.volumes.len(), 2, "SET-S6: as of the begin that counted");
     // One that was asked for after the begin waits for the next.
     assert_eq!(run.state.pending.len(), 1);
     assert_eq!(run.create("s", 6), taken);
@@ -169,7 +169,7 @@ fn what_is_kept_or_may_be_on_its_way_is_never_retired() {
     assert_eq!(run.state.retired.len(), 1);
 }
 
-/// S8: of this term only what was made for checkpoints before one that has ended.
+/// SET-S8: of this term only what was made for checkpoints before one that has ended.
 #[test]
 fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     let mut run = Run::new();
@@ -184,7 +184,7 @@ fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     let second = run.begin();
     assert_eq!(run.retire(given_up(second), made(50)), not_over(second, Some(second)), "it has not ended");
     assert_eq!(run.end(second, root(2)), SetAnswer::CheckpointEnded);
-    assert!(matches!(run.apply(&late), SetAnswer::Refused(SetRefusal::NotLatestBegin { .. })), "S5");
+    assert!(matches!(run.apply(&late), SetAnswer::Refused(SetRefusal::NotLatestBegin { .. })), "SET-S5");
     // From here on nothing brings up what the first had made. A third may be under way.
     let third = run.begin();
     let note = SetCommand::SegmentCommitted { term: Term(4), object: object(4, 60), stored_bytes: 1, raw_bytes: 1 };

@@ -66,9 +66,9 @@ fn a_late_copy_of_a_shrink_takes_nothing_from_what_grew_again() {
     assert_eq!(run.change(create("a", 100), 1), done(1, None));
     let less = shrink(1, 100, 10, Epoch(0));
     assert_eq!(run.change(less.clone(), 2), done(1, Some(10)));
-    assert_eq!(run.state.last_change, LogIndex(2), "V4: no older safety snapshot shows this");
+    assert_eq!(run.state.last_change, LogIndex(2), "VOLUME-V4: no older safety snapshot shows this");
     assert_eq!(run.change(VolumeChange::Grow { volume: VolumeId(1), size: Sectors(100) }, 3), done(1, None));
-    // V2: the size is as the copy has seen it.
+    // VOLUME-V2: the size is as the copy has seen it.
     assert_eq!(run.change(less, 2), SetAnswer::VolumeChangedBefore);
     assert_eq!(run.state.volumes[&VolumeId(1)].size, Sectors(100));
 }
@@ -272,8 +272,8 @@ proptest! {
             let copy = model.carried_out.iter().rev().take(SPACE_REQUESTS_REMEMBERED).any(|r| *r == request);
             let answer = run.change(change.clone(), request);
             if copy {
-                prop_assert_eq!(answer, SetAnswer::VolumeChangedBefore, "V2: {:?}", change);
-                prop_assert_eq!(&run.state.volumes, &before, "V2");
+                prop_assert_eq!(answer, SetAnswer::VolumeChangedBefore, "VOLUME-V2: {:?}", change);
+                prop_assert_eq!(&run.state.volumes, &before, "VOLUME-V2");
                 continue;
             }
             match model.expect(&change, epoch) {
@@ -282,7 +282,7 @@ proptest! {
                     prop_assert_eq!(answer, done(volume, discarded), "{:?}", &change);
                     model.carried_out.push(request);
                     if matches!(change, VolumeChange::Create { .. }) {
-                        prop_assert!(!ever.contains(&volume), "V1: id {volume} twice");
+                        prop_assert!(!ever.contains(&volume), "VOLUME-V1: id {volume} twice");
                         ever.push(volume);
                     }
                 }

@@ -125,7 +125,7 @@ impl Clocks {
         Some(())
     }
 
-    /// S4: no owner is judged who has not had its time to live, with a leader to renew at, on the fastest clock allowed.
+    /// SET-S4: no owner is judged who has not had its time to live, with a leader to renew at, on the fastest clock allowed.
     fn judge(&self, world: &mut World, number: u8) -> Option<()> {
         let now = self.clock(world, number);
         let judged = world.nodes[usize::from(number)].judge.judge(now)?;
@@ -137,7 +137,7 @@ impl Clocks {
         if new.epoch > old.epoch {
             self.hit(JUDGED);
             if chances_ms < u64::from(TTL_MS) {
-                world.broken = Some("S4");
+                world.broken = Some("SET-S4");
             }
             world.chances = 0;
         }

@@ -55,7 +55,7 @@ fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<
         };
         Said { name: member.name.clone(), has }
     });
-    // If two gateways both believe to lead, the answer of either is true (Z3).
+    // If two gateways both believe to lead, the answer of either is true (DATAKEY-Z3).
     let needs = gateways.iter().filter_map(|gateway| of(gateway.keys.as_ref()?)?.needs).next();
     (said.collect(), needs)
 }
@@ -141,7 +141,7 @@ impl AdminDoor {
         let key_id = next_key(&ring).map_err(|e| precondition(e.to_string()))?;
         let wrapped_key = with_new_key(self, set, entry, key_id)?;
         let expected = entry.wrapped_key.clone();
-        // Nothing is sealed with the new key before every gateway has it (Z1).
+        // Nothing is sealed with the new key before every gateway has it (DATAKEY-Z1).
         let command = ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id: entry.key_id };
         self.cluster_command_in(adopted, term, &command).await?;
         tracing::info!(set = %name, key = key_id, "the set gets a new data key");

@@ -1,9 +1,9 @@
 //! A volume over NBD, or one of a snapshot, for a copy of it: through the loss of any gateway, for as long as the command's time lasts.
 //!
-//! L1  A volume is written and read under a lease of its own, renewed while the copy runs: nobody else writes meanwhile.
-//! L2  A lost connection is followed by a continued lease, which is a new epoch: what was on its way under the old one can do nothing any more
+//! LINK-L1  A volume is written and read under a lease of its own, renewed while the copy runs: nobody else writes meanwhile.
+//! LINK-L2  A lost connection is followed by a continued lease, which is a new epoch: what was on its way under the old one can do nothing any more
 //!     (R6), so that asking again for what was not answered is always right.
-//! L3  Every grant must name the volume with the id and the size of the beginning: under the same name there may be another one since.
+//! LINK-L3  Every grant must name the volume with the id and the size of the beginning: under the same name there may be another one since.
 
 use super::super::set::status;
 use super::super::snapshot::{SnapshotArg, find as find_snapshot, token as snapshot_token};
@@ -47,7 +47,7 @@ pub struct Link {
     held: Mutex<Option<Held>>,
     now: tokio::sync::Mutex<(u64, Option<Arc<Requests>>)>,
     size: u64,
-    /// L3: id and size. None for a snapshot.
+    /// LINK-L3: id and size. None for a snapshot.
     volume_as: Option<(u32, u64)>,
 }
 
@@ -153,7 +153,7 @@ impl Link {
         ))
     }
 
-    /// L3.
+    /// LINK-L3.
     fn check(&self, grant: &v1::GrantReply) -> Result<(), CliError> {
         let Some((id, size)) = self.volume_as else { return Ok(()) };
         let found = grant.volumes.iter().find(|volume| volume.name == self.volume.name.as_str());
@@ -201,7 +201,7 @@ impl Link {
         self.open(&nbd, Some(SnapshotExport { name: name.clone(), token }), None).await
     }
 
-    /// L2. One more connection, for whoever is left without.
+    /// LINK-L2. One more connection, for whoever is left without.
     async fn again(&self, door: &mut Door, generation: u64) -> Result<Requests, CliError> {
         let Some((snapshot, id)) = &self.snapshot else {
             let held = self.held().ok_or_else(|| CliError::failed("there is no lease"))?;
@@ -336,7 +336,7 @@ impl Link {
         self.until_answered(async |requests| requests.flush().await).await
     }
 
-    /// L1. Renews the lease until it is dropped: writes do so as well, but a slow source makes pauses.
+    /// LINK-L1. Renews the lease until it is dropped: writes do so as well, but a slow source makes pauses.
     pub async fn keep(&self) {
         if self.snapshot.is_some() {
             return std::future::pending().await;

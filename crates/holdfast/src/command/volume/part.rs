@@ -1,8 +1,8 @@
 //! Where an export to a file is written until it is whole: beside it, as `NAME.part`.
 //!
-//! P1  Under the name that was asked for there is never a part of an image: what was there before, or all of the new one, synced.
-//! P2  One export at a time writes a part: it is locked while it is written.
-//! P3  Nothing that is there is written over without a word: neither NAME, also if it comes meanwhile, nor a part that another export left.
+//! PART-P1  Under the name that was asked for there is never a part of an image: what was there before, or all of the new one, synced.
+//! PART-P2  One export at a time writes a part: it is locked while it is written.
+//! PART-P3  Nothing that is there is written over without a word: neither NAME, also if it comes meanwhile, nor a part that another export left.
 
 use super::copy::about;
 use crate::exit::CliError;
@@ -65,7 +65,7 @@ impl Part {
     /// Opens and locks the part of `image`: `done_bytes` of an interrupted export are to be in it, or it is a new one (`None`).
     ///
     /// # Errors
-    /// Something is in the way (P3), another export writes it (P2), or the interrupted one's is gone.
+    /// Something is in the way (PART-P3), another export writes it (PART-P2), or the interrupted one's is gone.
     pub fn open(image: &Path, overwrite: bool, done_bytes: Option<u64>) -> Result<Self, CliError> {
         let (image, path) = names(image);
         let old = std::fs::metadata(&image).ok();
@@ -121,7 +121,7 @@ impl Part {
         &self.file
     }
 
-    /// P1: it is whole, and gets its name.
+    /// PART-P1: it is whole, and gets its name.
     ///
     /// # Errors
     /// It is whole, and stays where it is.
@@ -131,7 +131,7 @@ impl Part {
             CliError::failed(text).because(&error)
         };
         self.file.sync_all().map_err(failed)?;
-        // P1: whoever took it away may have begun another one there.
+        // PART-P1: whoever took it away may have begun another one there.
         if !is_at(&self.file, &self.path).map_err(failed)? {
             let text = format!("{} is another file by now than the one that was written", self.path.display());
             return Err(CliError::failed(text).next("somebody deleted or replaced it meanwhile: export again"));
@@ -168,7 +168,7 @@ mod tests {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// P1: whatever ends the export before its end, nothing has the name.
+    /// PART-P1: whatever ends the export before its end, nothing has the name.
     #[test]
     fn only_a_whole_image_has_the_name() {
         let dir = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ mod tests {
         drop(writes(Part::open(&image, false, None).unwrap(), "half"));
         assert!(!image.exists());
         assert_eq!(read(&part), "half");
-        // P3: what it left is in nobody's way without a word.
+        // PART-P3: what it left is in nobody's way without a word.
         let refused = Part::open(&image, false, None).unwrap_err();
         assert_eq!(refused.exit, Exit::Usage);
         assert!(refused.message.contains("a.img.part is there already"), "{refused:?}");
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(read(&dir.path().join("a.img.part")), "new");
     }
 
-    /// P2.
+    /// PART-P2.
     #[test]
     fn one_at_a_time_writes_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -248,7 +248,7 @@ mod tests {
         Part::open(&image, false, Some(0)).unwrap();
     }
 
-    /// P1, P2: somebody deletes the part of an export that is under way, and begins another one.
+    /// PART-P1, PART-P2: somebody deletes the part of an export that is under way, and begins another one.
     #[test]
     fn a_part_that_was_replaced_meanwhile_gets_no_name() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! What a copy has done so far, in a small file: where an interrupted one goes on.
 //!
-//! T1  It says no more than is true after a loss of power: what it counts as done was answered as durable (import), or is synced (export).
-//! T2  It is believed only where all of it fits: its own checksum, the two ends of the copy, and the digest of what is counted as done.
+//! COPIED-T1  It says no more than is true after a loss of power: what it counts as done was answered as durable (import), or is synced (export).
+//! COPIED-T2  It is believed only where all of it fits: its own checksum, the two ends of the copy, and the digest of what is counted as done.
 
 use crate::exit::CliError;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ impl State {
         state
     }
 
-    /// T2: over all fields but itself.
+    /// COPIED-T2: over all fields but itself.
     fn sum(&self) -> String {
         let fields = (self.version, &self.ends, self.done_bytes, &self.done_sha256, self.epoch);
         hex(&Sha256::digest(serde_json::to_vec(&fields).unwrap_or_default()))
@@ -108,7 +108,7 @@ impl State {
         write().map_err(|error| CliError::failed(format!("state file {}", path.display())).because(&error))
     }
 
-    /// T2: whether it is of this copy.
+    /// COPIED-T2: whether it is of this copy.
     pub fn fits(&self, ends: &Ends) -> Result<(), CliError> {
         if self.ends == *ends {
             return Ok(());

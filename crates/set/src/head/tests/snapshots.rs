@@ -15,7 +15,7 @@ async fn listed(store: &Arc<dyn ObjectStore>) -> Vec<(String, Snapshot)> {
     list.snapshots.iter().map(|(name, snapshot)| (name.to_string(), snapshot.clone())).collect()
 }
 
-/// S15, S16: a snapshot is listed before anybody learns of it; its own objects stay until no head lists it; and nobody
+/// SET-S15, SET-S16: a snapshot is listed before anybody learns of it; its own objects stay until no head lists it; and nobody
 /// restores it.
 #[tokio::test]
 async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
@@ -76,7 +76,7 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     assert!(!third.behind());
 }
 
-/// S15 across a takeover: a paused gateway deletes a snapshot that the next life has restored. The head shows this, and
+/// SET-S15 across a takeover: a paused gateway deletes a snapshot that the next life has restored. The head shows this, and
 /// none of its objects are retired.
 #[tokio::test]
 async fn who_was_replaced_retires_nothing_of_what_came_back() {
@@ -93,7 +93,7 @@ async fn who_was_replaced_retires_nothing_of_what_came_back() {
     old.note(&none, Some(LogId::new(2, 16)), Some(Term(2)));
     old.replace_around(Term(2)).await;
     assert!(!old.links_settled(&none, Term(2)), "its objects would be deleted");
-    assert!(old.fenced().is_some(), "H1");
+    assert!(old.fenced().is_some(), "HEAD-H1");
     let inherited = [("monday".to_string(), Snapshot { upto: LogId::default(), ..snapshot(12) })];
     assert_eq!(listed(&store).await, inherited);
 }
@@ -120,7 +120,7 @@ async fn a_commit_replaces_the_head_alone() {
     ours.committing.store(true, Ordering::Release);
     ours.replace_around(Term(2)).await;
     assert_eq!(pinned(&store).await, [0; 0]);
-    assert!(commit(&ours, 9).await.is_err(), "H2");
+    assert!(commit(&ours, 9).await.is_err(), "HEAD-H2");
     assert!(ours.to_replace(), "it was refused");
     ours.replace_around(Term(2)).await;
     assert_eq!(pinned(&store).await, [5]);

@@ -39,7 +39,7 @@ fn damage_stays_known_until_a_whole_round_found_none() {
     assert_eq!(book.known().total, 2, "at once");
     book.target_done(None, None, 2);
     book.begin(3);
-    assert_eq!(book.known().total, 2, "B2");
+    assert_eq!(book.known().total, 2, "SCRUB-B2");
     book.page_done((VolumeId(1), 0), 1, 1, vec![place(16), place(24)]);
     assert_eq!(book.known().total, 3, "8 and 16 and 24");
     book.target_done(None, None, 4);
@@ -120,7 +120,7 @@ fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u
 }
 
 proptest! {
-    /// B1, with any changes and any number of restarts.
+    /// SCRUB-B1, with any changes and any number of restarts.
     #[test]
     fn what_is_there_all_along_is_read(
         first in proptest::collection::btree_set((1u32..3, 0u32..6), 0..10),
@@ -158,7 +158,7 @@ proptest! {
             step(&mut book, &world, &mut read);
         }
         prop_assert!(book.round.is_none(), "a round ends: {book:?}");
-        prop_assert!(always.is_subset(&read), "B1: {:?} were not read", always.difference(&read).collect::<Vec<_>>());
+        prop_assert!(always.is_subset(&read), "SCRUB-B1: {:?} were not read", always.difference(&read).collect::<Vec<_>>());
     }
 }
 

@@ -198,7 +198,7 @@ const WINDOWS: [(u64, u64); 5] =
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Sector by sector: what a clone wrote it shows, what it unmapped is zero, everything else is the base's (O1, O3).
+    /// Sector by sector: what a clone wrote it shows, what it unmapped is zero, everything else is the base's (BASE-O1, BASE-O3).
     #[test]
     fn a_clone_is_its_base_under_what_was_done_since(checkpoints in vec(vec(any_op(), 0..6), 1..6)) {
         let mut clone = Clone_ { root: Root::over(LogId::new(1, 1), base(SIZE)), pages: BTreeMap::new() };

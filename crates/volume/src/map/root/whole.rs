@@ -96,7 +96,7 @@ impl Root {
     /// Reads what [`Root::encode`] wrote.
     ///
     /// # Errors
-    /// [`MapError`] for anything out of order or of bounds (M2).
+    /// [`MapError`] for anything out of order or of bounds (MAP-M2).
     pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
         Self::decode_wire(bytes).map_err(|error| MapError::Wire { what: "root", error })
     }
@@ -160,7 +160,7 @@ impl Root {
 /// The pages of a volume, or of a range of it that begins at page `first`. `packs` is sorted and was made of these very pages.
 ///
 /// # Panics
-/// M3: when a page is in none of them. Another one would be named.
+/// MAP-M3: when a page is in none of them. Another one would be named.
 pub(in super::super) fn put_pages(
     out: &mut Vec<u8>,
     packs: &[ObjectId],
@@ -181,7 +181,7 @@ pub(in super::super) fn put_pages(
         wire::put(out, u64::from(number - next_number) << 1 | u64::from(follows));
         if !follows {
             let Ok(pack) = packs.binary_search(&page.object) else {
-                panic!("M3: page {number} is at {page:?}, expected it in one of the {} packs", packs.len())
+                panic!("MAP-M3: page {number} is at {page:?}, expected it in one of the {} packs", packs.len())
             };
             let pack = pack as u64;
             wire::put_step(out, pack_before, pack);

@@ -1,10 +1,10 @@
 //! A root of which leaves of pages may be away: what it takes in memory has a bound, whatever the volume (ADR 0034).
 //!
-//! L4  A leaf of pages is away only where it is as it was written: its place and its count of pages are known, and the objects count its pages. Who asks for a page
+//! LEAF-L4  A leaf of pages is away only where it is as it was written: its place and its count of pages are known, and the objects count its pages. Who asks for a page
 //!     of it is told that leaf, and changing one is a mistake: "not here" taken for "nothing there" would be zeroes in place of data.
-//! L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more, so it is sealed then where more is in memory than may be, and is away. In
+//! LEAF-L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more, so it is sealed then where more is in memory than may be, and is away. In
 //!     memory are, beside the bound, one leaf and the pack under way.
-//! L6  Nothing is away whose root was not gone through once, all of its leaves, so that the counts of packs are what its pages say (M3).
+//! LEAF-L6  Nothing is away whose root was not gone through once, all of its leaves, so that the counts of packs are what its pages say (MAP-M3).
 
 use super::write::{Writer, packs_to_leave};
 use super::*;
@@ -21,7 +21,7 @@ type Key = (VolumeId, u32);
 pub struct PartialRoot {
     /// All of it but for the leaves that are away.
     pub(super) here: Root,
-    /// No leaf is in both (L4).
+    /// No leaf is in both (LEAF-L4).
     away: BTreeMap<Key, PagesAt>,
     /// What the leaves of pages that are here take.
     bytes: u64,
@@ -35,7 +35,7 @@ impl Deref for PartialRoot {
     }
 }
 
-/// A root whose leaves of pages are gone through, each once, before it may be used without them (L6).
+/// A root whose leaves of pages are gone through, each once, before it may be used without them (LEAF-L6).
 #[derive(Clone, Debug)]
 pub struct Comparing {
     top: Arc<Top>,
@@ -107,7 +107,7 @@ impl Comparing {
     /// The root, with all of its leaves of pages away.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where a leaf was not gone through, or the counts of packs are not what the pages say (M3).
+    /// [`MapError::Leaf`] where a leaf was not gone through, or the counts of packs are not what the pages say (MAP-M3).
     pub fn finish(self) -> Result<PartialRoot, MapError> {
         if let Some(leaf) = self.left().next() {
             return Err(wrong(&leaf.at, "leaves of pages", 0, 1));
@@ -168,7 +168,7 @@ impl PartialRoot {
         self.here.lookup(page, volume, lba, sectors)
     }
 
-    /// Where a page is, or which leaf says so (L4).
+    /// Where a page is, or which leaf says so (LEAF-L4).
     pub fn page(&self, volume: VolumeId, number: u32) -> PageAt {
         let key = self.key(volume, number);
         match self.away.get(&key) {
@@ -242,7 +242,7 @@ impl PartialRoot {
 
     fn leaf_ref(&self, (volume, range): Key, at: PageRef) -> LeafRef {
         let of = LeafOf::Pages { volume, first: range * self.here.width, width: self.here.width };
-        // Its root's own key, or the one of before, while a checkpoint under a new one has not moved it yet (U3).
+        // Its root's own key, or the one of before, while a checkpoint under a new one has not moved it yet (UNDER-U3).
         LeafRef { at, of, key_id: self.key_of(at.object) }
     }
 
@@ -292,7 +292,7 @@ impl PartialRoot {
     /// As [`Root::replace_page`].
     ///
     /// # Panics
-    /// L4: when its leaf is away: all other pages of it would be lost.
+    /// LEAF-L4: when its leaf is away: all other pages of it would be lost.
     pub fn replace_page(
         &mut self,
         volume: VolumeId,
@@ -303,7 +303,10 @@ impl PartialRoot {
     ) -> Result<(), LiveError> {
         let key = self.key(volume, number);
         if let Some(found) = self.away.get(&key) {
-            panic!("L4: page {number} of {volume} is replaced, its leaf at {:?} is away, expected it here", found.at);
+            panic!(
+                "LEAF-L4: page {number} of {volume} is replaced, its leaf at {:?} is away, expected it here",
+                found.at
+            );
         }
         let taken = self.bytes - self.bytes_of(key);
         let done = self.here.replace_page(volume, number, page, before, after);
@@ -319,11 +322,13 @@ impl PartialRoot {
     /// The leaf is away from now on, and handed out for who caches it.
     ///
     /// # Panics
-    /// L4: when it changed since it was written: that would be lost.
+    /// LEAF-L4: when it changed since it was written: that would be lost.
     fn leave(&mut self, key: Key) -> Option<(LeafRef, Leaf)> {
         self.bytes -= self.bytes_of(key);
         let slot = self.here.leaves.remove(&key)?;
-        let Some(at) = slot.at else { panic!("L4: leaf {key:?} is let go, found it changed, expected it written") };
+        let Some(at) = slot.at else {
+            panic!("LEAF-L4: leaf {key:?} is let go, found it changed, expected it written")
+        };
         self.away.insert(key, PagesAt { at: *at, pages: slot.leaf.len() as u64 });
         Some((self.leaf_ref(key, *at), Leaf::Pages(slot.leaf)))
     }
@@ -354,9 +359,9 @@ impl PartialRoot {
     /// Begins to write what a checkpoint changes, before it changes the first page. `sealer` is asked for the sealer of each new pack.
     ///
     /// # Panics
-    /// L4: when it does not fit the shape.
+    /// LEAF-L4: when it does not fit the shape.
     pub fn begin_writing<F: FnMut() -> ObjectSealer>(&mut self, shape: &LeafShape, sealer: F) -> LeafWriting<F> {
-        assert!(self.fits(shape), "L4: leaves of {} pages are away, {} are wanted", self.here.width, shape.pages);
+        assert!(self.fits(shape), "LEAF-L4: leaves of {} pages are away, {} are wanted", self.here.width, shape.pages);
         self.here.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
         self.count_bytes();
         let written: u64 = self.places().map(|at| u64::from(at.sealed_len)).sum();
@@ -369,10 +374,10 @@ impl PartialRoot {
     }
 
     /// The pages from this one on are replaced next: the leaf before its own is passed. Where those that are here take more than `most` bytes, it is sealed and
-    /// goes (L5); it is handed out for who caches it.
+    /// goes (LEAF-L5); it is handed out for who caches it.
     ///
     /// # Panics
-    /// L5: when an earlier page than the one before is named.
+    /// LEAF-L5: when an earlier page than the one before is named.
     pub fn pass_to<F: FnMut() -> ObjectSealer>(
         &mut self,
         volume: VolumeId,
@@ -381,7 +386,7 @@ impl PartialRoot {
         writing: &mut LeafWriting<F>,
     ) -> Option<(LeafRef, Leaf)> {
         let key = self.key(volume, number);
-        assert!(writing.at <= Some(key), "L5: found leaf {key:?} after {:?}, expected them in order", writing.at);
+        assert!(writing.at <= Some(key), "LEAF-L5: found leaf {key:?} after {:?}, expected them in order", writing.at);
         let passed = writing.at.replace(key).filter(|passed| *passed != key);
         passed.filter(|_| self.bytes > most).and_then(|passed| {
             self.write(passed, writing);
@@ -399,7 +404,7 @@ impl PartialRoot {
         self.bytes = taken + self.bytes_of(key);
     }
 
-    /// All pages were replaced. Now [`PartialRoot::to_move`] names what lies under an older data key (U3).
+    /// All pages were replaced. Now [`PartialRoot::to_move`] names what lies under an older data key (UNDER-U3).
     pub fn begin_rest<F: FnMut() -> ObjectSealer>(&mut self, writing: &mut LeafWriting<F>) {
         self.here.drop_dead_segments();
         self.here.objects.segments.settle(writing.shape.objects);
@@ -439,16 +444,16 @@ impl PartialRoot {
     /// after [`PartialRoot::write_rest`] names such: what lies under an older data key has to be moved.
     ///
     /// # Panics
-    /// U3: when its pack is under an older data key. The root would not say so.
+    /// UNDER-U3: when its pack is under an older data key. The root would not say so.
     pub fn leave_in_place<F: FnMut() -> ObjectSealer>(&self, leaf: &LeafRef, writing: &mut LeafWriting<F>) {
-        assert!(!self.is_under_older(leaf.at.object), "U3: found {:?} under an older data key", leaf.at);
+        assert!(!self.is_under_older(leaf.at.object), "UNDER-U3: found {:?} under an older data key", leaf.at);
         writing.leaving.remove(&leaf.at.object);
     }
 
-    /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (L3).
+    /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (LEAF-L3).
     ///
     /// # Panics
-    /// L3: as [`PartialRoot::end_writing`].
+    /// LEAF-L3: as [`PartialRoot::end_writing`].
     pub fn write_rest<F: FnMut() -> ObjectSealer>(&mut self, writing: &mut LeafWriting<F>) {
         self.check_moved(writing);
         self.here.write_changed(&mut writing.writer);
@@ -463,7 +468,7 @@ impl PartialRoot {
     /// The last packs; the root can be sealed then.
     ///
     /// # Panics
-    /// L3: when a leaf that had to be moved was not: its pack would stay named, under a key that the root does not say, or for ever.
+    /// LEAF-L3: when a leaf that had to be moved was not: its pack would stay named, under a key that the root does not say, or for ever.
     pub fn end_writing<F: FnMut() -> ObjectSealer>(&mut self, mut writing: LeafWriting<F>) -> Vec<LeafPack> {
         self.check_moved(&writing);
         writing.writer.close();
@@ -478,7 +483,7 @@ impl PartialRoot {
 
     fn check_moved<F: FnMut() -> ObjectSealer>(&self, writing: &LeafWriting<F>) {
         let left = self.to_move(writing).len();
-        assert!(left == 0, "L3: found {left} leaves that are to be moved, expected none");
+        assert!(left == 0, "LEAF-L3: found {left} leaves that are to be moved, expected none");
     }
 
     /// Where its leaves are, as far as they are written.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A root as far as it opens. Where not all of it does it is no [`Root`], and nothing may be answered, made or deleted by it: a page that it does not have may be
-/// there all the same (L4).
+/// there all the same (LEAF-L4).
 #[derive(Clone, Debug)]
 pub struct Remains {
     found: Root,

@@ -125,7 +125,7 @@ fn a_root_says_what_it_takes_to_have_all_of_it() {
 }
 
 #[test]
-#[should_panic(expected = "M3: a leaf at None, expected it in one of the 1 packs of leaves")]
+#[should_panic(expected = "MAP-M3: a leaf at None, expected it in one of the 1 packs of leaves")]
 fn a_changed_leaf_that_was_not_written_is_a_mistake() {
     let (mut root, mut packs) = (sample(), Packs::default());
     packs.write(&mut root, &TINY, KEY_ID);
@@ -133,7 +133,7 @@ fn a_changed_leaf_that_was_not_written_is_a_mistake() {
     seal_root(&root, sealer(OBJECT));
 }
 
-/// M3: a pack that counts fewer pages than there are would be deleted under them.
+/// MAP-M3: a pack that counts fewer pages than there are would be deleted under them.
 #[test]
 fn a_count_that_is_not_what_the_pages_name_is_refused() {
     let tampered = [
@@ -154,7 +154,7 @@ fn a_count_that_is_not_what_the_pages_name_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "M3: PackUse { stored_bytes: 400, live_bytes: 0, live_pages: 0 } is counted in pack")]
+#[should_panic(expected = "MAP-M3: PackUse { stored_bytes: 400, live_bytes: 0, live_pages: 0 } is counted in pack")]
 fn a_page_that_is_not_counted_is_a_mistake() {
     let mut root = sample();
     root.objects.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });

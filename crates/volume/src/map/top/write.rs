@@ -80,7 +80,7 @@ impl PageSlot {
         }
     }
 
-    /// Seals it, unless it is as it was written (L1).
+    /// Seals it, unless it is as it was written (LEAF-L1).
     pub(super) fn write(
         &mut self,
         volume: VolumeId,
@@ -136,12 +136,12 @@ impl Root {
         self.objects.forget_keys_of_others();
     }
 
-    /// Seals every leaf that changed since it was written (L1), or lies under an older data key (U3), and as many bytes more at most of those that lie in packs
-    /// which are less than a quarter in use, or too many (L3). `sealer` is asked for the sealer of each new pack. What is answered is to be in the store before the
+    /// Seals every leaf that changed since it was written (LEAF-L1), or lies under an older data key (UNDER-U3), and as many bytes more at most of those that lie in packs
+    /// which are less than a quarter in use, or too many (LEAF-L3). `sealer` is asked for the sealer of each new pack. What is answered is to be in the store before the
     /// root is; a root of which nothing is left has no leaves, and is whole.
     ///
     /// # Panics
-    /// R10: when a sealer has another data key than the root was made for. T1: when what is said of a leaf is not what is in it.
+    /// R10: when a sealer has another data key than the root was made for. TABLE-T1: when what is said of a leaf is not what is in it.
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
@@ -163,7 +163,7 @@ impl Root {
         writer.done
     }
 
-    /// Packs of leaves that are left because they lie under an older data key (U3).
+    /// Packs of leaves that are left because they lie under an older data key (UNDER-U3).
     pub(super) fn packs_under_older(&self) -> BTreeSet<ObjectId> {
         self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some()).collect()
     }
@@ -216,7 +216,7 @@ impl Root {
     /// The top's bytes, before sealing.
     ///
     /// # Panics
-    /// M3: when a leaf was not written. The root would not name what it needs.
+    /// MAP-M3: when a leaf was not written. The root would not name what it needs.
     pub(in super::super) fn encode_top(&self) -> Vec<u8> {
         let slots = self.leaves.iter().map(|(key, slot)| (*key, slot.leaf.len() as u64, slot.at.as_deref()));
         self.encode_top_of(self.leaves.len(), slots)
@@ -311,7 +311,7 @@ impl PlacesOut<'_> {
     fn put(&mut self, out: &mut Vec<u8>, at: Option<&PageRef>) {
         let pack = at.and_then(|at| self.packs.binary_search(&at.object).ok());
         let (Some(at), Some(pack)) = (at, pack) else {
-            panic!("M3: a leaf at {at:?}, expected it in one of the {} packs of leaves", self.packs.len())
+            panic!("MAP-M3: a leaf at {at:?}, expected it in one of the {} packs of leaves", self.packs.len())
         };
         wire::put_step(out, self.before, pack as u64);
         self.before = pack as u64;

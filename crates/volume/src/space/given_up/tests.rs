@@ -117,7 +117,7 @@ fn g4_what_a_kept_root_names_is_spared() {
         [(RetireOf::Orphans, vec![stored(earlier)]), (RetireOf::GivenUp { ended: second }, vec![stored(own(3))])];
     assert_eq!(orphans.entries(&all, 9), expected);
     for (of, objects) in orphans.entries(&all, 9) {
-        assert_eq!(run.apply(&SetCommand::Retire { term: TERM, of, objects }), SetAnswer::Retired, "S8");
+        assert_eq!(run.apply(&SetCommand::Retire { term: TERM, of, objects }), SetAnswer::Retired, "SET-S8");
     }
     // What is named goes the way of all that roots name.
     run.given_up.forget(orphans.named_after_all());

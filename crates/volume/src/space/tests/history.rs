@@ -29,7 +29,7 @@ fn judge_dropped(world: &mut World, node: usize) {
     // The objects of a root that this gateway wrongly believes to be waiting may be gone.
     let at = holdfast_control::set::RootRef { object, bytes };
     if !world.has_root(at) {
-        assert!(!world.is_leader(node), "S7: a dropped root is there until it was looked through");
+        assert!(!world.is_leader(node), "SET-S7: a dropped root is there until it was looked through");
         return;
     }
     let mut garbage = Garbage::of(object, &world.root(at));
@@ -430,7 +430,7 @@ fn history(seed: u64) -> [u64; 6] {
     }
     world.catch_up(world.leader, usize::MAX);
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
-    // G4: whoever leads finds what it gave up itself; and a new leader what it did not make.
+    // SPACE-G4: whoever leads finds what it gave up itself; and a new leader what it did not make.
     settle(&mut world);
     world.takeover((world.leader + 1) % NODES);
     settle(&mut world);

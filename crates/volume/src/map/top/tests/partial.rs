@@ -37,7 +37,7 @@ fn away() -> (PartialRoot, Packs) {
     (partial, packs)
 }
 
-/// L4: "not here" is not "nothing there".
+/// LEAF-L4: "not here" is not "nothing there".
 #[test]
 fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
     let (mut partial, packs) = away();
@@ -75,7 +75,7 @@ fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
 }
 
 #[test]
-#[should_panic(expected = "L4: page 1 of")]
+#[should_panic(expected = "LEAF-L4: page 1 of")]
 fn a_page_whose_leaf_is_away_is_not_replaced() {
     let (mut partial, _) = away();
     let _ = partial.replace_page(V, 1, Some(place(52, 0)), &Live::new(), &Live::new());
@@ -96,7 +96,7 @@ fn what_changed_is_not_let_go() {
 }
 
 #[test]
-#[should_panic(expected = "L5: found leaf")]
+#[should_panic(expected = "LEAF-L5: found leaf")]
 fn pages_are_replaced_in_order() {
     let (mut partial, _) = away();
     let mut writing = partial.begin_writing(&TINY, || sealer(object(9999)));
@@ -104,7 +104,7 @@ fn pages_are_replaced_in_order() {
     partial.pass_to(V, 4, 0, &mut writing);
 }
 
-/// L3 saves space alone: a leaf that cannot be read ends no checkpoint for that, and its pack stays named.
+/// LEAF-L3 saves space alone: a leaf that cannot be read ends no checkpoint for that, and its pack stays named.
 #[test]
 fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
     let (mut partial, mut packs) = away();
@@ -129,9 +129,9 @@ fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
     assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(plain));
 }
 
-/// U3: that has to be moved, or the root would say another key of it.
+/// UNDER-U3: that has to be moved, or the root would say another key of it.
 #[test]
-#[should_panic(expected = "U3: found")]
+#[should_panic(expected = "UNDER-U3: found")]
 fn a_leaf_under_an_older_data_key_is_not_left_in_place() {
     let (mut partial, _) = away();
     partial.begin(LogId::new(3, 1001), KEY_ID + 1);
@@ -141,7 +141,7 @@ fn a_leaf_under_an_older_data_key_is_not_left_in_place() {
     partial.leave_in_place(&left[0], &mut writing);
 }
 
-/// L6: the counts decide what is deleted.
+/// LEAF-L6: the counts decide what is deleted.
 #[test]
 fn a_root_is_used_without_its_leaves_only_once_all_were_counted() {
     let (mut root, mut packs) = (sample(), Packs::default());

@@ -569,7 +569,10 @@ impl World {
         // A recovery would begin there.
         if let Some((upto, at, _)) = self.head {
             if self.checked.insert(at.object) {
-                assert!(self.content_of(at) == self.at[&upto], "H3: the head's root of {upto} shows something else");
+                assert!(
+                    self.content_of(at) == self.at[&upto],
+                    "HEAD-H3: the head's root of {upto} shows something else"
+                );
             }
             self.check_names(at);
         }
