@@ -94,8 +94,11 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
 /// Preferred width of a table or a line of facts, in characters: long error messages are shortened or wrapped to keep it.
 pub const WIDTH: usize = 100;
 
-/// Cells up to this many characters are never shortened: ordinary values such as `65.0MiB of 1024GiB` fit.
-const CELL_MIN: usize = 24;
+/// Cells up to this many characters are never shortened: ordinary values such as `65.0MiB of 1024GiB`.
+const CELL_WHOLE: usize = 20;
+
+/// Shortest width of a shortened cell.
+const CELL_MIN: usize = 12;
 
 /// A table in which the `long` columns (numbers from 0) may hold error messages of any length. If the table is wider than [`WIDTH`], such a message is
 /// shortened in its cell and repeated in full below the table, after the first `names` cells of its row.
@@ -109,7 +112,8 @@ pub fn table_with_messages<const N: usize>(
     let width = |text: &str| text.chars().count();
     let column = |at: usize| rows.iter().map(|row| width(&row[at])).chain([width(header[at])]).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..N).map(column).collect();
-    let least = |at: usize| CELL_MIN.max(width(header[at]));
+    let whole = |at: usize| rows.iter().map(|row| width(&row[at])).filter(|&width| width <= CELL_WHOLE).max();
+    let least = |at: usize| CELL_MIN.max(width(header[at])).max(whole(at).unwrap_or(0));
     let mut over = (widths.iter().sum::<usize>() + 2 * (N - 1)).saturating_sub(WIDTH);
     while over > 0 {
         // The widest column first.
