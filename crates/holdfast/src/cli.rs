@@ -27,7 +27,7 @@ pub use lease::LeaseCommand;
 pub use members::MembersCommand;
 pub use stores::{HowArgs, StoresCommand};
 
-/// Where a gateway listens that was told nothing else.
+/// Default admin address of a gateway.
 pub const DEFAULT_API: &str = "127.0.0.1:7400";
 
 const ABOUT: &str = "Replicated block devices over NBD, kept in object storage";
@@ -35,19 +35,19 @@ const ABOUT: &str = "Replicated block devices over NBD, kept in object storage";
 const LONG_ABOUT: &str = "\
 Replicated block devices over NBD, kept in object storage.
 
-Three or more gateways keep a journal of every write on a majority of their disks and fill an object store behind it. \
-A set of volumes is served by one gateway at a time; when it goes away, another one takes over with nothing acknowledged lost.";
+Three or more gateways write every change to a journal on a majority of their disks, and upload it to an object store in the background. \
+One gateway at a time serves a set of volumes. When it fails, another gateway takes over; no acknowledged write is lost.";
 
 const START: &str = "\
 Examples:
-  holdfast dev --dir /tmp/hf                         a whole cluster on this machine, to try out
-  holdfast gateway sample-config > g1.toml           settings of one gateway, explained
+  holdfast dev --dir /tmp/hf                         a whole cluster on this machine, for trial
+  holdfast gateway sample-config > g1.toml           a configuration file with explanations
   holdfast gateway run --config g1.toml              run it
-  holdfast cluster bootstrap --config cluster.toml   make a cluster of running gateways
-  holdfast cluster status --api 10.0.0.1:7400        see how it does
-  holdfast attach demo --api 10.0.0.1:7400           use its devices on this host
-  holdfast failover demo --candidate g2              take over what a lost gateway or owner held
-  holdfast verify --store s3://b/p --key-file key    check what the store has
+  holdfast cluster bootstrap --config cluster.toml   create a cluster from running gateways
+  holdfast cluster status --api 10.0.0.1:7400        show its state
+  holdfast attach demo --api 10.0.0.1:7400           use the volumes of a set on this host
+  holdfast failover demo --candidate g2              take over from a lost gateway or owner
+  holdfast verify --store s3://b/p --key-file key    check the data in the store
 ";
 
 /// Arguments of the whole program.
@@ -62,24 +62,24 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Examples, and below them what the exit codes mean.
+/// Examples, followed by the exit codes.
 pub fn with_codes(examples: &str) -> String {
     format!("{examples}\n{EXIT_CODES}")
 }
 
 const COMMON: &str = "Options of every command";
 
-/// Time that a command has in all where `--timeout` says nothing.
+/// Default of `--timeout`: time for the whole command.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same for `holdfast dev`: several gateways start on one machine.
+/// Default of `--timeout` for `holdfast dev`, which starts several gateways on one machine.
 const DEV_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Common {
-    /// Reads the certificate that the arguments name, for all connections of the command.
+    /// Loads the certificate files that the arguments name, for all connections of the command.
     ///
     /// # Errors
-    /// Files that cannot be used, or not all three of them.
+    /// A file cannot be used, or not all three are given.
     pub fn load_certificate(&mut self, role: Role) -> Result<(), CliError> {
         let (ca, certificate, key) = (self.tls_ca.clone(), self.tls_certificate.clone(), self.tls_key.clone());
         let tls = TlsFiles { ca, certificate, key }.load(role).map_err(|error| {
@@ -105,36 +105,36 @@ impl Common {
 /// Arguments that every command takes.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Admin addresses of one or more gateways of the cluster; any of them finds the one that can do it
+    /// Admin addresses of one or more gateways of the cluster; the command finds the right gateway from any of them
     #[arg(long, global = true, env = "HOLDFAST_API", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
           default_value = DEFAULT_API, help_heading = COMMON)]
     pub api: Vec<String>,
 
-    /// Form of the result; errors follow it on standard error
-    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t, help_heading = COMMON)]
+    /// Format of the result on standard output; errors on standard error have the same format
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, help_heading = COMMON)]
     pub output: output::Format,
 
-    /// Time for the whole command, retries included; for `dev` until it is ready [default: 30s; `dev` 1m, `cluster recover` 2m, where `set delete` and `gateway add`, `replace`, `remove` or `drain` wait 10m]
+    /// Time limit of the whole command, retries included; for `dev` until it is ready [default: 30s; `dev` 1m; `cluster recover` 2m; 10m for `set delete` and `gateway add`, `replace`, `remove` and `drain` while they wait]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, help_heading = COMMON)]
     pub timeout: Option<Duration>,
 
-    /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for gateways, else warn]
+    /// Log filter for standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for gateways, warn for other commands]
     #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
 
-    /// TLS: certificate of the cluster's authority (PEM); with it, --tls-certificate and --tls-key
+    /// TLS: CA certificate of the cluster (PEM); requires --tls-certificate and --tls-key
     #[arg(long, global = true, env = "HOLDFAST_TLS_CA", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
     pub tls_ca: Option<PathBuf>,
 
-    /// TLS: own certificate (PEM), of an administrator, or a host's where it attaches
+    /// TLS: client certificate (PEM) with the role admin; `attach` uses the role host
     #[arg(long, global = true, env = "HOLDFAST_TLS_CERTIFICATE", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
     pub tls_certificate: Option<PathBuf>,
 
-    /// TLS: private key of the own certificate (PEM)
+    /// TLS: private key of the client certificate (PEM)
     #[arg(long, global = true, env = "HOLDFAST_TLS_KEY", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
     pub tls_key: Option<PathBuf>,
 
-    /// How gateways are connected to, from the three files above
+    /// Connects to gateways, with the three files above
     #[arg(skip)]
     pub dialer: Dialer,
 }
@@ -142,53 +142,53 @@ pub struct Common {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a cluster, look at it, recover it
+    /// Create, inspect and recover a cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Run one gateway; let gateways in and out, and make them stand aside
+    /// Run a gateway; add, remove, replace and drain gateways
     #[command(subcommand)]
     Gateway(GatewayCommand),
-    /// Create, show, check, clone and delete volume sets; their stores and schedules
+    /// Create, show, check, clone and delete sets; change their stores and snapshot schedules
     #[command(subcommand)]
     Set(SetCommand),
-    /// Make volumes, resize, rename and delete them; fill them from images, write them to images
+    /// Create, resize, rename, delete, import and export volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Keep a set as it is at one moment; list, compare, delete snapshots, go back to one
+    /// Create, list, compare and delete snapshots of a set; roll back to one
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// Look at the keys that everything is sealed under, and change them
+    /// Show and rotate the encryption keys
     #[command(subcommand, after_long_help = with_codes(keys::KEY))]
     Key(KeyCommand),
-    /// Look at leases, take them, give them back
+    /// Show, acquire, renew and release leases
     #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
     Lease(LeaseCommand),
-    /// Move a set to another gateway, planned: drains first, its owner keeps the lease
+    /// Move a set to another gateway, planned: finishes requests first, and its owner keeps the lease
     Switchover(SwitchoverArgs),
-    /// Move a set to another gateway by force: fences whoever holds it
+    /// Move a set to another gateway by force: fences its present owner
     Failover(FailoverArgs),
-    /// Keep a set's devices on this host: through the loss of any gateway, until another owner takes the set
+    /// Attach the volumes of a set as devices on this host; they survive the loss of any gateway
     Attach(Box<AttachArgs>),
-    /// Run PostgreSQL on one host of several: takes the set, mounts it, starts PostgreSQL, and takes over from a lost host
+    /// Run PostgreSQL on one of several hosts: acquires the set, mounts it, starts PostgreSQL, and fails over when a host is lost
     Agent(Box<AgentArgs>),
-    /// Run a PostgreSQL for reading on a local copy of a snapshot, renewed now and then; the set does not notice
+    /// Run a read-only PostgreSQL on a local copy of a snapshot, refreshed at an interval, without load on the primary
     #[command(subcommand)]
     Standby(StandbyCommand),
-    /// Look at a pair of gateways that has an etcd in place of a third voter
+    /// Show a pair of gateways that uses etcd in place of a third voter
     #[command(subcommand)]
     Pair(PairCommand),
-    /// Look whether stores do what sets rely on, before a set is put there; asks no gateway
+    /// Check whether a store fulfils the requirements of sets; contacts no gateway
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Read sets as their store has them, and name what is damaged; asks no gateway
+    /// Read sets from their store and report damage; contacts no gateway
     Verify(Box<VerifyArgs>),
-    /// Show what the agents did: takeovers with the time of each phase, restarts, fences
+    /// Show the history of the agents: takeovers with the time of each phase, restarts, fencing
     History(HistoryArgs),
-    /// Watch sets, leases and gateways as they change
+    /// Show changes of sets, leases and gateways as they happen
     Watch(WatchArgs),
-    /// Run a whole cluster on this machine, to try out and to develop with
+    /// Run a whole cluster on this machine, for trial and development
     Dev(DevArgs),
-    /// Print the completions of a shell
+    /// Print the completion script of a shell
     #[command(after_long_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
     Completions {
         /// The shell
@@ -197,7 +197,7 @@ pub enum Command {
     /// Print the manual page, or write one page per command
     #[command(after_long_help = "Examples:\n  holdfast man | man -l -\n  holdfast man --dir /usr/local/share/man/man1")]
     Man {
-        /// Directory for one page per command
+        /// Write one page per command to this directory
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -206,30 +206,30 @@ pub enum Command {
 /// `holdfast cluster`.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Make an authority and certificates for TLS between gateways, hosts and commands
+    /// Create a certificate authority and certificates for TLS between gateways, hosts and administrators
     #[command(after_long_help = with_codes(CERTIFICATES))]
     Certificates(CertificatesArgs),
-    /// Make a cluster of running gateways, with its sets; says what it did, and does only what is missing
+    /// Create a cluster from running gateways, with its sets; what exists already is left as it is
     #[command(after_long_help = with_codes(BOOTSTRAP))]
     Bootstrap {
-        /// The plan: gateways and sets in TOML
+        /// The plan: gateways and sets, in TOML (the format is below)
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Show members, groups and sets
+    /// Show members, Raft groups and sets
     #[command(after_long_help = with_codes("Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n"))]
     Status,
-    /// Make a new cluster of what a store has, when every gateway of the old one is lost
+    /// Create a new cluster from the data in a store, when every gateway of the old cluster is lost
     Recover(Box<RecoverArgs>),
 }
 
 const CERTIFICATES: &str = "\
 Examples:
   holdfast cluster certificates --dir tls --gateway g1 --gateway g2 --host db1 --admin ann
-  holdfast cluster certificates --dir tls --gateway g4         one more, by the same authority
+  holdfast cluster certificates --dir tls --gateway g4         one more, of the same CA
 
-ca.pem goes to every machine; NAME.pem and NAME.key to its own, named in [tls] of its settings or by --tls-certificate and --tls-key.
-ca.key can make a gateway of anything: keep DIR off the gateways and hosts. A file that is there is never overwritten.
+Copy ca.pem to every machine, and NAME.pem and NAME.key to the machine NAME. Name them in [tls] of its settings, or by --tls-ca, --tls-certificate
+and --tls-key. Whoever has ca.key can issue certificates for gateways: keep DIR away from gateways and hosts. Existing files are never overwritten.
 ";
 
 const BOOTSTRAP: &str = "\
@@ -241,32 +241,32 @@ The plan:
   name = \"g1\"
   region = \"eu\"
   api = \"10.0.0.1:7400\"
-  # ... one for each gateway; they must be running (holdfast gateway run), with one cluster key
+  # ... one for each gateway; all must be running (holdfast gateway run) with the same cluster key
 
   [[sets]]
   name = \"demo\"
   store = \"s3://bucket/prefix\"        # or file:///directory
   volumes = { vol1 = \"100GiB\", vol2 = \"100GiB\" }
 
-Run it again after a failure, or after adding a gateway, set or volume to the plan: what is there already is left alone.
+Run it again after a failure, or after adding a gateway, set or volume to the plan: what exists already is left as it is.
 ";
 
 /// `holdfast gateway`.
 #[derive(Debug, Subcommand)]
 pub enum GatewayCommand {
-    /// Run a gateway until it is told to stop
+    /// Run a gateway until it receives SIGINT, SIGTERM or SIGHUP
     #[command(after_long_help = with_codes(GATEWAY_RUN))]
     Run(Box<GatewayRunArgs>),
-    /// Print a configuration file with every setting explained
+    /// Print a configuration file that explains every setting
     #[command(visible_alias = "config", after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]
     SampleConfig,
-    /// For a running cluster
+    /// Gateways of a running cluster
     #[command(flatten)]
     Members(MembersCommand),
 }
 
 const GATEWAY_RUN: &str = "\
-Settings come from the file, then from --set, then from the flags: the last one counts.
+Settings are read from the file, then from --set, then from the other options. The last one wins.
 
 Examples:
   holdfast gateway run --config g1.toml
@@ -274,7 +274,7 @@ Examples:
   holdfast gateway run --name g1 --data-dir /srv/hf --nbd-unix /run/nbd.sock --key-file key
   holdfast gateway run --config g1.toml --set journal.bound=2GiB --set upload.compression=zstd
 
-A gateway that runs for the first time belongs to no cluster: `holdfast cluster bootstrap` or `holdfast gateway add` adopts it.
+A new gateway belongs to no cluster until `holdfast cluster bootstrap` or `holdfast gateway add` adopts it.
 ";
 
 /// `holdfast gateway run`.
@@ -283,46 +283,46 @@ pub struct GatewayRunArgs {
     /// Settings in TOML (`holdfast gateway sample-config` explains them)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// One setting, as in the file
+    /// One setting, with its name in the file, such as journal.bound=2GiB; may be repeated
     #[arg(long, value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = setting)]
     pub set: Vec<(String, String)>,
     /// Name of this gateway
     #[arg(long)]
     pub name: Option<Name>,
-    /// Region that it stands in
+    /// Region of this gateway
     #[arg(long)]
     pub region: Option<Name>,
-    /// Directory of journal, identity and cache
+    /// Directory of the journal, the gateway's identity and the cache
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Admin door: where commands, agents and attach processes connect
+    /// Admin address, for commands, agents and attach processes
     #[arg(long, value_name = "IP:PORT")]
     pub api_listen: Option<SocketAddr>,
-    /// Where other gateways connect
+    /// Address for other gateways
     #[arg(long, value_name = "IP:PORT")]
     pub peer_listen: Option<SocketAddr>,
-    /// NBD over TCP
+    /// NBD address (TCP)
     #[arg(long, value_name = "IP:PORT")]
     pub nbd_listen: Option<SocketAddr>,
-    /// NBD over a Unix socket
+    /// Path of the NBD Unix socket
     #[arg(long, value_name = "PATH")]
     pub nbd_unix: Option<PathBuf>,
-    /// Metrics and health
+    /// HTTP address of metrics and health checks
     #[arg(long, value_name = "IP:PORT")]
     pub http_listen: Option<SocketAddr>,
-    /// Allow exports of volumes and of snapshots without a token: for trying out
+    /// Allow exports of volumes and snapshots without a token (for trial only)
     #[arg(long)]
     pub plain_exports: bool,
-    /// Round trip between the farthest gateways in milliseconds
+    /// Round-trip time between the two most distant gateways, in milliseconds
     #[arg(long, value_name = "MS")]
     pub rtt_ms: Option<u32>,
-    /// File with the cluster key: 32 random bytes, or the same as 64 hex digits
+    /// File with the cluster key: 32 random bytes, or 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Check the settings and stop
+    /// Check the settings and exit
     #[arg(long)]
     pub check: bool,
-    /// End when this process, the parent, ends
+    /// Exit when the parent process with this id exits
     #[arg(long, value_name = "PID", hide = true)]
     pub die_with: Option<u32>,
 }
@@ -330,64 +330,64 @@ pub struct GatewayRunArgs {
 /// `holdfast set`.
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
-    /// Create a set and its volumes; does only what is missing
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores, two of which must have an object. Wherever a store is asked for, all of them, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the keys of that profile in each gateway's store.credentials_file\n"))]
+    /// Create a set and its volumes; what exists already is left as it is
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the credentials of that profile in each gateway's store.credentials_file\n"))]
     Create {
         /// Name of the set
         name: Name,
-        /// Where its data goes; several times for several stores, which all get everything
+        /// Object store of the set; repeat it for several stores, which each get all data
         #[arg(long = "store", value_name = "URL", value_parser = store_url, required = true, action = ArgAction::Append)]
         stores: Vec<String>,
-        /// Of several stores, how many must have an object before it counts: more than half [default: the smallest majority]
+        /// With several stores: how many must confirm an object, more than half of them [default: the smallest majority]
         #[arg(long, value_name = "COUNT")]
         write_quorum: Option<usize>,
-        /// A volume and its size (thin: it takes what is written)
+        /// A volume and its size; volumes are thin-provisioned; may be repeated
         #[arg(long = "volume", value_name = "NAME=SIZE", required = true, action = ArgAction::Append)]
         volumes: Vec<VolumeArg>,
     },
     /// List the sets
     #[command(after_long_help = with_codes(crate::command::set::LIST))]
     List,
-    /// Show one set: who serves it, who holds it, its volumes, and what it takes up in its store
+    /// Show one set: its gateway, its owner, its volumes and its space in the store
     #[command(after_long_help = with_codes(crate::command::set::SHOW))]
     Show {
         /// The set
         set: Name,
-        /// Take any gateway's view, which may be old: also without a majority
+        /// Show the view of any gateway, which may be outdated; works without a majority
         #[arg(long)]
         any_view: bool,
     },
-    /// Show where a set lies, and put it into other stores while it serves: add, drain, replace
+    /// Show the stores of a set; add, drain and replace stores while the set is in use
     #[command(subcommand, after_long_help = with_codes(stores::STORES))]
     Stores(StoresCommand),
-    /// Delete a set: its volumes, its key, its objects, what gateways have of it on their disks
+    /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
     #[command(after_long_help = with_codes(SET_DELETE))]
     Delete(DeleteArgs),
-    /// Put everything that was acknowledged so far into the store, and say up to where it is
+    /// Upload everything that was acknowledged so far to the store
     #[command(after_long_help = with_codes(crate::command::set::CHECKPOINT))]
     Checkpoint {
         /// The set
         set: Name,
     },
-    /// Read all objects of a set slowly in the background and name what is damaged; shows how far it is
+    /// Show or start the scrub of a set, which reads all its objects in the background and reports damage
     #[command(after_long_help = with_codes(crate::command::scrub::SCRUB))]
     Scrub {
         /// The set
         set: Name,
-        /// Begin now, unless it is under way
+        /// Start it now, unless it is running
         #[arg(long)]
         start: bool,
     },
-    /// Take snapshots of a set at fixed times, and let the old ones go
+    /// Take snapshots of a set at fixed times, and delete old ones
     #[command(after_long_help = with_codes(SCHEDULE))]
     Schedule {
         /// The set
         set: Name,
-        /// Rules such as 15mx8,1hx24,1dx30 (times in s, m, h, d, w; also with ×), or off
+        /// Rules such as 15mx8,1hx24,1dx30 (units s, m, h, d, w), or off
         #[arg(value_name = "RULES")]
         schedule: String,
     },
-    /// Make a new set that begins with what a snapshot of another one shows, at once whatever its size; both can be written from then on
+    /// Create a new writable set from a snapshot of another set; takes the same short time for any size
     #[command(after_long_help = with_codes(crate::command::clone::CLONE))]
     Clone {
         /// The snapshot, SET@SNAPSHOT
@@ -398,9 +398,9 @@ pub enum SetCommand {
 }
 
 const SCHEDULE: &str = "\
-A rule is a time and how many to keep: 15mx8 wants a snapshot in every quarter of an hour (by the gateways' clock, in UTC) and keeps the first
-one of each of the last 8 that have any. One snapshot serves all rules. They are named auto-20261120T083000Z. A missed time is taken once, late.
-Snapshots that people took are left alone; `off` takes none any more and deletes none.
+A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter of an hour (UTC, by the gateways' clocks) and keeps the
+first snapshot of each of the last 8 quarters that have one. A snapshot can satisfy several rules. Its name is like auto-20261120T083000Z. A missed
+snapshot is taken late, once. Manual snapshots are never deleted. `off` stops the schedule and deletes nothing.
 
 Examples:
   holdfast set schedule demo 15mx8,1hx24,1dx30
@@ -409,11 +409,11 @@ Examples:
 
 /// `holdfast switchover`.
 #[derive(Debug, Args)]
-#[command(after_long_help = with_codes("Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first; attach processes reconnect by themselves, plain connections are closed.\n"))]
+#[command(after_long_help = with_codes("Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first. Attach processes reconnect by themselves; connections without a token are closed.\n"))]
 pub struct SwitchoverArgs {
     /// The set
     pub set: Name,
-    /// Gateway that shall serve it
+    /// Name of the gateway to move it to
     #[arg(long, value_name = "GATEWAY")]
     pub to: Name,
 }
@@ -424,19 +424,19 @@ pub struct SwitchoverArgs {
 pub struct FailoverArgs {
     /// The set
     pub set: Name,
-    /// Gateway that shall serve it
+    /// Name of the gateway to move it to
     #[arg(long, value_name = "GATEWAY")]
     pub candidate: Name,
-    /// New owner, granted at once [default: the set is left free]
+    /// Grant the lease to this new owner [default: nobody holds it afterwards]
     #[arg(long, value_parser = owner)]
     pub owner: Option<Owner>,
-    /// How long the new owner's lease lasts without a renewal [default: the gateway's]
+    /// Time to live of the new owner's lease without a renewal [default: the gateway's setting]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "owner")]
     pub ttl: Option<Duration>,
-    /// Why, for the log
+    /// Reason, for the log
     #[arg(long, default_value = "")]
     pub reason: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub yes: bool,
 }
@@ -444,12 +444,12 @@ pub struct FailoverArgs {
 const FAILOVER: &str = "\
 Examples:
   holdfast failover demo --candidate g2
-      asks, then leaves the set free at g2
+      asks for confirmation; afterwards nobody holds the set
   holdfast failover demo --candidate g2 --owner db2 --yes --output json
-      for scripts: the new owner's token is in the result
+      for scripts: the result contains the new owner's token
 
-Whoever holds the set is fenced: each of its writes is refused from then on, whatever it believes.
-Nothing acknowledged is lost. Prefer `holdfast switchover` while the old side is well.
+The present owner is fenced: all its further writes are refused. No acknowledged write is lost.
+Use `holdfast switchover` while the old gateway works.
 ";
 
 /// `NAME=SIZE`.
@@ -494,7 +494,7 @@ pub fn owner(text: &str) -> Result<Owner, String> {
     Owner::new(text).map_err(|error| error.to_string())
 }
 
-/// Checks the form of a store's address; whether it can be reached is the gateways' to say.
+/// Checks the syntax of a store URL. The gateways check whether they can reach it.
 pub fn store_url(text: &str) -> Result<String, String> {
     if text.starts_with("w=") {
         let stores = Stores::parse(text).map_err(|error| error.to_string())?;
@@ -509,17 +509,17 @@ pub fn store_url(text: &str) -> Result<String, String> {
         Ok(text.to_string())
     } else {
         Err(format!(
-            "found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY, or several as \"w=QUORUM URL URL URL\""
+            "found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY, or for several stores \"w=QUORUM URL URL URL\""
         ))
     }
 }
 
-/// As [`store_url`], and what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, in the middle of a change both lists.
+/// As [`store_url`]. Also accepts what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, and both lists during a change.
 pub fn stores_text(text: &str) -> Result<String, String> {
     let placement = Placement::parse(text);
     if placement.next.is_none() && (text.contains(" | ") || text.contains(" => ")) {
         return Err(format!(
-            "found {text:?}, expected the stores as `holdfast set list` showed them: \"LIST\", or in the middle of a change \"LIST => LIST\""
+            "found {text:?}, expected the stores as `holdfast set list` shows them: \"LIST\", or during a change \"LIST => LIST\""
         ));
     }
     for list in std::iter::once(&placement.stores).chain(placement.next.as_ref().map(|(_, to)| to)) {

@@ -71,7 +71,7 @@ fn the_words_on_leased_exports_are_true() {
         let name = format!("demo/vol1?token={}&conn={conn}&gen={generation}", "a".repeat(32));
         name.parse::<holdfast_attach::requests::ExportName>().map(|name| name.session.map(|session| session.slot))
     };
-    assert!(lease::LEASE.contains("0 to 63") && lease::LEASE.contains("SET/VOLUME?token=TOKEN&conn=SLOT&gen=N"));
+    assert!(lease::LEASE.contains("0 to 63") && lease::LEASE.contains("SET/VOLUME?token=TOKEN&conn=N&gen=N"));
     assert_eq!(export("0", "1"), Ok(Some(0)));
     assert_eq!(export("63", "1795440000"), Ok(Some(63)));
     export("64", "1").unwrap_err();
@@ -199,7 +199,7 @@ fn stores_that_were_changed_are_read_where_a_set_may_be_in_them() {
         "set stores change demo --store c=2",
         "set stores add demo",
         "set stores replace demo s3://a/p",
-        "set stores drain demo s3://a/p --wait=2h",
+        "set stores drain demo s3://a/p --wait=25h",
         "set stores drain demo s3://a/p --wait --dry-run",
     ] {
         assert!(parse(line).is_err(), "{line}");

@@ -1,4 +1,4 @@
-//! What each command does, one module per noun.
+//! The commands, one module per noun.
 
 mod agent;
 mod attach;
@@ -23,14 +23,14 @@ mod snapshot;
 mod standby;
 mod status;
 mod store;
-mod stored;
+mod store_access;
 mod stores;
 mod verify;
 mod volume;
 mod watch;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
-use crate::door::Door;
+use crate::client::ClusterClient;
 use crate::exit::CliError;
 use crate::{dev, output};
 use holdfast_tls::Role;
@@ -51,10 +51,10 @@ pub use verify::VerifyArgs;
 pub use volume::VolumeCommand;
 pub use watch::WatchArgs;
 
-/// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
+/// Default log filter of a gateway. openraft warns of every unanswered heartbeat of a dead peer; the gateway logs the consequences itself.
 const GATEWAY_LOG: &str = "info,openraft=error";
 
-/// Runs the command that was asked for.
+/// Runs the command.
 pub async fn run(args: Cli) -> Result<(), CliError> {
     let log = match args.command {
         Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
@@ -99,16 +99,16 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
     }
 }
 
-/// How many threads run the tasks of a command: a gateway's are a setting; everything else waits more than it works.
+/// Number of worker threads: a setting for gateways, two for all other commands, which mostly wait.
 pub fn worker_threads(args: &Cli) -> usize {
     match &args.command {
-        // Settings that are wrong are reported where they are used.
+        // Wrong settings are reported later.
         Command::Gateway(GatewayCommand::Run(args)) => gateway::settings(args).map_or(1, |config| config.workers()),
         _ => 2,
     }
 }
 
-/// Whether its threads stand behind a block device of this machine.
+/// Whether the command serves a block device of this machine.
 pub fn flushes(args: &Cli) -> bool {
     matches!(args.command, Command::Attach(_) | Command::Standby(StandbyCommand::Copy(_)))
 }
@@ -119,38 +119,38 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(format!("--log {filter:?}")).because(&error))?;
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // A line that cannot be written (a full disk, a pipe that nobody reads) is lost, and that is all: told of it on that same stderr, it would panic there.
+    // A log line that cannot be written (full disk, closed pipe) is dropped: reporting that on the same stderr would panic.
     let log = log.log_internal_errors(false);
-    // Tests that run several commands in one process start it once.
+    // Tests run several commands in one process.
     let _ = log.try_init();
     Ok(())
 }
 
-/// A door to the cluster that `--api` names, with `--timeout` from now.
-fn door(common: &Common) -> Door {
-    Door::new(&common.dialer, &common.api, common.timeout())
+/// A client of the cluster of `--api`, with the time limit of `--timeout` from now.
+fn connect(common: &Common) -> ClusterClient {
+    ClusterClient::new(&common.dialer, &common.api, common.timeout())
 }
 
-/// A gateway left out what its answer must have.
+/// The error for an incomplete answer of a gateway.
 fn incomplete(what: &str) -> CliError {
     CliError::failed(format!("the gateway's answer lacks {what}"))
-        .next("check that the gateways run the version of this program")
+        .next("check that the gateways run the same version as this program")
 }
 
-/// Asks on the terminal; "no" where nobody can answer.
+/// Asks for confirmation on the terminal; denied if standard input is no terminal.
 fn confirm(question: &str) -> Result<(), CliError> {
-    confirm_or(question, "nobody is there to confirm it", "--yes")
+    confirm_or(question, "confirmation is needed, and standard input is no terminal", "--yes")
 }
 
-/// The same, for what another option than `--yes` allows; `alone` is what is wrong where nobody can answer.
+/// The same with another option than `--yes`, and the message `alone` if standard input is no terminal.
 fn confirm_or(question: &str, alone: &str, option: &str) -> Result<(), CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::declined(alone).next(format!("add {option} to do it without a question")));
+        return Err(CliError::declined(alone).next(format!("add {option} to skip the question")));
     }
     answered(question, &mut std::io::stdin().lock(), &mut std::io::stderr().lock())
 }
 
-/// Whatever is no clear yes is a no, also the end of what is read.
+/// Anything but a clear yes is a no, including end of file.
 fn answered(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> Result<(), CliError> {
     let _ = write!(to, "{question} [y/N] ").and_then(|()| to.flush());
     let mut answer = String::new();
@@ -158,20 +158,20 @@ fn answered(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> Res
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(CliError::declined("nothing was done"))
+    Err(CliError::declined("not confirmed; nothing was changed"))
 }
 
-/// `m2`, or nothing for no member.
+/// `m2`, or "" for no member.
 fn member_text(id: u64) -> String {
     if id == 0 { String::new() } else { holdfast_types::MemberId(id).to_string() }
 }
 
-/// `e17`, or nothing before the first grant.
+/// `e17`, or "" before the first grant.
 fn epoch_text(epoch: u64) -> String {
     if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
 }
 
-/// A remark for people, left out where a program reads.
+/// A note for people, omitted in JSON output.
 fn tell(common: &Common, text: &str) {
     if common.output == output::Format::Table {
         output::remark(text);
@@ -196,7 +196,11 @@ mod tests {
         }
         for no in ["", "\n", "n\n", "no\n", "yy\n", "\ny\n"] {
             let refused = ask(no).unwrap_err();
-            assert_eq!((refused.exit, refused.message.as_str()), (Exit::Declined, "nothing was done"), "{no:?}");
+            assert_eq!(
+                (refused.exit, refused.message.as_str()),
+                (Exit::Declined, "not confirmed; nothing was changed"),
+                "{no:?}"
+            );
         }
     }
 }

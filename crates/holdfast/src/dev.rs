@@ -3,24 +3,24 @@
 //! ```text
 //!   DIR/dev.lock      held while it runs: one at a time
 //!   DIR/cluster.toml  the plan, as for `cluster bootstrap`
-//!   DIR/cluster.key   the cluster key, drawn once
-//!   DIR/g1.toml ...   settings of each gateway, its ports included; may be changed by hand
+//!   DIR/cluster.key   the cluster key, generated once
+//!   DIR/g1.toml ...   settings of each gateway, with its ports; may be edited
 //!   DIR/g1/ ...       its data       DIR/g1.log ...  its log
-//!   DIR/store/        the store, where no other was given
-//!   DIR/tls/          the cluster's authority and certificates, with --tls
+//!   DIR/store/        the store, unless another one was given
+//!   DIR/tls/          the cluster's CA and certificates, with --tls
 //!   DIR/dev.json      what `--output json` prints, while it runs
 //! ```
-//! 1. Lay out what is missing. 2. Start the gateways. 3. Bootstrap from the plan: does only what is missing.
-//! 4. Wait until every gateway is ready and takes NBD connections. 5. Say how to attach, and stay.
+//! 1. Create missing files. 2. Start the gateways. 3. Bootstrap from the plan.
+//! 4. Wait until every gateway is ready and accepts NBD connections. 5. Print how to attach, and keep running.
 //!
-//! A gateway that ends stays away unless `--respawn` was given: tests kill gateways and mean it.
+//! A gateway that exits is restarted only with `--respawn`: tests kill gateways on purpose.
 
 mod children;
 mod layout;
 
 use crate::cli::{Common, DevArgs};
+use crate::client::ClusterClient;
 use crate::command::bootstrap::{self, Plan, Report, Step};
-use crate::door::Door;
 use crate::exit::CliError;
 use crate::{output, serve};
 use children::Children;
@@ -31,24 +31,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often a wait looks again.
+/// Poll interval of a wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What `--output json` prints on one line once everything is ready.
+/// What `--output json` prints on one line when everything is ready.
 #[derive(Debug, Serialize)]
 struct Ready {
-    /// The first volume of the first set, by way of each gateway.
+    /// NBD address of the first volume of the first set at each gateway.
     nbd: Vec<String>,
     api: Vec<String>,
     pids: Vec<u32>,
     http: Vec<String>,
     gateways: Vec<String>,
-    /// Every volume, by way of each gateway.
+    /// NBD addresses of every volume at each gateway.
     exports: BTreeMap<String, Vec<String>>,
-    /// Which gateway serves each set.
+    /// The gateway that serves each set.
     serving: BTreeMap<String, String>,
     dir: String,
-    /// Files for commands and hosts, where the cluster has TLS.
+    /// Certificates for commands and hosts, with TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<layout::DevTls>,
 }
@@ -57,7 +57,7 @@ struct Ready {
 pub async fn run(common: &Common, args: DevArgs) -> Result<(), CliError> {
     let layout = Layout::prepare(&args)?;
     let common = &layout.common(common)?;
-    // Before the first child: a signal from here on ends them in good order.
+    // Before the first child, so that a signal stops all of them cleanly.
     let stop = serve::stop_signal();
     tokio::pin!(stop);
     let mut children = Children::start(&layout, args.respawn)?;
@@ -78,7 +78,7 @@ pub async fn run(common: &Common, args: DevArgs) -> Result<(), CliError> {
     ended
 }
 
-/// Says how to attach, then waits for the end.
+/// Prints how to attach, then waits for a signal.
 async fn stay(
     common: &Common,
     layout: &Layout,
@@ -94,7 +94,7 @@ async fn stay(
             let (name, how) = children.any_end().await;
             output::remark(&format!("gateway {name} {how}"));
             if let Some(pid) = children.respawn(&name).await? {
-                output::remark(&format!("gateway {name} started again as process {pid}"));
+                output::remark(&format!("gateway {name} restarted as process {pid}"));
             }
         }
     };
@@ -110,8 +110,8 @@ async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError
     let left = || deadline.saturating_duration_since(Instant::now());
     let dialer = &common.dialer;
     for gateway in &layout.gateways {
-        // Bootstrap leaves out who does not answer at once; here all of them are about to.
-        crate::command::node(&mut Door::new(dialer, &[gateway.config.api_address()], left())).await?;
+        // Bootstrap skips gateways that do not answer; here all of them are starting.
+        crate::command::node(&mut ClusterClient::new(dialer, &[gateway.config.api_address()], left())).await?;
     }
     let mut show = |step: &Step| {
         if common.output == output::Format::Table && step.changed {
@@ -126,7 +126,7 @@ async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError
             .find(|gateway| gateway.name() == name)
             .map_or(String::new(), |gateway| gateway.config.api_address());
         output::remark(&format!(
-            "gateway {name} has an empty disk: `holdfast gateway replace m{member} --by {api}` lets it in again"
+            "gateway {name} has an empty disk; to add it again use `holdfast gateway replace m{member} --by {api}`"
         ));
     }
     for gateway in
@@ -142,7 +142,7 @@ async fn wait_until_ready(dialer: &Dialer, gateway: &layout::DevGateway, deadlin
     let api = gateway.config.api_address();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let node = crate::command::node(&mut Door::new(dialer, std::slice::from_ref(&api), left)).await?;
+        let node = crate::command::node(&mut ClusterClient::new(dialer, std::slice::from_ref(&api), left)).await?;
         let mut why = node.not_ready;
         if why.is_empty() {
             match gateway.config.nbd_address() {
@@ -193,7 +193,7 @@ fn describe(ready: &Ready) -> String {
     let exports = ready.exports.iter().map(|(export, by)| format!("  {export}\n    {}", by.join("\n    ")));
     let exports = exports.collect::<Vec<_>>().join("\n");
     let mut text = format!(
-        "Ready. {}.\n\n{gateways}\n\nVolumes, by way of each gateway (one that does not serve says who does):\n{exports}\n",
+        "Ready. {}.\n\n{gateways}\n\nVolumes at each gateway (only the gateway that serves the set accepts connections):\n{exports}\n",
         serving.join("; ")
     );
     let (set, gateway) =
@@ -204,7 +204,7 @@ fn describe(ready: &Ready) -> String {
         if let Some((door, export)) = address.strip_prefix("nbd://").and_then(|rest| rest.split_once('/')) {
             let (host, port) = holdfast_api::host_port(door).unwrap_or((door, 10809));
             text.push_str(&format!(
-                "  nbd-client -b 4096 -N {export} {host} {port} /dev/nbd0     where the kernel has nbd\n"
+                "  nbd-client -b 4096 -N {export} {host} {port} /dev/nbd0     if the kernel has nbd\n"
             ));
         }
     }
@@ -212,11 +212,11 @@ fn describe(ready: &Ready) -> String {
     if let Some(other) = ready.gateways.iter().find(|name| *name != gateway) {
         text.push_str(&format!("  holdfast switchover {set} --to {other}\n"));
     }
-    text.push_str(&format!("\nCtrl-C stops it; all is kept in {}.", ready.dir));
+    text.push_str(&format!("\nCtrl-C stops the cluster; its data stays in {}.", ready.dir));
     text
 }
 
-/// The plan that a directory starts with.
+/// The plan of a new directory.
 fn first_plan(args: &DevArgs, default_store: &str) -> Result<Plan, CliError> {
     let name = |text: &str| holdfast_types::Name::new(text).map_err(|error| CliError::usage("name").because(&error));
     let mut volumes = BTreeMap::new();

@@ -11,19 +11,19 @@ pub enum Exit {
     Done = 0,
     /// Tried, and it failed.
     Failed = 1,
-    /// The command line or an input file is wrong; nothing was asked of anyone.
+    /// The command line or an input file is wrong; no request was sent.
     Usage = 2,
-    /// A gateway decided against it; nothing happened.
+    /// A gateway refused; nothing happened.
     Refused = 3,
-    /// Nobody who could have done it was reached in time; nothing happened.
+    /// No gateway that could do it was reached in time; nothing happened.
     Unreachable = 4,
-    /// It may have happened: look before repeating (R12).
+    /// It may have happened: check before repeating (R12).
     Unknown = 5,
-    /// A question was answered with no, or nobody was there to answer it.
+    /// The confirmation was denied, or standard input is no terminal and `--yes` is missing.
     Declined = 6,
-    /// Another owner took the set: what is attached here can do nothing more, for good.
+    /// Another owner acquired the set: what is attached here is useless for good.
     Fenced = 7,
-    /// What was checked is damaged: the result names what.
+    /// The checked data is damaged; the result lists the damage.
     Damaged = 8,
 }
 
@@ -31,25 +31,25 @@ pub enum Exit {
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done, or there was nothing to do
-  1  tried, and it failed
+  1  failed
   2  the command line or an input file is wrong
-  3  refused by a gateway; nothing happened
-  4  nobody who could do it was reached in time; nothing happened
-  5  unknown: it may have happened, look before repeating
-  6  a question was answered with no (or --yes is missing where nobody can answer)
-  7  fenced: another owner took the set that is attached here
-  8  what was checked is damaged: the result names what";
+  3  refused; nothing was changed
+  4  no gateway that could do it was reached in time; nothing was changed
+  5  unknown: it may have taken effect; check before repeating it
+  6  not confirmed: answered with no, or --yes is missing and standard input is no terminal
+  7  fenced: another owner acquired the set that is attached here
+  8  the checked data is damaged; the result lists the damage";
 
-/// Why a command did not do what was asked.
+/// Why a command did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CliError {
     /// The process's exit code.
     pub exit: Exit,
     /// For scripts: a refusal's code, or the exit code's name.
     pub code: &'static str,
-    /// What was found and what was expected.
+    /// The problem: what was found and what was expected.
     pub message: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub next: Option<String>,
 }
 
@@ -68,12 +68,12 @@ impl CliError {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// Decided against here, on what gateways said.
+    /// Refused by this program, based on answers of gateways or stores.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Refused, "refused", message)
     }
 
-    /// Nobody was reached in time; nothing happened.
+    /// No gateway was reached in time; nothing happened.
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(Exit::Unreachable, "unreachable", message)
     }
@@ -81,25 +81,25 @@ impl CliError {
     /// It may have happened.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(Exit::Unknown, "unknown", message)
-            .next("look with `holdfast cluster status` and `holdfast set show SET` before repeating it")
+            .next("check with `holdfast cluster status` and `holdfast set show SET` before repeating it")
     }
 
-    /// Answered with no.
+    /// Not confirmed.
     pub fn declined(message: impl Into<String>) -> Self {
         Self::new(Exit::Declined, "declined", message)
     }
 
-    /// Another owner took the set.
+    /// Another owner acquired the set.
     pub fn fenced(message: impl Into<String>) -> Self {
         Self::new(Exit::Fenced, "fenced", message)
     }
 
-    /// Checked, and found damaged.
+    /// The checked data is damaged.
     pub fn damaged(message: impl Into<String>) -> Self {
         Self::new(Exit::Damaged, "damaged", message)
     }
 
-    /// Adds what to do about it.
+    /// Adds advice.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
@@ -110,7 +110,7 @@ impl CliError {
         let mut cause = Some(error);
         while let Some(error) = cause {
             let text = error.to_string();
-            // Many say what caused them themselves.
+            // Many errors include the text of their cause.
             if !self.message.contains(text.trim_end()) {
                 if !self.message.is_empty() {
                     self.message.push_str(": ");
@@ -122,7 +122,7 @@ impl CliError {
         self
     }
 
-    /// What a gateway's final refusal means for the process.
+    /// Translates a gateway's final refusal.
     pub fn from_refusal(refusal: &Refusal) -> Self {
         let exit = match refusal.code {
             RefusalCode::Unknown => Exit::Unknown,
@@ -139,28 +139,30 @@ impl CliError {
 fn advice(code: RefusalCode) -> Option<&'static str> {
     Some(match code {
         RefusalCode::NotAdopted => {
-            "this gateway has no cluster yet: `holdfast cluster bootstrap --config FILE` makes one, `holdfast gateway add` lets it into one"
+            "this gateway belongs to no cluster yet: create one with `holdfast cluster bootstrap --config FILE`, or add it to one with `holdfast gateway add`"
         }
         RefusalCode::Adopted => {
-            "a data directory belongs to one cluster for ever: give the gateway an empty one to use it elsewhere"
+            "a data directory belongs to one cluster permanently: give the gateway an empty data_dir to use it in another one"
         }
         RefusalCode::OtherCluster | RefusalCode::OtherDisk => {
-            "check that --api and the gateway's address mean the same cluster and machine"
+            "check that --api and the gateway's address belong to the same cluster and machine"
         }
         RefusalCode::Held => {
-            "wait for the owner to release it, or take it from him: --force of the command where it has one, else `holdfast failover` (both fence the owner: \
-             his writes are refused from then on)"
+            "wait until the owner releases it, or take it by force: with --force if this command has it, else with `holdfast failover`. Both fence the owner: its \
+             further writes are refused"
         }
         RefusalCode::StaleToken | RefusalCode::WrongEpoch => {
-            "the lease was granted anew since: `holdfast lease show SET` says to whom"
+            "the lease was granted again since then: `holdfast lease show SET` shows the present owner"
         }
         RefusalCode::NotContinuable => "a plain export's lease ends with its connection: connect again",
-        RefusalCode::NotFound => "`holdfast set list` and `holdfast cluster status` show what there is",
-        RefusalCode::Unknown => "look with `holdfast cluster status` and `holdfast set show SET` before repeating it",
-        RefusalCode::NotLeader | RefusalCode::Busy => {
-            "`holdfast cluster status` shows which gateways are reachable; a group needs more than half of them"
+        RefusalCode::NotFound => {
+            "list what exists: `holdfast set list`, `holdfast gateway list`, `holdfast snapshot list SET`, `holdfast volume list SET`"
         }
-        RefusalCode::Failed => "the gateway's own log says more",
+        RefusalCode::Unknown => "check with `holdfast cluster status` and `holdfast set show SET` before repeating it",
+        RefusalCode::NotLeader | RefusalCode::Busy => {
+            "`holdfast cluster status` shows which gateways are reachable; a Raft group needs more than half of its members"
+        }
+        RefusalCode::Failed => "see the log of the gateway",
         RefusalCode::Exists | RefusalCode::Invalid | RefusalCode::Precondition => return None,
     })
 }

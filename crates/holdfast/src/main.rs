@@ -1,18 +1,18 @@
-//! The one binary: command line, configuration files, and a cluster for one developer.
+//! The `holdfast` program: command line, configuration files, and a development cluster.
 //!
-//! Owns: arguments, output forms, exit codes, following the leader hint with bounded retries ([`door`]), the processes of `holdfast dev`.
-//! Does not own: any decision of a cluster, any protocol, the gateway itself. Depends on: gateway, attach, api, types.
+//! Owns: arguments, output forms, exit codes, a client that follows leader hints with bounded retries ([`client`]), the processes of `holdfast dev`.
+//! Does not own: decisions of a cluster, protocols, the gateway itself. Depends on: gateway, attach, api, types.
 
 mod cli;
+mod client;
 mod command;
 mod dev;
-mod door;
 mod duration;
 mod exit;
-mod moment;
 mod output;
 mod route;
 mod serve;
+mod timestamp;
 
 use clap::Parser;
 use exit::{CliError, Exit};

@@ -16,10 +16,10 @@ pub enum Format {
     Json,
 }
 
-/// Why a result could not be printed, if so.
+/// Why a result could not be printed, if it could not.
 static UNPRINTED: OnceLock<String> = OnceLock::new();
 
-/// Prints `text` and a newline. A reader that has gone away is no error of ours; a full disk is ([`unprinted`]).
+/// Prints `text` and a newline. A closed pipe is not an error; a full disk is ([`unprinted`]).
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let said = out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
@@ -30,14 +30,16 @@ pub fn say(text: &str) {
     }
 }
 
-/// What was asked for has happened, and nobody has the result: a token that was granted, a file that is empty now.
+/// The error for a result that could not be printed: the command took effect, but its result (such as a token) is lost.
 pub fn unprinted() -> Option<CliError> {
     let why = UNPRINTED.get()?;
-    let error = CliError::unknown(format!("the result could not be written to standard output: {why}"));
-    Some(error.next("what was asked for has happened; look before repeating it"))
+    let error = CliError::unknown(format!(
+        "the command succeeded, but its result could not be written to standard output: {why}"
+    ));
+    Some(error.next("do not repeat the command before you have checked its effect"))
 }
 
-/// Prints progress and remarks: to standard error, so that standard output has the result only.
+/// Prints progress and notes to standard error; standard output has the result only.
 pub fn remark(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = writeln!(out, "{}", text.trim_end());
@@ -49,7 +51,7 @@ pub fn show(format: Format, json: &impl Serialize, table: impl FnOnce() -> Strin
         Format::Table => say(&table()),
         Format::Json => {
             let text = serde_json::to_string(json)
-                .map_err(|error| CliError::failed("the result has no JSON form").because(&error))?;
+                .map_err(|error| CliError::failed("the result cannot be encoded as JSON").because(&error))?;
             say(&text);
         }
     }
@@ -74,13 +76,13 @@ pub fn complain(format: Format, error: &CliError) {
     }
 }
 
-/// A table without lines: easy on the eye, and on `awk`.
+/// A table without lines, for people and for `awk`.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.map(str::to_string).to_vec());
     for row in rows {
-        // An empty cell would shift the columns of whoever splits at blanks.
+        // An empty cell would shift the columns for programs that split at blanks.
         table.add_row(row.map(|cell| if cell.is_empty() { "-".to_string() } else { cell }).to_vec());
     }
     for column in table.column_iter_mut() {
@@ -89,30 +91,33 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     table.trim_fmt()
 }
 
-/// Columns of a terminal that a table, or a line of facts, takes at most where what is told is trouble: a message of any length must not pull
-/// everything else apart.
+/// Preferred width of a table or a line of facts, in characters: long error messages are shortened or wrapped to keep it.
 pub const WIDTH: usize = 100;
 
-/// What is left of a trouble's words in its cell at least.
-const TROUBLE_MIN: usize = 12;
+/// Cells up to this many characters are never shortened: ordinary values such as `65.0MiB of 1024GiB`.
+const CELL_WHOLE: usize = 20;
 
-/// A table some of whose columns (their numbers, from 0) tell of trouble in words of any length. Where the table would be wider than [`WIDTH`], such a
-/// cell shows the beginning of its words, and all of them stand below the table, under the first `names` cells of its row.
-pub fn table_with_trouble<const N: usize>(
+/// Shortest width of a shortened cell.
+const CELL_MIN: usize = 12;
+
+/// A table in which the `long` columns (numbers from 0) may hold error messages of any length. If the table is wider than [`WIDTH`], such a message is
+/// shortened in its cell and repeated in full below the table, after the first `names` cells of its row.
+pub fn table_with_messages<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
-    trouble: &[usize],
+    long: &[usize],
     names: usize,
 ) -> String {
     let mut rows: Vec<[String; N]> = rows.into_iter().collect();
     let width = |text: &str| text.chars().count();
     let column = |at: usize| rows.iter().map(|row| width(&row[at])).chain([width(header[at])]).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..N).map(column).collect();
-    let least = |at: usize| TROUBLE_MIN.max(width(header[at]));
+    let whole = |at: usize| rows.iter().map(|row| width(&row[at])).filter(|&width| width <= CELL_WHOLE).max();
+    let least = |at: usize| CELL_MIN.max(width(header[at])).max(whole(at).unwrap_or(0));
     let mut over = (widths.iter().sum::<usize>() + 2 * (N - 1)).saturating_sub(WIDTH);
     while over > 0 {
-        // The widest first: it has the most to give.
-        let Some(&at) = trouble.iter().filter(|&&at| widths[at] > least(at)).max_by_key(|&&at| widths[at]) else {
+        // The widest column first.
+        let Some(&at) = long.iter().filter(|&&at| widths[at] > least(at)).max_by_key(|&&at| widths[at]) else {
             break;
         };
         let less = over.min(widths[at] - least(at));
@@ -121,19 +126,19 @@ pub fn table_with_trouble<const N: usize>(
     }
     let mut below = String::new();
     for row in &mut rows {
-        for &at in trouble.iter().filter(|&&at| at < N) {
+        for &at in long.iter().filter(|&&at| at < N) {
             if width(&row[at]) <= widths[at] {
                 continue;
             }
             let short: String = row[at].chars().take(widths[at] - 1).collect();
-            let words = std::mem::replace(&mut row[at], format!("{}…", short.trim_end_matches([' ', ':', ','])));
-            below.push_str(&format!("\n{}: {words}", row[..names].join(" ")));
+            let message = std::mem::replace(&mut row[at], format!("{}…", short.trim_end_matches([' ', ':', ','])));
+            below.push_str(&format!("\n{}: {message}", row[..names].join(" ")));
         }
     }
     table(header, rows) + &below
 }
 
-/// A fact and what is known of it; a value that is too long for one line goes on in the next, below its beginning.
+/// A name and its value in two columns. A long value is wrapped within the second column.
 pub fn fact(name: &str, value: &str) -> String {
     const COLUMN: usize = 22;
     let mut text = format!("{name:<COLUMN$}");
@@ -154,7 +159,7 @@ pub fn fact(name: &str, value: &str) -> String {
     text
 }
 
-/// A number of bytes for people: exact in binary units where it is whole, else one decimal.
+/// A number of bytes for people, in binary units: exact if that is short, else with one decimal.
 pub fn bytes(count: u64) -> String {
     let exact = holdfast_types::ByteSize(count).to_string();
     if exact.len() <= 7 {
@@ -183,15 +188,15 @@ mod tests {
         assert_eq!(text, "NAME           OWNER\ndemo           -\na-longer-name  db1");
     }
 
-    fn trouble(rows: &[[&str; 4]]) -> String {
+    fn messages(rows: &[[&str; 4]]) -> String {
         let rows = rows.iter().map(|row| row.map(str::to_string));
-        table_with_trouble(["MEMBER", "GATEWAY", "STATE", "JOURNAL"], rows, &[2, 3], 2)
+        table_with_messages(["MEMBER", "GATEWAY", "STATE", "JOURNAL"], rows, &[2, 3], 2)
     }
 
     #[test]
-    fn trouble_does_not_pull_a_table_apart() {
+    fn a_long_message_does_not_widen_the_table() {
         let why = "unreachable: connect to 10.0.0.2:7400: Connection refused (os error 111), tried 4 times within 1.2 seconds";
-        let text = trouble(&[["m1", "g1", "ready", "3MiB of 8GiB"], ["m2", "g2", why, ""]]);
+        let text = messages(&[["m1", "g1", "ready", "3MiB of 8GiB"], ["m2", "g2", why, ""]]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["m1", "g1", "ready", "3MiB", "of", "8GiB"]);
         assert!(lines[2].starts_with("m2      g2       unreachable: connect to 10.0.0.2:7400: Conn"), "{text}");
@@ -201,27 +206,35 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_left_as_it_is() {
+    fn short_messages_stay_in_their_cells() {
         let rows = [["m1", "g1", "unreachable: no answer", "FAILED: no space"]];
         let plain = table(["MEMBER", "GATEWAY", "STATE", "JOURNAL"], rows.map(|row| row.map(str::to_string)));
-        assert_eq!(trouble(&rows), plain);
+        assert_eq!(messages(&rows), plain);
+    }
+
+    /// Seen with three gateways: `65.0MiB of 4G…` in the table, and the whole value below it.
+    #[test]
+    fn ordinary_values_are_never_shortened() {
+        let name = "a-gateway-with-a-long-name-that-makes-its-table-wider-than-a-terminal-of-a-hundred-columns";
+        let text = messages(&[["m1", name, "ready", "65.0MiB of 1024GiB"]]);
+        assert!(text.ends_with("  ready  65.0MiB of 1024GiB") && text.lines().count() == 2, "{text}");
     }
 
     #[test]
-    fn two_kinds_of_trouble_share_the_room() {
+    fn two_long_messages_share_the_width() {
         let (long, longer) = ("x".repeat(90), format!("FAILED: {}", "ä ".repeat(90)));
-        let text = trouble(&[["m1", "g1", &long, &longer]]);
+        let text = messages(&[["m1", "g1", &long, &longer]]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[..2].iter().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert_eq!(lines[2..], [format!("m1 g1: {long}"), format!("m1 g1: {longer}")], "all of both");
     }
 
     #[test]
-    fn a_long_fact_goes_on_below_its_beginning() {
+    fn a_long_value_is_wrapped_in_its_column() {
         assert_eq!(fact("owner", ""), format!("{:<22}-", "owner"));
         assert_eq!(fact("store", "s3://b/p"), "store                 s3://b/p");
-        let value = format!("full, first 2 min ago: put {} HTTP 507 {}", "a word and ".repeat(12), "y".repeat(120));
-        let text = fact("store answers", &value);
+        let value = format!("full since 2 min ago: put {} HTTP 507 {}", "a word and ".repeat(12), "y".repeat(120));
+        let text = fact("store health", &value);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.len() > 2 && lines[1..].iter().all(|line| line.starts_with(&" ".repeat(22))), "{text}");
         let wide: Vec<&&str> = lines.iter().filter(|line| line.chars().count() > WIDTH).collect();

@@ -1,14 +1,14 @@
-//! Whom to ask next. Pure: no clock, no sockets; [`crate::door`] asks, waits and reports back.
+//! Decides which gateway to send a call to next. Pure: no clock, no sockets; [`crate::client`] sends, waits and reports back.
 //!
 //! ```text
 //!   step() ──► Ask(address) ──► heard(address, outcome) ──► Some(end)   final
 //!          └─► Pause(time)                              └─► None       step() again
 //! ```
 //! - A leader hint is followed at once, up to [`HINTS_MAX`] in a row: during an election two gateways may name each other.
-//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others; after [`AGAIN_MAX`] times the
-//!   others have their turn. A leader that was cut off answers "busy" for as long as it is cut off, while the others elect.
-//! - Otherwise the known addresses are asked in turn, with a pause after each round that grows up to [`PAUSE_MAX`].
-//! - "Not adopted" is final only once every known address says so: the list may hold a gateway that has yet to join.
+//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others. After [`AGAIN_MAX`] times the
+//!   others follow: a leader in a minority partition answers "busy" while the others elect a new leader.
+//! - Otherwise the known addresses are asked in turn. After each round there is a pause, which grows up to [`PAUSE_MAX`].
+//! - "Not adopted" is final only when every known address answers so: the list may contain a gateway that has not joined yet.
 
 use holdfast_api::{Disposition, Refusal, RefusalCode};
 use std::collections::BTreeSet;
@@ -17,16 +17,16 @@ use std::time::Duration;
 /// Hints followed without a pause.
 const HINTS_MAX: u32 = 4;
 
-/// Times in a row that a gateway which is busy, or does not know the outcome, is asked again before the others.
+/// How often in a row the same gateway is asked again if it is busy or does not know the outcome.
 const AGAIN_MAX: u32 = 2;
 
 /// First pause; doubled by every further one.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// Longest pause: an election takes about as long.
+/// Longest pause: about the duration of an election.
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Addresses remembered at most, those learned by hints included.
+/// Most addresses that are remembered, including those from hints.
 const KNOWN_MAX: usize = 64;
 
 /// What to do next.
@@ -38,18 +38,18 @@ pub enum Step {
     Pause(Duration),
 }
 
-/// What came of asking.
+/// Result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A gateway's decision.
+    /// The gateway refused.
     Refused(Refusal),
-    /// It was not reached: nothing happened there.
+    /// It was not reached: the call had no effect there.
     NotSent(String),
-    /// It was reached and did not answer: what happened is unknown.
+    /// It was reached and did not answer: whether the call had an effect is unknown.
     NoAnswer(String),
 }
 
-/// State of one call on its way to whoever can do it.
+/// State of one call while it looks for the gateway that can do it.
 #[derive(Debug)]
 pub struct Route {
     known: Vec<String>,
@@ -58,13 +58,13 @@ pub struct Route {
     prefer: Option<String>,
     pause_first: bool,
     hints: u32,
-    /// Who was asked again last, and how often in a row.
+    /// The gateway that was asked again last, and how often in a row.
     again: (String, u32),
     pause: Duration,
     not_adopted: BTreeSet<String>,
     maybe_happened: bool,
     last: Option<(String, Outcome)>,
-    /// A gateway's word says more than that another one was not there.
+    /// Kept for the error message: a refusal says more than an unreachable gateway.
     last_refusal: Option<(String, Refusal)>,
 }
 
@@ -113,7 +113,7 @@ impl Route {
         Step::Ask(address)
     }
 
-    /// Takes in what came of asking `from`. `Some` ends the call.
+    /// Takes in the result of asking `from`. `Some` ends the call.
     pub fn heard(&mut self, from: &str, outcome: Outcome) -> Option<Refusal> {
         let end = self.judge(from, &outcome);
         if let Outcome::Refused(refusal) = &outcome {
@@ -175,22 +175,22 @@ impl Route {
         }
     }
 
-    /// Some gateway may have done what was asked, and its answer did not arrive.
+    /// Whether a gateway may have executed the call without its answer arriving.
     pub fn maybe_happened(&self) -> bool {
         self.maybe_happened
     }
 
-    /// Where it stands, for an error message.
+    /// The last answer and the last attempt, for an error message.
     pub fn last(&self) -> String {
         let mut parts = Vec::new();
         if let Some((from, refusal)) = &self.last_refusal {
             parts.push(format!("last answer, from {from}: {} ({})", refusal.message, refusal.code.as_str()));
         }
         match &self.last {
-            None => parts.push("no gateway was asked".to_string()),
+            None => parts.push("no gateway was contacted".to_string()),
             Some((_, Outcome::Refused(_))) => {}
-            Some((from, Outcome::NotSent(why))) => parts.push(format!("last try, {from}: {why}")),
-            Some((from, Outcome::NoAnswer(why))) => parts.push(format!("last try, {from}: no answer: {why}")),
+            Some((from, Outcome::NotSent(why))) => parts.push(format!("last attempt, {from}: {why}")),
+            Some((from, Outcome::NoAnswer(why))) => parts.push(format!("last attempt, {from}: no answer: {why}")),
         }
         parts.join("; ")
     }
@@ -299,10 +299,10 @@ mod tests {
         asks(&mut route);
         route.heard("a:1", Outcome::NoAnswer("timed out".into()));
         assert!(route.maybe_happened());
-        assert_eq!(route.last(), "last try, a:1: no answer: timed out");
+        assert_eq!(route.last(), "last attempt, a:1: no answer: timed out");
         route.heard("b:1", refused(RefusalCode::Busy, None));
         assert_eq!(route.last(), "last answer, from b:1: because (busy)");
         route.heard("a:1", Outcome::NotSent("refused".into()));
-        assert_eq!(route.last(), "last answer, from b:1: because (busy); last try, a:1: refused");
+        assert_eq!(route.last(), "last answer, from b:1: because (busy); last attempt, a:1: refused");
     }
 }

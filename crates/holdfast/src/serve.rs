@@ -1,4 +1,4 @@
-//! `holdfast gateway run`: the one place that starts a gateway.
+//! `holdfast gateway run`: starts and stops a gateway.
 
 use crate::exit::CliError;
 use holdfast_gateway::config::GatewayConfig;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How long a gateway may take to end in good order. Cutting it short loses nothing: whatever was acknowledged is durable (R1).
+/// Time limit for a clean stop of a gateway. Ending it earlier loses nothing: acknowledged writes are durable (R1).
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Runs a gateway until it fails, or SIGINT, SIGTERM or SIGHUP tells it to stop.
@@ -24,7 +24,7 @@ pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     match tokio::time::timeout(STOP_TIMEOUT, running).await {
         Ok(ended) => ended.map_err(failed),
         Err(_) => {
-            tracing::warn!(gateway = %name, limit = ?STOP_TIMEOUT, "did not stop in time: ends as it is");
+            tracing::warn!(gateway = %name, limit = ?STOP_TIMEOUT, "the gateway did not stop in time: exiting without a clean stop");
             Ok(())
         }
     }
@@ -33,7 +33,7 @@ pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
 /// Waits for SIGINT, SIGTERM or SIGHUP and names it.
 pub async fn stop_signal() -> Result<&'static str, CliError> {
     let listen =
-        |kind| signal(kind).map_err(|error| CliError::failed("signals cannot be listened for").because(&error));
+        |kind| signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;

@@ -173,7 +173,7 @@ pub enum StoreError {
         cause: Box<Cause>,
     },
     /// The store did not do it, for a reason that may pass.
-    #[error("{at}: not done after {attempts} attempts ({cause}); it is worth trying again later")]
+    #[error("{at}: not done after {attempts} attempts ({cause}); try again later")]
     Unavailable {
         /// Which request.
         at: Box<At>,

@@ -72,8 +72,8 @@ impl Stores {
         if n == 1 || self.write_quorum < n {
             return Ok(());
         }
-        let expected = "fewer than there are stores, of three stores or more: else one that is away stops checkpoints and recovery, and one that lost its \
-                        content is never filled again";
+        let expected = "fewer than there are stores, of three stores or more: otherwise the loss of one store stops checkpoints and recovery, and a store that \
+                        lost its objects is never filled again";
         Err(StoreUrlError::Option { name: "write quorum", found: format!("{n} of {n}"), expected })
     }
 

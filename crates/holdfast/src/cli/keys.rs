@@ -4,15 +4,15 @@ use super::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
 
-/// The end of the help of all of them.
+/// Shown below the help of all of them.
 pub const KEY: &str = "\
-The cluster key wraps the data keys of the sets; all that a set has in its store is sealed under those. They are forgotten, for good:
-  all keys of a set     with the set, by `holdfast set delete`: nothing of it opens any more
-  an older data key     after `holdfast key rotate-data`, once nothing that can be read needs it
-  an older cluster key  after `holdfast key rotate-cluster`, by you: destroy its file or passphrase
+Each set has data keys, which encrypt all its objects in the store. The cluster key wraps (encrypts) the data keys. Keys are destroyed:
+  all keys of a set       by `holdfast set delete`; its objects cannot be decrypted any more
+  an old data key         after `holdfast key rotate-data`, when no snapshot, clone or object needs it
+  the old cluster key     by you, after `holdfast key rotate-cluster`: destroy its file or passphrase
 
-Copies that others made of a set's head (in a bucket with versions) or of a data directory (a backup) have the wrapped data keys of their time, and open
-with the cluster key of that time. To forget a set there too delete those copies, or change the cluster key and destroy the older one.
+Old copies of a set's head object (in a bucket with versioning) or of a data directory (a backup) contain data keys wrapped by the cluster key of that time.
+To destroy a set there too, delete those copies, or rotate the cluster key and destroy the old one.
 
 Examples:
   holdfast key list
@@ -22,22 +22,22 @@ Examples:
 /// `holdfast key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Show which cluster key wraps what, which keys each gateway has, and whether one may go
+    /// Show which cluster key wraps which data keys, which keys each gateway has, and whether the previous key is still needed
     #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
     List,
-    /// Wrap everything by a new cluster key, which every gateway has at hand already; the cluster serves on, and no data is written anew
+    /// Wrap all data keys with a new cluster key, which every gateway must have already; no downtime, and no data is rewritten
     #[command(after_long_help = with_codes(ROTATE))]
     RotateCluster,
-    /// Give a set another data key: everything of it is written anew under that in the background, and then the old key is destroyed
+    /// Give a set a new data key: rewrites all its data under the new key in the background, then destroys the old key
     #[command(after_long_help = with_codes(ROTATE_DATA))]
     RotateData {
         /// The set
         set: Name,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Print how a key comes from a passphrase, with a new random salt, for the settings of every gateway; asks no gateway
+    /// Print new parameters with a random salt that derive a key from a passphrase, for the settings of every gateway; contacts no gateway
     #[command(after_long_help = with_codes(KDF))]
     Kdf,
 }
@@ -47,40 +47,39 @@ Examples:
   holdfast key list
   holdfast key list --output json | jq -r '.left[]'
 
-Keys are named by fingerprints: 16 hex digits that tell them apart and nothing else. While anything is listed as not done, the previous key is still needed.
+Keys are shown by fingerprint (16 hex digits). As long as the last line lists anything as not yet wrapped by the new key, the previous key is still needed.
 ";
 
 const ROTATE: &str = "\
-Every gateway needs both keys first:
+First give every gateway both keys:
   [key]
   file = \"/etc/holdfast/new.key\"          # head -c 32 /dev/urandom > new.key
   [key_previous]
-  file = \"/etc/holdfast/cluster.key\"      # the one so far
-and a restart, one after the other (holdfast gateway drain, restart, undrain). Then:
+  file = \"/etc/holdfast/cluster.key\"      # the present key
+and restart them one after the other (holdfast gateway drain, restart, undrain). Then:
 
 Examples:
   holdfast key rotate-cluster
   holdfast key list
 
-A gateway that lacks a key, or does not answer, is named, and nothing changes. Cut short in the middle, both keys are needed until the same
-command has ended. Then take [key_previous] out of the settings, and destroy the old key: recovery from the stores needs the new one.
+If a gateway lacks a key or does not answer, the command names it and changes nothing. If the command is interrupted, keep both keys and run it again.
+When it has ended with 0, remove [key_previous] from the settings and destroy the old key. Recovery from the stores then needs the new key.
 ";
 
 const ROTATE_DATA: &str = "\
 Examples:
   holdfast key rotate-data demo
-  holdfast key list                            how much is under which data key, and what else needs an old one
+  holdfast key list                            progress: data under each key, and what still needs an old key
 
-It returns once every gateway has the new key and the set is sealed under it. The rest goes on by itself, also through the loss of gateways: collection writes
-anew what is under an old key, within [space] move_bytes_per_second and move_requests_per_second. An old key goes, for good, once nothing that can be read needs it:
-snapshots and clones from before keep it until they are deleted. Nothing else is to be done, and nothing is to be kept.
+The command returns when every gateway has the new key and new data is encrypted with it. The rest runs in the background and survives the loss of gateways:
+garbage collection rewrites data under an old key, limited by [space] move_bytes_per_second and move_requests_per_second. The old key is destroyed when
+nothing needs it any more. Snapshots and clones made before the rotation need it until they are deleted. There is nothing else to do and nothing to keep.
 ";
 
 const KDF: &str = "\
 Example:
   holdfast key kdf
-  argon2id:m=19456,t=2,p=1:5f0c...            as passphrase_kdf beside passphrase_file or passphrase_env in [key], the same at every gateway
+  argon2id:m=19456,t=2,p=1:5f0c...            add it as passphrase_kdf to [key] of every gateway, next to passphrase_file or passphrase_env
 
-For a cluster that has no such line the passphrase's key changes with it: that is a change of the cluster key (holdfast key rotate-cluster), with the
-passphrase alone in [key_previous].
+In a cluster without this line, adding it changes the cluster key: follow `holdfast key rotate-cluster`, with the passphrase alone in [key_previous].
 ";

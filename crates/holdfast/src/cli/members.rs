@@ -1,83 +1,83 @@
-//! Arguments of the commands that change who takes part: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`.
+//! Arguments of the membership commands: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`.
 
 use super::{address, with_codes};
 use clap::Subcommand;
 
-/// Those of `holdfast gateway` that are for a running cluster.
+/// The commands of `holdfast gateway` for a running cluster.
 #[derive(Debug, Subcommand)]
 pub enum MembersCommand {
-    /// Show the gateways: what each is there for, what it may do, what it leads, how far it is
+    /// List the gateways: role, membership, votes, lag and leadership of each
     #[command(after_long_help = with_codes(LIST))]
     List,
-    /// Let a running gateway into the cluster, which serves on meanwhile
+    /// Add a running gateway to the cluster, without downtime
     #[command(after_long_help = with_codes(ADD))]
     Add {
         /// Admin address of the new gateway
         #[arg(value_name = "HOST:PORT", value_parser = address)]
         address: String,
-        /// Return once it is registered, before it has caught up
+        /// Return when it is registered, before it has caught up
         #[arg(long)]
         no_wait: bool,
     },
-    /// Take a gateway out of the cluster for ever, which serves on meanwhile
+    /// Remove a gateway from the cluster permanently, without downtime
     #[command(after_long_help = with_codes(REMOVE))]
     Remove {
-        /// Name or member, as `gateway list` shows it
+        /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// Also where the others could bear less than before; never where something acknowledged could be lost
+        /// Remove it even if the cluster can then survive fewer failures; still refused if acknowledged writes could be lost
         #[arg(long)]
         force: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
-        /// Return once it is leaving, before it is out
+        /// Return when the removal has begun, before it is complete
         #[arg(long)]
         no_wait: bool,
     },
-    /// Put a running gateway in the place of another, also of a lost one: it joins and catches up first, then the other one goes
+    /// Replace a gateway, also a lost one: the new one joins and catches up, then the old one is removed
     #[command(after_long_help = with_codes(REPLACE))]
     Replace {
-        /// Name or member of the one that goes, as `gateway list` shows it
+        /// Name or member id of the old gateway, as `gateway list` shows it
         #[arg(value_name = "OLD")]
         old: String,
         /// Admin address of the new gateway
         #[arg(long, value_name = "HOST:PORT", value_parser = address)]
         by: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
-        /// Return once it is registered, before it has caught up
+        /// Return when it is registered, before it has caught up
         #[arg(long)]
         no_wait: bool,
     },
-    /// Move leadership off a gateway and keep it off, before it is stopped for a while
+    /// Move leadership off a gateway and keep it off, before maintenance
     #[command(after_long_help = with_codes(DRAIN))]
     Drain {
-        /// Name or member, as `gateway list` shows it
+        /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// Also where the others could not go on without it: it must then not be stopped
+        /// Drain it even if the other gateways cannot work without it; do not stop it then
         #[arg(long)]
         force: bool,
-        /// Return at once, while it still leads
+        /// Return at once, before leadership has moved
         #[arg(long)]
         no_wait: bool,
     },
-    /// Let a drained gateway lead again
+    /// Allow a drained gateway to lead again
     #[command(after_long_help = with_codes(UNDRAIN))]
     Undrain {
-        /// Name or member, as `gateway list` shows it
+        /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
     },
-    /// Tell the cluster that a gateway has other addresses now
+    /// Change the registered addresses of a gateway
     #[command(after_long_help = with_codes(UPDATE))]
     Update {
-        /// Name or member, as `gateway list` shows it
+        /// Name or member id, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// Admin address where it runs now; its other addresses are those that it says itself
+        /// Its present admin address; the gateway reports its other addresses itself
         #[arg(long, value_name = "HOST:PORT", value_parser = address)]
         address: String,
     },
@@ -88,16 +88,18 @@ Examples:
   holdfast gateway list
   holdfast gateway list --output json | jq -r '.gateways[] | select(.leads == []) | .name'
 
-A region is shown to people only: nothing is placed by it. `holdfast switchover SET --to GATEWAY`
-puts a set where its owner is, and it stays there as long as that gateway leads it.
+MEMBERSHIP is active, drained or leaving. VOTES counts the Raft groups in which the gateway votes,
+of all groups. BEHIND is its lag in log entries. The region is informational: it does not affect
+placement. `holdfast switchover SET --to GATEWAY` moves a set near its owner; it stays there until
+that gateway loses leadership.
 ";
 
 const ADD: &str = "\
 Examples:
   holdfast gateway add 10.0.0.4:7400
 
-It must be running (holdfast gateway run) with a data_dir of its own that no member ever used. It learns every group from its leader, and becomes
-a voter of each once it has nearly all. Whether it is a gateway or a witness, its settings say (role = \"witness\").
+The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log of every Raft group from its leader, and becomes a voter
+when it has caught up. Its settings decide whether it is a gateway or a witness (role = \"witness\").
 ";
 
 const REMOVE: &str = "\
@@ -105,34 +107,34 @@ Examples:
   holdfast gateway remove g4
   holdfast gateway remove m2 --yes
 
-Leadership moves off it first; then it leaves every set's group, then the cluster, and its process ends. Its member id and its disk are never used again.
+Leadership moves off the gateway first. Then it leaves every Raft group and the cluster, and its process exits. Its member id and its disk are never
+accepted again; to reuse the machine, give its gateway an empty data_dir and add it.
 ";
 
 const REPLACE: &str = "\
 Examples:
   holdfast gateway replace g2 --by 10.0.0.4:7400      another machine takes its place
-  holdfast gateway replace m2 --by 10.0.0.2:7400      g2 came back with an empty disk, under its old name
+  holdfast gateway replace m2 --by 10.0.0.2:7400      g2 restarted with an empty disk under its old name
   holdfast gateway replace g2 --by 10.0.0.4:7400 --yes --timeout 5m
 
-Asks first: the member id and the disk of the one that goes are never used again. A disk that was lost is never the same member again: its gateway
-joins as a new one.
+Asks for confirmation: the member id and the disk of the old gateway are never accepted again. A gateway that lost its disk always joins as a new member.
 ";
 
 const DRAIN: &str = "\
 Examples:
-  holdfast gateway drain g2                           then stop it, do what is to be done, start it
+  holdfast gateway drain g2                           then stop it, do the maintenance, start it
   holdfast gateway undrain g2
 
-One gateway after the other: `drain` refuses where the others could not go on without it.
+Drain one gateway at a time: `drain` is refused if the other gateways cannot work without it.
 ";
 
 const UNDRAIN: &str = "\
 Examples:
   holdfast gateway undrain g2
-  holdfast switchover demo --to g2                    once it is ready: no set comes back by itself
+  holdfast switchover demo --to g2                    when it is ready: sets do not move back by themselves
 ";
 
 const UPDATE: &str = "\
 Example:
-  holdfast gateway update g2 --address 10.0.9.2:7400      its machine has moved; its disk is the same
+  holdfast gateway update g2 --address 10.0.9.2:7400      the machine has a new address, with the same disk
 ";

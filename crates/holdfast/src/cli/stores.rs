@@ -1,4 +1,4 @@
-//! Arguments of `holdfast set stores`: where a set lies, and the change of it while it serves.
+//! Arguments of `holdfast set stores`, which shows and changes the stores of a set in use.
 
 use super::{store_url, with_codes};
 use crate::duration;
@@ -9,18 +9,18 @@ use std::time::Duration;
 /// `holdfast set stores`.
 #[derive(Debug, Subcommand)]
 pub enum StoresCommand {
-    /// Show the stores of a set: what each has, how far a change of them is, and what a recovery is told
+    /// Show the stores of a set: what each one lacks, the progress of a change, and the arguments for a recovery
     #[command(after_long_help = with_codes(SHOW))]
     Show {
         /// The set
         set: Name,
     },
-    /// Put a set into other stores: the whole list that is to be
+    /// Change the stores of a set to the given list
     #[command(after_long_help = with_codes(CHANGE))]
     Change {
         /// The set
         set: Name,
-        /// A store that the set is to be in, once for each, in their order; those that stay too
+        /// A store of the new list, also one that stays; repeat it for each store, in order
         #[arg(long = "store", value_name = "URL", value_parser = store_url, required = true, action = ArgAction::Append)]
         stores: Vec<String>,
         #[command(flatten)]
@@ -28,12 +28,12 @@ pub enum StoresCommand {
         #[command(flatten)]
         how: HowArgs,
     },
-    /// Put a set into more stores than it is in
+    /// Add stores to a set
     #[command(after_long_help = with_codes(ADD))]
     Add {
         /// The set
         set: Name,
-        /// The new stores, behind those that are there
+        /// The new stores; they follow the present ones in the list
         #[arg(value_name = "URL", value_parser = store_url, required = true)]
         urls: Vec<String>,
         #[command(flatten)]
@@ -41,12 +41,12 @@ pub enum StoresCommand {
         #[command(flatten)]
         how: HowArgs,
     },
-    /// Let a store go, once everything that it has is in the others; also one that is dead
+    /// Remove a store, also a dead one, when the others have all its data
     #[command(visible_alias = "remove", after_long_help = with_codes(DRAIN))]
     Drain {
         /// The set
         set: Name,
-        /// The stores that go, as `set stores show` names them
+        /// The stores to remove, as `set stores show` names them
         #[arg(value_name = "URL", value_parser = store_url, required = true)]
         urls: Vec<String>,
         #[command(flatten)]
@@ -54,21 +54,21 @@ pub enum StoresCommand {
         #[command(flatten)]
         how: HowArgs,
     },
-    /// Put a new store in the place of another, also of a dead one
+    /// Replace a store, also a dead one, by a new one
     #[command(after_long_help = with_codes(REPLACE))]
     Replace {
         /// The set
         set: Name,
-        /// The store that goes, as `set stores show` names it
+        /// The store to remove, as `set stores show` names it
         #[arg(value_name = "OLD", value_parser = store_url)]
         old: String,
-        /// The store that comes in its place
+        /// The store to add in its place
         #[arg(value_name = "NEW", value_parser = store_url)]
         new: String,
         #[command(flatten)]
         how: HowArgs,
     },
-    /// Go back to the stores that are, while those that were to be are being filled
+    /// Abandon a change and keep the old stores; possible while the new ones are being filled
     #[command(after_long_help = with_codes(ABANDON))]
     Abandon {
         /// The set
@@ -79,39 +79,39 @@ pub enum StoresCommand {
     },
 }
 
-/// How many of the stores that are to be must have an object.
+/// Write quorum of the new list.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct QuorumArgs {
-    /// How many of the stores that are to be must have an object before it counts: more than half, fewer than all [default: the smallest majority]
+    /// How many stores of the new list must confirm an object: more than half, fewer than all [default: the smallest majority]
     #[arg(long, value_name = "COUNT")]
     pub write_quorum: Option<usize>,
 }
 
-/// How a change is begun, and waited for.
+/// How a change is started and waited for.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowArgs {
     /// Look whether it can be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Return once the set is in the new stores alone; after TIME at the latest, a day where none is given. This is not part of --timeout
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, num_args = 0..=1, require_equals = true, default_missing_value = "1440m", conflicts_with = "dry_run")]
+    /// Wait until the change is complete, at most for TIME [default: 1d]; --timeout does not limit this
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, num_args = 0..=1, require_equals = true, default_missing_value = "1d", conflicts_with = "dry_run")]
     pub wait: Option<Duration>,
-    /// Do not ask before a store is let go
+    /// Do not ask for confirmation before a store is removed
     #[arg(long)]
     pub yes: bool,
 }
 
-/// Of all of them together.
+/// Shown below the help of all of them.
 pub const STORES: &str = "\
-The set serves on meanwhile, and whoever uses it sees nothing of it. A change goes like this, by itself, whoever leads the set:
-  filling   What is written goes to the old and the new stores. The new ones are filled from the old ones; the old ones count. `abandon` goes back.
-  ending    Decided: everything is compared once more, then the new stores count, and the others let go of the set's keys. No way back from here
-            but another change.
-  (none)    Done. What the set left in a store that it is not in any more is not needed, and deleted by nobody: empty that place.
+The set stays in use during a change. A change runs in the background, also when leadership moves, in these phases:
+  filling   New objects are written to the old and the new stores. Existing objects are copied from the old to the new stores. The old list is
+            valid; `abandon` returns to it.
+  ending    The change is decided and cannot be abandoned. All objects are compared once more, then the new list becomes valid.
+  (none)    Done. Objects of the set that remain in a removed store are not needed. Nothing deletes them: delete them yourself.
 
-One change at a time. Until it is done every write needs a write quorum of the old stores and one of the new ones; with fewer the journal grows, as when
-a store is away. A set that is a clone, or has one, keeps its stores.
-Afterwards a recovery is told the new list. Write it down: `set stores show` prints it.
+There is one change at a time. During a change every upload needs the write quorum of the old and of the new list. If one is missing, the journal grows, as
+when a store is down. The stores of a clone, and of a set that has a clone, cannot be changed.
+After a change, `cluster recover` needs the new list. Write it down: `set stores show` prints it.
 ";
 
 const SHOW: &str = "\
@@ -119,19 +119,19 @@ Examples:
   holdfast set stores show demo
   holdfast set stores show demo --output json | jq -r .from_store
 
-PART says which stores stay, join or leave in a change. LACKS is known to the gateway that serves the set.
+CHANGE says which stores stay, join or leave in a change. MISSING and HEALTH come from the gateway that serves the set.
 ";
 
 const CHANGE: &str = "\
 Examples:
   holdfast set stores change demo --store s3://a/p --store s3://b/p --store s3://c/p --dry-run
   holdfast set stores change demo --store s3://a/p --store s3://b/p --store s3://c/p --wait
-      one store becomes three, two of which must have an object
+      from one store to three, with a write quorum of two
   holdfast set stores change demo --store s3://new/p --yes
-      the set moves from wherever it is to one other store
+      moves the set to one other store
 
-Each store that is new must answer, and have nothing below PREFIX/sets/NUMBER/ of this set's number: give each cluster a prefix of its own. It needs the
-credentials that the gateways have. Asked again while it is under way, or when it is done, it changes nothing and ends with 0.
+Each new store must be reachable with the credentials of the gateways, and must have no objects below PREFIX/sets/NUMBER/ (the number of this set): use a
+separate prefix for each cluster. Repeating the command during the change or after it changes nothing and ends with 0.
 ";
 
 const ADD: &str = "\
@@ -139,17 +139,17 @@ Examples:
   holdfast set stores add demo s3://d/p s3://e/p --write-quorum 3
   holdfast set stores add demo s3://b/p s3://c/p --wait=30m
 
-Two stores are refused: neither could be away. So a set with one store gets two more at once.
+A list of two stores is refused: the set could not survive the loss of either. Add two stores at once to a set with one store.
 ";
 
 const DRAIN: &str = "\
 Examples:
   holdfast set stores drain demo s3://e/p
   holdfast set stores drain demo s3://b/p s3://c/p --yes --wait
-      three stores become one
+      from three stores to one
 
-Of three stores one alone cannot go, since two are refused: `replace` it, or drain two. A dead store is not asked: the others have what it has, as long
-as a write quorum of the stores answers.
+One of three stores cannot be drained alone, because a list of two stores is refused: `replace` it, or drain two. A dead store can be drained: the others
+have its objects, as long as a write quorum of the stores answers.
 ";
 
 const REPLACE: &str = "\
@@ -157,13 +157,13 @@ Examples:
   holdfast set stores replace demo s3://west/p s3://north/p
   holdfast set stores replace demo s3://west/p s3://north/p --yes --wait=150m
 
-The new one has the place of the old one in the order, and the write quorum stays. A bucket that was emptied under the same URL needs none of this: it is
-filled by itself.
+The new store takes the position of the old one in the list, and the write quorum stays the same. A bucket that was emptied, with an unchanged URL, needs no
+command: it is filled again automatically.
 ";
 
 const ABANDON: &str = "\
 Examples:
   holdfast set stores abandon demo
 
-Refused once the change is decided. What was copied into the new stores stays there, and keeps them from being new again: empty them first.
+Refused in the phase `ending`. Objects that were copied to the new stores stay there. Delete them before you use these stores for this set again.
 ";

@@ -1,9 +1,9 @@
-//! `holdfast agent`: runs the agent of a PostgreSQL host, and asks running ones.
+//! `holdfast agent`: runs the agent of a PostgreSQL host, and sends commands to running agents.
 //!
 //! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
 
+mod commands;
 mod moves;
-mod orders;
 
 use super::{confirm, tell};
 use crate::cli::{self, Common};
@@ -23,20 +23,23 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What an agent logs by default.
+/// Default log filter of an agent.
 pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
 
-/// How long one agent may take to answer.
+/// Time limit for the answer of one agent.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
-/// A switchover is answered after another agent was asked.
+/// Time limit for commands on which an agent asks other agents, such as a switchover.
 const MOVE_LIMIT: Duration = Duration::from_secs(12);
 
-/// Agents that are asked at most, peers included.
+/// Most agents that are asked, including peers.
 const AGENTS_MAX: usize = 64;
 
-/// The helper's output is begun anew beyond this many bytes when one is started: it lies in memory, as `run_dir` does.
+/// The watchdog's log is truncated at its start if it is longer than this: `run_dir` is in memory.
 const HELPER_LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// Advice if no agent answers.
+pub(super) const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
 
 /// `holdfast agent`.
 #[derive(Debug, Args)]
@@ -56,7 +59,7 @@ pub struct Agents {
     #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = cli::address,
           default_value = "127.0.0.1:8008")]
     pub agent: Vec<String>,
-    /// File with the agents' token, for commands from another host
+    /// File with the agents' token, needed for commands from another host
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
@@ -64,32 +67,32 @@ pub struct Agents {
 /// `holdfast agent`.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Run the agent of this host until it is told to stop
+    /// Run the agent of this host until it receives SIGINT, SIGTERM or SIGHUP
     #[command(after_long_help = cli::with_codes(RUN))]
     Run {
         /// Settings in TOML (`holdfast agent config` explains them)
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Check the settings and stop
+        /// Check the settings and exit
         #[arg(long)]
         check: bool,
     },
-    /// Print a configuration file with every setting explained
+    /// Print a configuration file that explains every setting
     #[command(after_long_help = "Example:\n  holdfast agent config > agent.toml")]
     Config,
-    /// Show the agents and their peers: who is primary, who could take over, and why not
+    /// Show the agents and their peers: which host is primary, and which could take over
     #[command(after_long_help = cli::with_codes("Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"))]
     Status,
-    /// Move PostgreSQL to another host, planned: stopped in good order, nothing lost, the shortest pause
+    /// Move PostgreSQL to another host, planned: with a clean shutdown and no data loss
     #[command(after_long_help = cli::with_codes(SWITCHOVER))]
     Switchover {
-        /// The host that shall be primary [default: the only other one]
+        /// The new primary [default: the only other host]
         #[arg(long, value_name = "HOST")]
         to: Option<String>,
-        /// When: a time such as 2026-11-22T04:00:00Z or 2026-11-22T05:00+01:00, or from now, such as 10m [default: now]
-        #[arg(long, value_name = "TIME", value_parser = crate::moment::parse, conflicts_with = "cancel")]
-        scheduled: Option<crate::moment::Moment>,
-        /// Cancel the one that is scheduled
+        /// When: a time such as 2026-11-22T04:00:00Z or 2026-11-22T05:00+01:00, or a duration from now, such as 10m [default: now]
+        #[arg(long, value_name = "TIME", value_parser = crate::timestamp::parse, conflicts_with = "cancel")]
+        scheduled: Option<crate::timestamp::Timestamp>,
+        /// Cancel the scheduled switchover
         #[arg(long, conflicts_with_all = ["to", "dry_run"])]
         cancel: bool,
         /// Show the checks and what would be done, and do nothing
@@ -99,37 +102,37 @@ pub enum AgentCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Make a host primary now, by force: whoever holds the set is fenced
+    /// Make a host primary now, by force: fences the present owner of the set
     #[command(after_long_help = cli::with_codes(FAILOVER))]
     Failover {
-        /// The host that shall be primary [default: the one of --agent]
+        /// The new primary [default: the host of --agent]
         #[arg(long, value_name = "HOST")]
         candidate: Option<String>,
-        /// Why, for the history
+        /// Reason, for the history
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
         /// Show the checks and what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
-        /// Go on where the checks find that data would be lost
+        /// Continue even if the checks find that data would be lost
         #[arg(long, requires = "reason")]
         allow_data_loss: bool,
         /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// Stop acting by itself: no takeover, no restart of PostgreSQL; kept across restarts of the agent
-    #[command(after_long_help = cli::with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped when the lease is lost: that is what keeps one primary.\nThe agent itself may be restarted meanwhile, PostgreSQL goes on.\n"))]
+    /// Pause automatic actions: no takeover, no restart of PostgreSQL; remains in effect across restarts of the agent
+    #[command(after_long_help = cli::with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary.\nDuring a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
     Pause,
-    /// End a pause
+    /// Resume automatic actions
     Resume,
-    /// Restart PostgreSQL in its place
+    /// Restart PostgreSQL on its host
     Restart {
         /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// The second process that ends PostgreSQL when the agent hangs; agents start it themselves
+    /// The watchdog process, which stops PostgreSQL if the agent hangs; agents start it by themselves
     #[command(hide = true)]
     Watchdog {
         /// Settings of the agent
@@ -143,8 +146,8 @@ Examples:
   holdfast agent run --config /etc/holdfast/agent.toml
   holdfast agent run --config /etc/holdfast/agent.toml --check
 
-Runs as root: it mounts, and starts PostgreSQL as PostgreSQL's own user. When it is told to stop it lets go of everything in good order, so
-that another host takes over; paused, it leaves PostgreSQL running.
+Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On SIGTERM it stops PostgreSQL and releases the set, so that
+another host takes over. During a pause it leaves PostgreSQL running.
 ";
 
 const SWITCHOVER: &str = "\
@@ -154,9 +157,9 @@ Examples:
   holdfast agent switchover --to db2 --scheduled 2026-11-22T04:00:00Z
   holdfast agent switchover --cancel
 
-The primary is found among the agents of --agent and their peers. It asks the others, and refuses what could not end well: each refusal says
-what would make it possible. The hosts are shown before and after. A scheduled one is kept by the primary's agent, across its restarts, and
-checked again when it is due; where it is more than a minute late or PostgreSQL has moved meanwhile, it is dropped (`holdfast history` says so).
+The command finds the primary among the agents of --agent and their peers. The primary's agent checks whether the switchover can succeed; a refusal names the
+reason and what would help. The hosts are shown before and after. The primary's agent stores a scheduled switchover, also across restarts, and checks again
+at the scheduled time. It cancels it if it is more than a minute late, or PostgreSQL has moved meanwhile (see `holdfast history`).
 ";
 
 const FAILOVER: &str = "\
@@ -165,9 +168,8 @@ Examples:
   holdfast agent failover --agent 10.0.0.2:8008 --reason burning
   holdfast agent failover --candidate db2 --allow-data-loss --reason evacuation
 
-Nothing is lost that was acknowledged as durable: the old primary's writes are refused from the grant on. While the old primary is well it is
-refused, since its PostgreSQL would be ended as by a crash (what was acknowledged under synchronous_commit = off and unlogged tables would be
-lost): `holdfast agent switchover` loses nothing.
+No durable commit is lost: further writes of the old primary are refused. The command is refused while the old primary works, because its PostgreSQL would
+crash: commits with synchronous_commit = off and unlogged tables would be lost. Use `holdfast agent switchover`, which loses nothing.
 ";
 
 /// Runs `holdfast agent`.
@@ -185,13 +187,13 @@ pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
             let wanted = moves::Forced { candidate, reason, dry_run, allow_data_loss, yes };
             moves::failover(common, agents, wanted).await
         }
-        AgentCommand::Pause => orders::each(common, agents, "/pause").await,
-        AgentCommand::Resume => orders::each(common, agents, "/resume").await,
+        AgentCommand::Pause => commands::each(common, agents, "/pause").await,
+        AgentCommand::Resume => commands::each(common, agents, "/resume").await,
         AgentCommand::Restart { yes } => {
             if !yes {
-                confirm("Restart PostgreSQL? Its clients are thrown out.")?;
+                confirm("Restart PostgreSQL? All its clients are disconnected.")?;
             }
-            orders::each(common, agents, "/restart").await
+            commands::each(common, agents, "/restart").await
         }
         AgentCommand::Watchdog { config } => {
             let config = load(&config)?;
@@ -206,7 +208,7 @@ fn load(path: &Path) -> Result<AgentConfig, CliError> {
     AgentConfig::load(path).map_err(|error| {
         CliError::usage("settings")
             .because(&error)
-            .next("`holdfast agent config` prints a file with every setting explained")
+            .next("`holdfast agent config` prints a file that explains every setting")
     })
 }
 
@@ -219,18 +221,18 @@ fn sample() -> Result<(), CliError> {
 async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError> {
     let config = load(path)?;
     if check {
-        tell(common, &format!("{}: good", path.display()));
+        tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }
     let log = config.run_dir.join("watchdog.log");
     let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
-    // Before an upgrade can replace it: afterwards it has a path that nothing is at.
-    let program =
-        std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
+    // Resolved before an upgrade can replace the file.
+    let program = std::env::current_exe()
+        .map_err(|error| CliError::failed("the path of this program is unknown").because(&error))?;
     let child: Mutex<Option<Child>> = Mutex::new(None);
     let helper = move || {
         let mut child = child.locked();
-        // The last one has ended, or lost a race for the lock.
+        // The previous watchdog has ended, or lost a race for the lock.
         if let Some(mut ended) = child.take()
             && ended.try_wait()?.is_none()
         {
@@ -240,7 +242,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         let log = open_log(&log)?;
         let mut command = std::process::Command::new(&program);
         command.args(["agent", "watchdog", "--config"]).arg(&path);
-        // A group of its own: what ends the agent's must leave it.
+        // Its own process group: a signal to the agent's group must not end it.
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         *child = Some(command.spawn()?);
         Ok(())
@@ -255,7 +257,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     ended.map_err(|error| CliError::failed("agent").because(&error))
 }
 
-/// The file that the watchdog's helper writes to. One that cannot use its settings any more is begun every second, and each says so: it is begun anew where it is long.
+/// The log of the watchdog. A watchdog with invalid settings is restarted every second and logs each time: a long log is truncated.
 fn open_log(path: &Path) -> std::io::Result<File> {
     let log = File::options().create(true).append(true).open(path)?;
     if log.metadata()?.len() > HELPER_LOG_BYTES_MAX {
@@ -271,21 +273,21 @@ fn token(agents: &Agents) -> Result<Option<String>, CliError> {
     Ok(Some(text.trim().to_string()))
 }
 
-/// Sends a command to one agent; its words.
+/// Sends a command to one agent and returns its message.
 async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<String, CliError> {
     let answer = command(agents, address, path, body).await?;
     taken(&answer).map(|()| answer.words())
 }
 
-/// Sends a command to one agent; its answer, which may be a refusal.
+/// Sends a command to one agent and returns its answer, which may be a refusal.
 async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
     let token = token(agents)?;
     client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
         let words = error.to_string();
         match error {
-            ClientError::NotSent { .. } => CliError::unreachable(words).next("check --agent (or HOLDFAST_AGENT)"),
+            ClientError::NotSent { .. } => CliError::unreachable(words).next(NO_AGENT),
             ClientError::NoAnswer { .. } => {
-                CliError::unknown(words).next("look with `holdfast agent status` before repeating it")
+                CliError::unknown(words).next("check with `holdfast agent status` before repeating it")
             }
         }
     })
@@ -296,7 +298,7 @@ fn taken(answer: &Answer) -> Result<(), CliError> {
         200 => Ok(()),
         503 => Err(CliError::unreachable(answer.words())),
         504 => Err(CliError::unknown(answer.words())
-            .next("look with `holdfast agent status` and `holdfast history` before repeating it")),
+            .next("check with `holdfast agent status` and `holdfast history` before repeating it")),
         _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
     }
 }
@@ -318,13 +320,13 @@ async fn look(address: &str) -> Seen {
     }
 }
 
-/// The agents that were named, and the peers that they name. One host may be known under two addresses: it is shown once.
+/// Asks the given agents and their peers. A host with two addresses is listed once.
 async fn survey(agents: &Agents) -> Vec<Seen> {
     let mut addresses = agents.agent.clone();
     let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
     let mut next = 0;
     while next < addresses.len().min(AGENTS_MAX) {
-        // All at once: hosts that are lost take as long as one.
+        // In parallel: several lost hosts take as long as one.
         let mut asked = tokio::task::JoinSet::new();
         for (at, address) in addresses.iter().take(AGENTS_MAX).cloned().enumerate().skip(next) {
             asked.spawn(async move { (at, look(&address).await) });
@@ -354,7 +356,7 @@ async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
     output::show(common.output, &seen, || table(&seen))?;
     if seen.iter().all(|seen| seen.view.is_none()) {
-        return Err(CliError::unreachable("no agent answers").next("check --agent (or HOLDFAST_AGENT)"));
+        return Err(CliError::unreachable("no agent answers").next(NO_AGENT));
     }
     Ok(())
 }
@@ -397,13 +399,13 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn the_helpers_log_is_begun_anew_where_it_is_long() {
+    fn a_long_watchdog_log_is_truncated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("watchdog.log");
         let length = || std::fs::metadata(&path).unwrap().len();
         open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
         open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
-        assert_eq!(length(), 26, "what an earlier one said stays");
+        assert_eq!(length(), 26, "a short log is appended to");
         open_log(&path).unwrap().write_all(&vec![b'.'; 1 << 20]).unwrap();
         open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
         assert_eq!(length(), 13);

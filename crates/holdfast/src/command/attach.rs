@@ -1,6 +1,6 @@
-//! `holdfast attach`: a set's devices on the host that uses them, and a look at them from outside.
+//! `holdfast attach`: makes a set's volumes available as devices on this host, and shows or ends that.
 //!
-//! Owns: its arguments, what it prints, how it ends as an exit code. Does not own: the keeper (crate `attach`).
+//! Owns: arguments, output, exit codes. Does not own: the connection and the devices (crate `attach`).
 
 use super::{epoch_text, tell};
 use crate::cli::{self, Common};
@@ -20,33 +20,36 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How often `--detach` looks whether the other process has ended.
+/// Poll interval of `--detach`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(25);
 
-/// What an attached set logs by default: its phases are what a journal is read for.
+/// Default log filter: includes the phases of an attached set.
 pub const LOG: &str = "warn,holdfast_attach=info";
 
-/// Requests that one volume may have unanswered.
+/// Default of `--queue-requests`.
 const QUEUE_REQUESTS: u32 = 1024;
+
+/// Advice if the set is not attached.
+const NOT_ATTACHED: &str = "`holdfast attach SET` attaches it; --dir names another run directory";
 
 const ATTACH: &str = "\
 Examples:
   holdfast attach demo --api 10.0.0.1:7400,10.0.0.2:7400
-      takes the lease in this host's name, makes /dev/nbdN or /dev/loopN for each volume, stays in the foreground
+      acquires the lease with this host's name as owner, creates /dev/nbdN or /dev/loopN for each volume, runs in the foreground
   holdfast attach demo --device none --dir /tmp/demo
       Unix sockets only; connect with nbd+unix:///demo/vol1?socket=/tmp/demo/vol1.sock
   holdfast attach demo --output json
-      prints one line once the devices can be used, as --status does
+      prints one line when the devices are ready, the same as --status
   holdfast attach demo --status
   holdfast attach demo --detach
 
-When the gateway that serves is lost, requests wait until another one serves, and go on there: no error, nothing lost.
-When another owner takes the set, every request fails from then on, for good: this process stays until the devices are let go
-(stop what uses them, then --detach) and ends with 7.
+If the gateway fails, requests wait until another gateway serves the set, and continue there: no I/O error, no data loss.
+If another owner acquires the set, all further requests fail permanently. The process then stays until it is detached (stop the programs that use the
+devices, then --detach) and ends with 7.
 
-SIGTERM and SIGINT detach: answers that are on their way are waited for, then the lease is given back. Unmount first.
-Devices: `kernel` is the kernel's nbd driver, `nbdfuse` a loop device over nbdfuse's file, `auto` the first of them that is there.
-The kernel's devices outlive this process: started again for the same owner and directory, it goes on with them, and what waited meanwhile is carried out.
+SIGTERM and SIGINT detach: the process waits for outstanding answers, then releases the lease. Unmount first.
+Devices: `kernel` is the kernel's nbd driver, `nbdfuse` is a loop device on nbdfuse, `auto` is the first of them that is available.
+Kernel devices survive this process: started again with the same owner and directory, it takes them over and continues waiting requests.
 ";
 
 /// `holdfast attach`.
@@ -55,43 +58,43 @@ The kernel's devices outlive this process: started again for the same owner and 
 pub struct AttachArgs {
     /// The set
     pub set: Name,
-    /// In whose name the lease is held [default: this host's name]
+    /// Owner of the lease [default: this host's name]
     #[arg(long, value_parser = cli::owner)]
     pub owner: Option<Owner>,
-    /// Run directory: lock, status, one Unix socket per volume [default: /run/holdfast/SET]
+    /// Run directory, with the lock, the status and one Unix socket per volume [default: /run/holdfast/SET]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Block devices to make
+    /// Kind of block devices
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub device: Device,
-    /// How long the lease lasts without a renewal; it is renewed six times as often [default: the gateway's]
+    /// Time to live of the lease; it is renewed six times in this time [default: the gateway's setting]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub ttl: Option<Duration>,
-    /// Take the set from whoever holds it: each of its writes is refused from then on
+    /// Take the set from the present owner, whose further writes are refused
     #[arg(long)]
     pub force: bool,
-    /// Connections per volume to the gateway
+    /// Connections to the gateway for each volume
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub connections: u8,
-    /// Requests of one volume that may be unanswered; beyond it nothing more is read from its users
+    /// Limit of outstanding requests for each volume; at the limit, new requests wait
     #[arg(long, value_name = "COUNT", default_value_t = QUEUE_REQUESTS, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub queue_requests: u32,
-    /// The same in bytes; each volume may take so much memory while no gateway serves
+    /// The same limit in bytes: the memory that each volume may use while no gateway serves it
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub queue_bytes: ByteSize,
-    /// Sockets between a kernel device and this process; with more than one the kernel replaces those whose request is older than 30 s
+    /// Sockets between a kernel device and this process; with more than one, the kernel drops a socket whose request is older than 30 s
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub kernel_sockets: u8,
-    /// How long a kernel device waits for a new process after the death of this one; then its requests fail
+    /// How long a kernel device waits for a new process after this one died, before its requests fail
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration::parse)]
     pub dead_timeout: Duration,
-    /// Take away the kernel devices that a process which is gone left behind: every request on them fails
+    /// Disconnect the kernel devices that a dead process left behind; requests on them fail
     #[arg(long, conflicts_with_all = ["status", "detach", "ttl", "force"])]
     pub abandon: bool,
-    /// Show the set that is attached here, and stop
+    /// Show the attached set and exit
     #[arg(long, conflicts_with_all = ["detach", "owner", "ttl", "force"])]
     pub status: bool,
-    /// End the process that has the set attached here, in good order, and wait for it
+    /// Detach the set: stop the process that attached it, and wait for its end
     #[arg(long, conflicts_with_all = ["owner", "ttl", "force"])]
     pub detach: bool,
 }
@@ -99,7 +102,7 @@ pub struct AttachArgs {
 /// `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Device {
-    /// The kernel's driver where it is loaded, else nbdfuse and a loop device
+    /// The kernel's nbd driver if it is loaded, else nbdfuse and a loop device
     #[default]
     Auto,
     /// Unix sockets only
@@ -135,8 +138,9 @@ pub async fn run(common: &Common, args: AttachArgs) -> Result<(), CliError> {
 /// This host's name.
 fn host() -> Result<Owner, CliError> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Owner::new(name.trim())
-        .map_err(|error| CliError::usage("this host's name is no owner").because(&error).next("give one with --owner"))
+    Owner::new(name.trim()).map_err(|error| {
+        CliError::usage("this host's name cannot be used as owner").because(&error).next("give an owner with --owner")
+    })
 }
 
 async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), CliError> {
@@ -171,12 +175,12 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     let ready = |status: &Status| {
         let _ = output::show(format, status, || describe(status));
         if let Err(error) = tell_service_manager() {
-            tracing::warn!(%error, "the service manager could not be told that the devices are ready");
+            tracing::warn!(%error, "the service manager was not notified that the devices are ready");
         }
     };
     match holdfast_attach::run(options, stop, ready).await {
         Ok(Ended::Detached) => {
-            tell(common, &format!("{set} is detached, its lease given back"));
+            tell(common, &format!("{set} is detached, and its lease is released"));
             Ok(())
         }
         Ok(Ended::Fenced { by }) => Err(fenced(set.as_str(), by.as_deref())),
@@ -184,7 +188,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     }
 }
 
-/// Says `READY=1` to the service manager that started us with a socket for it (systemd's `Type=notify`).
+/// Sends `READY=1` to the service manager (systemd's `Type=notify`).
 fn tell_service_manager() -> std::io::Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let socket = UnixDatagram::unbound()?;
@@ -199,7 +203,7 @@ fn tell_service_manager() -> std::io::Result<()> {
 fn fenced(set: &str, by: Option<&str>) -> CliError {
     let by = by.unwrap_or("another owner");
     CliError::fenced(format!("{set} was fenced by {by}")).next(
-        "nothing written here since then is in the set; attach anew (the lease must be free) and import or mount from scratch",
+        "data written on this host since then is not in the set: detach, attach again when the lease is free, and mount or import again",
     )
 }
 
@@ -207,20 +211,21 @@ fn failed(error: &AttachError) -> CliError {
     match error {
         AttachError::Refused(refusal) => CliError::from_refusal(refusal),
         AttachError::Unreachable { .. } => CliError::unreachable("").because(error).next(
-            "check --api (or HOLDFAST_API) and that more than half of the gateways run; --timeout gives it longer",
+            "check --api (or HOLDFAST_API), and that more than half of the gateways are running; --timeout allows more time",
         ),
         AttachError::Dir(DirError::Attached { .. }) => {
-            CliError::failed("").because(error).next("`holdfast attach SET --status` shows it, --detach ends it")
+            CliError::failed("").because(error).next("`holdfast attach SET --status` shows it, and --detach detaches it")
         }
-        AttachError::Dir(_) => CliError::failed("").because(error).next("--dir names another run directory"),
+        AttachError::Dir(_) => CliError::failed("").because(error).next("use another run directory with --dir"),
         _ => CliError::failed("").because(error),
     }
 }
 
-/// What the run directory of an attached set shows.
+/// Process and status from the run directory of an attached set.
 fn look(dir: &Path) -> Result<(Pid, Status), CliError> {
-    let running = holdfast_attach::running(dir).map_err(|error| CliError::failed("").because(&error))?;
-    let starting = || CliError::failed(format!("{}: process {running} is only starting", dir.display()));
+    let running =
+        holdfast_attach::running(dir).map_err(|error| CliError::failed("").because(&error).next(NOT_ATTACHED))?;
+    let starting = || CliError::failed(format!("{}: process {running} is still starting", dir.display()));
     let pid = Pid::from_raw(running.cast_signed()).ok_or_else(starting)?;
     let status = RunDir::status(dir).ok().filter(|status| status.pid == running).ok_or_else(starting)?;
     Ok((pid, status))
@@ -238,7 +243,7 @@ fn status(common: &Common, dir: &Path) -> Result<(), CliError> {
 async fn abandon(common: &Common, args: &AttachArgs, dir: &Path) -> Result<(), CliError> {
     let owner = args.owner.clone().map_or_else(host, Ok)?;
     let count = holdfast_attach::abandon(dir, &args.set, &owner).await.map_err(|error| failed(&error))?;
-    tell(common, &format!("{count} devices of {} were disconnected", args.set));
+    tell(common, &format!("disconnected {count} devices of {}", args.set));
     Ok(())
 }
 
@@ -248,16 +253,17 @@ async fn detach(common: &Common, dir: &Path) -> Result<(), CliError> {
     if status.phase != Phase::Fenced
         && let Some(device) = status.volumes.iter().filter_map(|volume| volume.device.as_deref()).find(|d| is_in_use(d))
     {
-        return Err(CliError::refused(format!("{device} is in use: what it was not told yet would be lost"))
-            .next("unmount it, or export its pool, first"));
+        return Err(CliError::refused(format!("{device} is in use: data that it has not written yet would be lost"))
+            .next("unmount it or export its pool first"));
     }
     kill_process(pid, Signal::TERM)
-        .map_err(|error| CliError::failed(format!("process {pid:?} cannot be told")).because(&error))?;
+        .map_err(|error| CliError::failed(format!("process {pid:?} cannot be signalled")).because(&error))?;
     while !matches!(holdfast_attach::running(dir), Err(DirError::NotAttached { .. })) {
         if Instant::now() >= deadline {
             let limit = common.timeout();
-            return Err(CliError::unknown(format!("not detached within {limit:?}"))
-                .next("it goes on by itself: `--status` shows what is unanswered; --timeout waits longer"));
+            return Err(CliError::unknown(format!("not detached within {limit:?}")).next(
+                "it continues in the background: `--status` shows outstanding requests; --timeout allows more time",
+            ));
         }
         sleep(LOOK_INTERVAL).await;
     }
@@ -266,12 +272,12 @@ async fn detach(common: &Common, dir: &Path) -> Result<(), CliError> {
     match status.phase {
         Phase::Detached => Ok(()),
         Phase::Fenced => Err(fenced(&status.set, status.fenced_by.as_deref())),
-        phase => Err(CliError::failed(format!("it ended while {phase}: its lease expires by itself"))
-            .next("its own output says why")),
+        phase => Err(CliError::failed(format!("the process ended in phase {phase}; its lease will expire"))
+            .next("see the output of that process")),
     }
 }
 
-/// Whether a block device is mounted or otherwise taken: the kernel gives it to nobody else then.
+/// Whether a block device is mounted or opened exclusively.
 fn is_in_use(device: &str) -> bool {
     let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     rustix::fs::open(device, exclusive, Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
@@ -280,7 +286,7 @@ fn is_in_use(device: &str) -> bool {
 fn describe(status: &Status) -> String {
     let gateway = if status.gateway.is_empty() { "-" } else { status.gateway.as_str() };
     let mut text = format!(
-        "{} is {} for {} at {gateway} under {}",
+        "{} is {} for {} at {gateway}, epoch {}",
         status.set,
         status.phase,
         status.owner,
@@ -288,7 +294,10 @@ fn describe(status: &Status) -> String {
     );
     if let Some(loss) = &status.last_loss {
         let longest = status.longest_outage_ms.unwrap_or(0);
-        text.push_str(&format!("\n{} reconnects, the longest took {longest} ms; the last: {loss}", status.reconnects));
+        text.push_str(&format!(
+            "\n{} reconnects, the longest took {longest} ms; cause of the last: {loss}",
+            status.reconnects
+        ));
     }
     let rows = status.volumes.iter().map(|volume| {
         let device = volume.device.clone().unwrap_or_default();
@@ -297,13 +306,13 @@ fn describe(status: &Status) -> String {
     for volume in &status.volumes {
         if let (Some(bytes), Some(device)) = (volume.device_bytes, &volume.device) {
             let (has, still) = (output::bytes(volume.size_bytes), output::bytes(bytes));
-            text.push_str(&format!("\nvolume {} grew to {has}, {device} has {still} still: ", volume.name));
-            text.push_str("kernel devices follow within seconds, others when they are detached and attached anew");
+            text.push_str(&format!("\nvolume {} grew to {has}, {device} still has {still}: ", volume.name));
+            text.push_str("kernel devices follow within seconds, others when they are detached and attached again");
         }
     }
     let lost = status.volumes.iter().filter_map(|volume| volume.lost.as_deref());
     for why in lost {
-        text.push_str(&format!("\n{why}: its device fails, the others go on; detach, then attach anew"));
+        text.push_str(&format!("\n{why}: its device fails, the others continue; detach, then attach again"));
     }
     format!("{text}\n{}", output::table(["VOLUME", "SIZE", "DEVICE", "SOCKET"], rows))
 }

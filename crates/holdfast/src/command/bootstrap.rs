@@ -1,16 +1,16 @@
-//! `holdfast cluster bootstrap`: from one plan to a cluster that serves, doing only what is missing.
+//! `holdfast cluster bootstrap`: creates a cluster from a plan. Steps that are done already are skipped.
 //!
-//! 1. Ask every gateway who it is. As long as no cluster exists, all must answer: a founding member that is absent might have one already.
-//! 2. Adopt those without a place: ids from 1 in the plan's order, ids given earlier are kept. On their disks before step 3.
-//! 3. Start the cluster group at the first one. Sent again after a lost answer it has no further effect.
-//! 4. Where the cluster exists already, gateways that are new to it join; a known name on an unknown disk is left to a person.
-//! 5. Create sets, then volumes; wait until each set is served.
+//! 1. Ask every gateway for its identity. If no cluster exists yet, all must answer: a silent gateway might belong to one.
+//! 2. Adopt gateways without a member id: ids from 1 in the plan's order; existing ids are kept. They are on disk before step 3.
+//! 3. Start the cluster group at the first gateway. Repeating this has no further effect.
+//! 4. If the cluster exists already, new gateways join. A known name on an unknown disk needs a decision of the user.
+//! 5. Create sets, then volumes. Wait until each set is served.
 //!
-//! A crash between any two steps is finished by running it again.
+//! After a crash between two steps, run it again.
 
 use super::{cluster, incomplete};
 use crate::cli::{Common, address, stores_text};
-use crate::door::{Door, Effect, request_id};
+use crate::client::{ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::{CLUSTER_MEMBERS_MAX, hex128, member_of, v1};
@@ -23,11 +23,11 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a cluster shall be.
+/// The plan of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Its gateways: members in this order when it is founded.
+    /// Its gateways; a new cluster numbers its members in this order.
     pub gateways: Vec<PlanGateway>,
     /// Its sets.
     #[serde(default)]
@@ -42,7 +42,7 @@ pub struct PlanGateway {
     pub name: Name,
     /// As in its own settings.
     pub region: Name,
-    /// Its admin door, HOST:PORT.
+    /// Its admin address, HOST:PORT.
     pub api: String,
 }
 
@@ -52,7 +52,7 @@ pub struct PlanGateway {
 pub struct PlanSet {
     /// Its name.
     pub name: Name,
-    /// Where its data goes.
+    /// Its store.
     pub store: String,
     /// Volumes and their sizes.
     pub volumes: BTreeMap<Name, ByteSize>,
@@ -62,15 +62,15 @@ impl Plan {
     /// Reads and checks a plan.
     pub fn load(path: &Path) -> Result<Self, CliError> {
         let about = || path.display().to_string();
-        let next = "`holdfast cluster bootstrap --help` shows the form of a plan";
+        let next = "`holdfast cluster bootstrap --help` shows the format of a plan";
         let text = files::read_text(path, SETTINGS_BYTES_MAX)
-            .map_err(|error| CliError::usage(format!("{}: cannot be read", about())).because(&error))?;
+            .map_err(|error| CliError::usage(format!("{}: cannot be read", about())).because(&error).next(next))?;
         let plan: Plan = toml::from_str(&text).map_err(|error| CliError::usage(about()).because(&error).next(next))?;
         plan.check().map_err(|problem| CliError::usage(format!("{}: {problem}", about())).next(next))?;
         Ok(plan)
     }
 
-    /// What serde cannot see.
+    /// Checks what serde cannot.
     pub fn check(&self) -> Result<(), String> {
         if self.gateways.is_empty() || self.gateways.len() > CLUSTER_MEMBERS_MAX {
             return Err(format!("found {} gateways, expected 1 to {CLUSTER_MEMBERS_MAX}", self.gateways.len()));
@@ -114,18 +114,18 @@ pub fn check_size(size: ByteSize) -> Result<(), String> {
     }
 }
 
-/// One thing that was looked at, and done where it was missing.
+/// One step: checked, and carried out if it was missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// `gateway g1`, `cluster`, `set demo`, `volume demo/vol1`.
     pub subject: String,
     /// What was found or done.
     pub what: String,
-    /// Something was done.
+    /// Whether something was done.
     pub changed: bool,
 }
 
-/// What a bootstrap found and did.
+/// Result of a bootstrap.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The cluster.
@@ -134,7 +134,7 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// Gateways of the plan that did not answer.
     pub unreachable: Vec<String>,
-    /// Gateways whose disk is not the one that the cluster knows under their name, with that member.
+    /// Gateways whose disk differs from that of the member with their name, with that member.
     pub replaced: Vec<(String, u64)>,
     /// Set and the gateway that serves it.
     pub serving: BTreeMap<String, String>,
@@ -151,28 +151,28 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
     let report = carry_out(&common.dialer, &plan, common.timeout(), &mut show).await?;
     let changes = report.steps.iter().filter(|step| step.changed).count();
     output::show(common.output, &report, || match changes {
-        0 => "Nothing was missing.".to_string(),
+        0 => "The cluster matches the plan; nothing was changed.".to_string(),
         _ => format!("Done: {changes} of {} steps changed something.", report.steps.len()),
     })?;
     if let Some((name, member)) = report.replaced.first() {
         let error = CliError::refused(format!(
-            "gateway {name} has another disk than {}, the member of that name",
+            "gateway {name} has a different disk from {}, the member with that name",
             MemberId(*member)
         ));
         return Err(error.next(format!(
-            "`holdfast gateway replace {} --by ADDRESS` lets it in as a new member",
+            "to add it as a new member use `holdfast gateway replace {} --by ADDRESS`",
             MemberId(*member)
         )));
     }
     if !report.unreachable.is_empty() {
         let error =
-            CliError::unreachable(format!("no answer from {}; all else is done", report.unreachable.join(", ")));
-        return Err(error.next("run it again once they are up"));
+            CliError::unreachable(format!("no answer from {}; everything else is done", report.unreachable.join(", ")));
+        return Err(error.next("run it again when they are running"));
     }
     Ok(())
 }
 
-/// Makes the cluster what `plan` says, within `total`.
+/// Carries out `plan` within `total`.
 pub async fn carry_out(
     dialer: &Dialer,
     plan: &Plan,
@@ -182,7 +182,7 @@ pub async fn carry_out(
     carry_out_as(dialer, plan, None, total, progress).await
 }
 
-/// The same; a cluster that is founded gets this id, if one is given.
+/// The same, with an id for a new cluster.
 pub async fn carry_out_as(
     dialer: &Dialer,
     plan: &Plan,
@@ -192,7 +192,7 @@ pub async fn carry_out_as(
 ) -> Result<Report, CliError> {
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
     let mut work =
-        Work { dialer, plan, door: Door::new(dialer, &addresses, total), report: Report::default(), progress };
+        Work { dialer, plan, api: ClusterClient::new(dialer, &addresses, total), report: Report::default(), progress };
     let nodes = work.look().await?;
     match nodes.values().any(|node| node.initialised) {
         false => work.found(nodes, cluster_id).await?,
@@ -204,16 +204,16 @@ pub async fn carry_out_as(
     Ok(work.report)
 }
 
-/// Gateways that answered, by their place in the plan.
+/// Gateways that answered, by their position in the plan.
 type Nodes = BTreeMap<usize, v1::Node>;
 
-/// How long one gateway has to say who it is before the others' answers are looked at.
+/// Time limit for the answer of one gateway in one round.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Work<'a> {
     dialer: &'a Dialer,
     plan: &'a Plan,
-    door: Door,
+    api: ClusterClient,
     report: Report,
     progress: &'a mut (dyn FnMut(&Step) + Send),
 }
@@ -225,7 +225,7 @@ impl Work<'_> {
         self.report.steps.push(step);
     }
 
-    /// Step 1: who is there.
+    /// Step 1: ask the gateways.
     async fn look(&mut self) -> Result<Nodes, CliError> {
         loop {
             let (nodes, silent) = self.look_once().await?;
@@ -233,14 +233,14 @@ impl Work<'_> {
             if silent.is_empty() || formed {
                 self.report.unreachable = silent.iter().map(|(name, _)| name.clone()).collect();
                 for (name, why) in &silent {
-                    self.step(format!("gateway {name}"), format!("no answer, left out: {why}"), false);
+                    self.step(format!("gateway {name}"), format!("no answer, skipped: {why}"), false);
                 }
                 return Ok(nodes);
             }
-            if Instant::now() >= self.door.deadline() {
+            if Instant::now() >= self.api.deadline() {
                 let list: Vec<String> = silent.iter().map(|(name, why)| format!("{name} ({why})")).collect();
                 let error = CliError::unreachable(format!(
-                    "a cluster is founded only when all its gateways answer; no answer from {}",
+                    "a new cluster needs the answers of all its gateways; no answer from {}",
                     list.join(", ")
                 ));
                 return Err(error.next("start them with `holdfast gateway run`, then run this again"));
@@ -250,11 +250,11 @@ impl Work<'_> {
     }
 
     async fn look_once(&mut self) -> Result<(Nodes, Vec<(String, String)>), CliError> {
-        let left = self.door.deadline().saturating_duration_since(Instant::now());
+        let left = self.api.deadline().saturating_duration_since(Instant::now());
         let mut asked = tokio::task::JoinSet::new();
         for (at, gateway) in self.plan.gateways.iter().enumerate() {
-            let mut door = Door::new(self.dialer, std::slice::from_ref(&gateway.api), left.min(LOOK_TIMEOUT));
-            asked.spawn(async move { (at, cluster::node(&mut door).await) });
+            let mut api = ClusterClient::new(self.dialer, std::slice::from_ref(&gateway.api), left.min(LOOK_TIMEOUT));
+            asked.spawn(async move { (at, cluster::node(&mut api).await) });
         }
         let (mut nodes, mut silent) = (Nodes::new(), Vec::new());
         while let Some(joined) = asked.join_next().await {
@@ -280,7 +280,7 @@ impl Work<'_> {
             let list: Vec<String> =
                 nodes.values().map(|node| format!("{} in {:?}", node.name, node.cluster_id)).collect();
             let error = CliError::refused(format!("the gateways belong to different clusters: {}", list.join(", ")));
-            return Err(error.next("give those that are wrong an empty data directory, if nothing on it is needed"));
+            return Err(error.next("give gateways of another cluster an empty data_dir, if their data is not needed"));
         }
         let drawn = || hex128(rand::random::<u128>().max(1));
         let cluster_id = given.first().copied().or(wanted).map_or_else(drawn, str::to_string);
@@ -290,7 +290,7 @@ impl Work<'_> {
             let subject = format!("gateway {}", node.name);
             if node.member != 0 {
                 // Again: an earlier run may have gone before group 0 had started there.
-                let mut only = self.door.only(&self.plan.gateways[at].api);
+                let mut only = self.api.only(&self.plan.gateways[at].api);
                 *node = cluster::adopt(&mut only, &cluster_id, node.member, &node.disk).await?;
                 let what = format!("is {} already", MemberId(node.member));
                 self.step(subject, what, false);
@@ -298,14 +298,14 @@ impl Work<'_> {
             }
             let free = (1..).find(|id| !taken.contains(id)).unwrap_or(1);
             taken.insert(free);
-            let mut only = self.door.only(&self.plan.gateways[at].api);
+            let mut only = self.api.only(&self.plan.gateways[at].api);
             *node = cluster::adopt(&mut only, &cluster_id, free, &node.disk).await?;
             self.step(subject, format!("adopted as {}", MemberId(free)), true);
         }
         let members: Vec<v1::Member> = nodes.values().map(member_of).collect();
         let request = v1::InitClusterRequest { cluster_id: cluster_id.clone(), members, request_id: request_id() };
-        let mut first = self.door.only(&self.plan.gateways[0].api);
-        let call = async |mut client: crate::door::Client| client.init_cluster(request.clone()).await;
+        let mut first = self.api.only(&self.plan.gateways[0].api);
+        let call = async |mut client: crate::client::Client| client.init_cluster(request.clone()).await;
         let reply = first.call("start the cluster", Effect::Changes, call).await?;
         let what = format!("{} with {} members", cluster_id, nodes.len());
         self.step(
@@ -319,7 +319,7 @@ impl Work<'_> {
 
     /// Step 4: the cluster exists.
     async fn complete(&mut self, nodes: Nodes) -> Result<(), CliError> {
-        let status = cluster::status(&mut self.door).await?;
+        let status = cluster::status(&mut self.api).await?;
         self.report.cluster_id = status.cluster_id.clone();
         self.step(
             "cluster",
@@ -343,21 +343,20 @@ impl Work<'_> {
             } else if let Some(other) = same_name.filter(|member| member.disk != node.disk) {
                 self.step(
                     subject,
-                    format!("has another disk than {}, the member of that name: left out", MemberId(other.id)),
+                    format!("has a different disk from {}, the member with that name: skipped", MemberId(other.id)),
                     false,
                 );
                 self.report.replaced.push((node.name.clone(), other.id));
             } else {
-                let mut only = self.door.only(&self.plan.gateways[at].api);
-                let member = cluster::admit(&mut self.door, &mut only, &node, None).await?;
+                let mut only = self.api.only(&self.plan.gateways[at].api);
+                let member = cluster::admit(&mut self.api, &mut only, &node, None).await?;
                 self.step(subject, format!("joined as {member}"), true);
             }
         }
         Ok(())
     }
 
-    /// An earlier run that was interrupted may have adopted gateways that the cluster does not know: what it began is completed, with all of them, since ids go up
-    /// only.
+    /// Completes an interrupted earlier run that adopted gateways without registering them. All gateways are needed, since ids only grow.
     async fn registered(&mut self, status: &v1::ClusterStatusReply, nodes: &Nodes) -> Result<(), CliError> {
         let known = |node: &v1::Node| {
             let disks = status.members.iter().filter_map(|member| member.member.as_ref()).map(|member| &member.disk);
@@ -367,7 +366,7 @@ impl Work<'_> {
         let Some(unknown) = nodes.values().filter(ours).find(|node| !known(node)) else { return Ok(()) };
         if nodes.len() < self.plan.gateways.len() {
             let error = CliError::unreachable(format!(
-                "gateway {} was adopted as {} and is not registered: an earlier bootstrap was interrupted, and not all gateways answer now",
+                "gateway {} was adopted as {} but is not registered: an earlier bootstrap was interrupted, and not all gateways answer now",
                 unknown.name,
                 MemberId(unknown.member)
             ));
@@ -376,27 +375,27 @@ impl Work<'_> {
         let members: Vec<v1::Member> = nodes.values().filter(ours).map(member_of).collect();
         let (cluster_id, request_id) = (status.cluster_id.clone(), request_id());
         let request = v1::InitClusterRequest { cluster_id, members, request_id };
-        let call = async |mut client: crate::door::Client| client.init_cluster(request.clone()).await;
-        self.door.call("complete the cluster", Effect::Changes, call).await?;
-        self.step("cluster", "completed with what an earlier run had adopted", true);
+        let call = async |mut client: crate::client::Client| client.init_cluster(request.clone()).await;
+        self.api.call("complete the cluster", Effect::Changes, call).await?;
+        self.step("cluster", "registered the gateways that an interrupted run had adopted", true);
         Ok(())
     }
 
     /// Step 5: one set with its volumes.
     async fn set(&mut self, set: &PlanSet) -> Result<(), CliError> {
         let name = set.name.as_str();
-        let (summary, created) = super::set::create_set(&mut self.door, name, &set.store).await?;
+        let (summary, created) = super::set::create_set(&mut self.api, name, &set.store).await?;
         self.step(
             format!("set {name}"),
-            format!("{} in {}", if created { "created" } else { "is there already" }, summary.store),
+            format!("{} in {}", super::set::created_text(created), summary.store),
             created,
         );
         for (volume, size) in &set.volumes {
-            let created = super::set::create_volume(&mut self.door, name, volume.as_str(), *size).await?;
-            let what = format!("{} with {size}", if created { "created" } else { "is there already" });
+            let created = super::set::create_volume(&mut self.api, name, volume.as_str(), *size).await?;
+            let what = format!("{} with {size}", super::set::created_text(created));
             self.step(format!("volume {name}/{volume}"), what, created);
         }
-        let status = super::set::status(&mut self.door, name, false).await?;
+        let status = super::set::status(&mut self.api, name, false).await?;
         let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
         self.step(format!("set {name}"), format!("served by {}", leader.name), false);
         self.report.serving.insert(name.to_string(), leader.name);
@@ -404,7 +403,7 @@ impl Work<'_> {
     }
 }
 
-/// A gateway must be who the plan says.
+/// Checks that a gateway has the name and region of the plan.
 pub fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliError> {
     if node.name == gateway.name.as_str() && node.region == gateway.region.as_str() {
         return Ok(());
@@ -413,7 +412,7 @@ pub fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliErr
         "{}: found gateway {} in region {}, expected {} in {}",
         gateway.api, node.name, node.region, gateway.name, gateway.region
     );
-    Err(CliError::usage(found).next("make the plan and the gateway's own settings agree"))
+    Err(CliError::usage(found).next("correct the plan or the settings of the gateway"))
 }
 
 #[cfg(test)]

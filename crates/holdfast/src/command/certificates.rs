@@ -1,4 +1,4 @@
-//! `holdfast cluster certificates`: an authority of one's own, and what it signs.
+//! `holdfast cluster certificates`: a private certificate authority and its certificates.
 
 use crate::cli::Common;
 use crate::exit::CliError;
@@ -15,19 +15,19 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("who").args(["gateway", "host", "admin"]).required(true).multiple(true)))]
 pub struct CertificatesArgs {
-    /// Where authority, certificates and keys are, or are made
+    /// Directory of the CA, certificates and keys; created if missing
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// A gateway's name; may be given several times
+    /// Name of a gateway; may be repeated
     #[arg(long, value_name = "NAME")]
     pub gateway: Vec<Name>,
-    /// A PostgreSQL host's name, for its attach and its agent; may be given several times
+    /// Name of a PostgreSQL host, for its attach process and agent; may be repeated
     #[arg(long, value_name = "NAME")]
     pub host: Vec<Name>,
-    /// Someone who uses the commands; may be given several times
+    /// Name of an administrator; may be repeated
     #[arg(long, value_name = "NAME")]
     pub admin: Vec<Name>,
-    /// Days that the certificates are valid
+    /// Validity of the certificates in days
     #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
     pub days: u64,
 }
@@ -41,7 +41,7 @@ struct Line {
     key: PathBuf,
 }
 
-/// What was made, as printed.
+/// The result, as printed.
 #[derive(Debug, Serialize)]
 struct Report {
     ca: PathBuf,
@@ -58,13 +58,14 @@ pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
         .collect();
     for (at, one) in wanted.iter().enumerate() {
         if one.name == "ca" || wanted[..at].iter().any(|other| other.name == one.name) {
-            return Err(CliError::usage(format!("{}: found twice, expected a name of its own for each", one.name)));
+            let error = CliError::usage(format!("name {}: found twice, or reserved for the CA", one.name));
+            return Err(error.next("give each gateway, host and administrator a different name, and none the name ca"));
         }
     }
     let made = make::certificates(&args.dir, &wanted, args.days).map_err(|error| {
-        CliError::failed("no certificate made for this and what follows")
+        CliError::failed("certificates not created from here on")
             .because(&error)
-            .next("what is there is kept: move a file away to have it made anew, or use another --dir")
+            .next("existing files are kept: move a file away to create it again, or use another --dir")
     })?;
     let line = |(one, certificate, key): (Wanted, PathBuf, PathBuf)| Line {
         name: one.name,
@@ -75,8 +76,8 @@ pub fn run(common: &Common, args: &CertificatesArgs) -> Result<(), CliError> {
     let report =
         Report { ca: made.ca, authority_made: made.authority_made, made: made.files.into_iter().map(line).collect() };
     output::show(common.output, &report, || {
-        let whose = if report.authority_made { "made" } else { "was there" };
-        let mut text = format!("authority: {} ({whose})", report.ca.display());
+        let whose = if report.authority_made { "created" } else { "exists already" };
+        let mut text = format!("CA: {} ({whose})", report.ca.display());
         for line in &report.made {
             let _ =
                 write!(text, "\n{} {}: {} {}", line.role, line.name, line.certificate.display(), line.key.display());

@@ -1,25 +1,25 @@
 //! Calls about the cluster that several commands share.
 
 use super::incomplete;
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use holdfast_api::{member_of, v1};
 use holdfast_types::MemberId;
 
-/// Who the gateway behind this door is.
-pub async fn node(door: &mut Door) -> Result<v1::Node, CliError> {
-    door.call("ask who it is", Effect::Reads, async |mut client: Client| client.get_node(v1::GetNodeRequest {}).await)
+/// Who the gateway behind this api is.
+pub async fn node(api: &mut ClusterClient) -> Result<v1::Node, CliError> {
+    api.call("ask who it is", Effect::Reads, async |mut client: Client| client.get_node(v1::GetNodeRequest {}).await)
         .await
 }
 
 /// What any gateway knows of the cluster.
-pub async fn status(door: &mut Door) -> Result<v1::ClusterStatusReply, CliError> {
+pub async fn status(api: &mut ClusterClient) -> Result<v1::ClusterStatusReply, CliError> {
     let call = async |mut client: Client| client.cluster_status(v1::ClusterStatusRequest {}).await;
-    door.call("ask for the cluster's status", Effect::Reads, call).await
+    api.call("ask for the cluster's status", Effect::Reads, call).await
 }
 
 /// Gives the gateway behind `only` its place.
-pub async fn adopt(only: &mut Door, cluster_id: &str, member: u64, disk: &str) -> Result<v1::Node, CliError> {
+pub async fn adopt(only: &mut ClusterClient, cluster_id: &str, member: u64, disk: &str) -> Result<v1::Node, CliError> {
     let request = v1::AdoptRequest { cluster_id: cluster_id.into(), member, disk: disk.into() };
     only.call("adopt the gateway", Effect::Changes, async |mut client: Client| client.adopt(request.clone()).await)
         .await
@@ -27,15 +27,15 @@ pub async fn adopt(only: &mut Door, cluster_id: &str, member: u64, disk: &str) -
 
 /// Registers `node` with the cluster, then adopts it. Both have one effect however often they are sent.
 pub async fn admit(
-    door: &mut Door,
-    only: &mut Door,
+    api: &mut ClusterClient,
+    only: &mut ClusterClient,
     node: &v1::Node,
     replaces: Option<MemberId>,
 ) -> Result<MemberId, CliError> {
     let replaces = replaces.map_or(0, |member| member.0);
     let request = v1::JoinMemberRequest { gateway: Some(member_of(node)), replaces, request_id: request_id() };
     let call = async |mut client: Client| client.join_member(request.clone()).await;
-    let reply = door.call("register the gateway", Effect::Changes, call).await?;
+    let reply = api.call("register the gateway", Effect::Changes, call).await?;
     if reply.member == 0 {
         return Err(incomplete("the member's id"));
     }

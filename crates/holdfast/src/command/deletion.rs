@@ -1,9 +1,9 @@
-//! `holdfast set delete`: asks, has the gateways delete the set, and shows how far they are.
+//! `holdfast set delete`: confirms, requests the deletion from the gateways, and shows the progress.
 
 use super::set::status;
-use super::{confirm, door, tell};
+use super::{confirm, connect, tell};
 use crate::cli::Common;
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
@@ -11,42 +11,42 @@ use holdfast_types::Name;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often a wait looks again.
+/// Poll interval of the wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long it is waited for where `--timeout` says nothing. It goes on by itself after that.
+/// Default time limit of the wait. The deletion continues after it.
 const WAIT: Duration = Duration::from_secs(600);
 
-/// How long one look may take.
+/// Time limit of one poll.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What `holdfast set delete` is given.
+/// `holdfast set delete`.
 #[derive(Debug, clap::Args)]
 pub struct DeleteArgs {
     /// The set
     set: Name,
-    /// Also while somebody holds it or clients are connected: the lease ends, the connections are closed
+    /// Delete it even if it has an owner or connected clients: ends the lease and closes the connections
     #[arg(long)]
     force: bool,
-    /// Its snapshots go with it
+    /// Delete its snapshots too
     #[arg(long)]
     with_snapshots: bool,
-    /// Do not wait until its name is free
+    /// Do not wait until the name is free
     #[arg(long)]
     no_wait: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
 
-/// The end of its help.
+/// Shown below its help.
 pub const HELP: &str = "\
-The set is gone for its users from the answer on: its exports are unknown, its lease has ended. Then its key is destroyed, and with it all that may be
-left of it anywhere; its objects are deleted in its store; every gateway removes what it has on its disks. Its name is free when this command ends with 0.
-A gateway that is down then removes its part when it is back; `holdfast set list` names it until then. There is no way back.
+From the answer on, the set cannot be used: its exports are gone and its lease has ended. Then its keys are destroyed, so that no remaining copy of its data can
+be decrypted, its objects are deleted from the store, and every gateway deletes its data from its disks. When the command ends with 0, the name is free.
+A gateway that is down deletes its data when it is back; `holdfast set list` shows it until then. A deletion cannot be undone.
 
-Refused while somebody holds the set or is connected (--force), and while it has snapshots (--with-snapshots). With both nobody is asked who uses it: so
-a set can be deleted that has no leader or runs nowhere.
+Refused while the set has an owner or connected clients (override with --force), and while it has snapshots (override with --with-snapshots). With both
+options the set's gateways are not asked, so that a set without a leader can be deleted.
 
 Examples:
   holdfast set delete demo
@@ -54,7 +54,7 @@ Examples:
   holdfast set delete demo --force --with-snapshots --no-wait
 ";
 
-/// One line for each deletion under way, for `set list`.
+/// One line for each deletion in progress, for `set list`.
 pub(super) fn table(deletions: &[v1::Deletion]) -> String {
     let rows = deletions.iter().map(|found| {
         [
@@ -65,33 +65,33 @@ pub(super) fn table(deletions: &[v1::Deletion]) -> String {
             found.trouble.clone(),
         ]
     });
-    output::table_with_trouble(["DELETED SET", "GROUP", "STAGE", "NOT ENDED AT", "TROUBLE"], rows, &[4], 1)
+    output::table_with_messages(["DELETED SET", "GROUP", "STAGE", "WAITING FOR", "ERROR"], rows, &[4], 1)
 }
 
 fn stage(deletion: &v1::Deletion) -> &'static str {
     match deletion.stage.as_str() {
-        "ending" => "deleting: its group is being ended",
-        "forgotten" => "deleting: its key is destroyed, its objects go",
-        "emptied" => "deleted: its name is free",
+        "ending" => "stopping its Raft group",
+        "forgotten" => "keys destroyed, deleting objects",
+        "emptied" => "deleted, name is free",
         _ => "deleting",
     }
 }
 
-/// What is known of a deletion, for `set show`.
+/// A deletion, for `set show`.
 pub(super) fn describe(deletion: &v1::Deletion) -> String {
     let fact = |fact: &str, value: String| output::fact(fact, &value);
     let kept = if deletion.store_left {
-        "nothing: another cluster has recovered the set there".to_string()
+        "no objects, because another cluster has recovered the set in this store".to_string()
     } else {
         format!("{} objects so far", deletion.objects_deleted)
     };
     [
         fact("set", format!("{} (group {})", deletion.name, deletion.id)),
         fact("store", deletion.store.clone()),
-        fact("state", stage(deletion).to_string()),
-        fact("deleted there", kept),
-        fact("not ended at", deletion.waits_for.join(" ")),
-        fact("trouble", deletion.trouble.clone()),
+        fact("stage", stage(deletion).to_string()),
+        fact("deleted in the store", kept),
+        fact("waiting for", deletion.waits_for.join(" ")),
+        fact("error", deletion.trouble.clone()),
     ]
     .join("\n")
 }
@@ -99,17 +99,17 @@ pub(super) fn describe(deletion: &v1::Deletion) -> String {
 /// Runs it.
 pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
     let set = args.set.as_str();
-    let mut door = door(common);
-    let Some(before) = before(&mut door, &args).await? else {
+    let mut api = connect(common);
+    let Some(before) = before(&mut api, &args).await? else {
         let error = CliError::refused(format!("there is no set {set}"));
-        return Err(error.next("`holdfast set list` shows what there is"));
+        return Err(error.next("`holdfast set list` shows all"));
     };
     let facts = summary(&before);
     if !args.yes {
         tell(common, &facts);
-        confirm(&format!("Delete set {set}, all its volumes and what they hold, for ever?"))?;
-        // The question may have taken long: the time runs from the answer.
-        door = super::door(common);
+        confirm(&format!("Delete set {set} with all its volumes and data permanently?"))?;
+        // The time limit starts after the answer.
+        api = super::connect(common);
     }
     let id = before.set.as_ref().map_or(0, |found| found.id);
     let request = v1::DeleteSetRequest {
@@ -121,7 +121,7 @@ pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
         looked: false,
     };
     let call = async |mut client: Client| client.delete_set(request.clone()).await;
-    let reply = door.call(&format!("delete set {set}"), Effect::Changes, call).await?;
+    let reply = api.call(&format!("delete set {set}"), Effect::Changes, call).await?;
     let mut last = reply.deletion;
     let mut free = last.as_ref().is_none_or(|deletion| deletion.stage == "emptied");
     if !free && !args.no_wait {
@@ -130,27 +130,31 @@ pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
         if !free {
             let why = last.as_ref().map(|found| found.trouble.clone()).filter(|why| !why.is_empty());
             let why = why.map_or(String::new(), |why| format!(": {why}"));
-            let error = CliError::unknown(format!("set {set} is being deleted, and its name is not free yet{why}"));
-            return Err(error.next(format!("it goes on by itself: `holdfast set show {set}` says how far it is")));
+            let error = CliError::unknown(format!("the deletion of set {set} is not complete yet{why}"));
+            return Err(
+                error.next(format!("it continues in the background: `holdfast set show {set}` shows the progress"))
+            );
         }
     }
     let waits = last.as_ref().map(|found| found.waits_for.clone()).unwrap_or_default();
     let json = serde_json::json!({ "before": before, "name_free": free, "deletion": last });
     output::show(common.output, &json, || {
-        let what = if free { "is deleted, its key is destroyed, and its name is free" } else { "is being deleted" };
+        let what = if free { "is deleted, its keys are destroyed, and its name is free" } else { "is being deleted" };
         let left = match waits.as_slice() {
             [] => String::new(),
-            waits => format!("\nnot ended yet at: {}; it is removed there once they are back", waits.join(", ")),
+            waits => {
+                format!("\nits data on the disks of {} will be deleted when these gateways are back", waits.join(", "))
+            }
         };
         format!("{facts}\nset {set} {what}{left}")
     })
 }
 
-/// The set as it is, by its leader; where that one cannot say, and nobody is to be asked who uses it, as any gateway knows it.
-async fn before(door: &mut Door, args: &DeleteArgs) -> Result<Option<v1::SetStatus>, CliError> {
+/// The set before the deletion, from its leader. With `--force --with-snapshots` from any gateway's list, which needs no leader.
+async fn before(api: &mut ClusterClient, args: &DeleteArgs) -> Result<Option<v1::SetStatus>, CliError> {
     let set = args.set.as_str();
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
-    let listed = door.call("list the sets", Effect::Reads, call).await?;
+    let listed = api.call("list the sets", Effect::Reads, call).await?;
     let deleting = listed.deletions.into_iter().find(|found| found.name == set && found.stage != "emptied");
     if let Some(found) = deleting {
         let summary = v1::SetSummary {
@@ -165,24 +169,24 @@ async fn before(door: &mut Door, args: &DeleteArgs) -> Result<Option<v1::SetStat
         let found = listed.sets.into_iter().find(|found| found.name == set);
         return Ok(found.map(|found| v1::SetStatus { set: Some(found), ..Default::default() }));
     }
-    status(door, set, false).await.map(Some)
+    status(api, set, false).await.map(Some)
 }
 
 fn summary(before: &v1::SetStatus) -> String {
     let set = before.set.clone().unwrap_or_default();
-    let owner = before.lease.as_ref().map_or("nobody".to_string(), |lease| lease.owner.clone());
+    let owner = before.lease.as_ref().map_or("none".to_string(), |lease| lease.owner.clone());
     let bytes: u64 = before.volumes.iter().map(|volume| volume.size_bytes).sum();
     let (count, size) = match before.volumes.len() {
         0 => (String::new(), String::new()),
         count => (count.to_string(), output::bytes(bytes)),
     };
     output::table(
-        ["SET", "GROUP", "STORE", "VOLUMES", "SIZE", "HELD BY"],
+        ["SET", "GROUP", "STORE", "VOLUMES", "SIZE", "OWNER"],
         [[set.name, set.id.to_string(), set.store, count, size, owner]],
     )
 }
 
-/// Waits until the name is free, and shows what changes meanwhile on standard error.
+/// Waits until the name is free, and shows progress on standard error.
 async fn wait(common: &Common, id: u64, mut last: Option<v1::Deletion>, ends: Instant) -> (bool, Option<v1::Deletion>) {
     let mut shown = String::new();
     loop {
@@ -205,30 +209,30 @@ async fn wait(common: &Common, id: u64, mut last: Option<v1::Deletion>, ends: In
         }
         sleep(LOOK_INTERVAL).await;
         let left = ends.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(100), LOOK_LIMIT);
-        let mut door = Door::new(&common.dialer, &common.api, left);
-        match look(&mut door, last.as_ref().map_or("", |found| found.name.as_str()), id).await {
+        let mut api = ClusterClient::new(&common.dialer, &common.api, left);
+        match look(&mut api, last.as_ref().map_or("", |found| found.name.as_str()), id).await {
             Ok(Some(found)) if found.stage == "emptied" => return (true, Some(found)),
             Ok(Some(found)) => last = Some(found),
             Ok(None) => return (true, None),
-            // Whoever leads group 0 may be elected just now.
+            // Group 0 may be electing a leader.
             Err(_) => {}
         }
     }
 }
 
-/// How far it is; `None` once nothing of it is left.
-async fn look(door: &mut Door, name: &str, id: u64) -> Result<Option<v1::Deletion>, CliError> {
-    match status(door, name, false).await {
+/// The progress; `None` when the deletion is complete.
+async fn look(api: &mut ClusterClient, name: &str, id: u64) -> Result<Option<v1::Deletion>, CliError> {
+    match status(api, name, false).await {
         Ok(found) if found.set.as_ref().is_some_and(|set| set.id == id) => Ok(found.deletion),
-        // Somebody has given the name to another set.
+        // The name belongs to another set now.
         Ok(_) => Ok(None),
-        Err(error) if error.code == "not-found" => listed(door, id).await,
+        Err(error) if error.code == "not-found" => listed(api, id).await,
         Err(error) => Err(error),
     }
 }
 
-async fn listed(door: &mut Door, id: u64) -> Result<Option<v1::Deletion>, CliError> {
+async fn listed(api: &mut ClusterClient, id: u64) -> Result<Option<v1::Deletion>, CliError> {
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
-    let listed = door.call("list the sets", Effect::Reads, call).await?;
+    let listed = api.call("list the sets", Effect::Reads, call).await?;
     Ok(listed.deletions.into_iter().find(|found| found.id == id))
 }

@@ -1,15 +1,15 @@
 //! `holdfast snapshot diff`.
 //!
-//! 1. The volumes of both snapshots, as they are listed, are compared by their ids, and told first.
-//! 2. Then the ranges of each volume of the later one, line by line as they come: the command holds one answer at a time, however large the volumes are.
-//! 3. An end, without which a program cannot tell a whole list from one whose command died.
+//! 1. The volumes of both snapshots, compared by id.
+//! 2. The ranges of each volume of the later snapshot, line by line: the command holds one answer at a time, independent of the volumes' size.
+//! 3. An end line, so that a program can detect an incomplete list.
 //!
-//! The volumes are compared here, not by the gateway: an older one lists them as well, and gives the same ranges by the same ids.
+//! The volumes are compared here, not by the gateway, so that it works with older gateways too.
 
 use super::snapshot::{SnapshotArg, find};
-use super::{door, incomplete};
+use super::{connect, incomplete};
 use crate::cli::Common;
-use crate::door::{Client, Door, Effect};
+use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::compared::{Compared, Volumes};
@@ -17,11 +17,11 @@ use holdfast_api::v1;
 use holdfast_types::Name;
 use serde_json::{Value, json};
 
-/// Tells what became of each volume, and the ranges of each volume of the later snapshot that may hold something else than in the earlier one.
+/// Prints the differences of the volumes, and the ranges of the later snapshot that may differ from the earlier one.
 pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> Result<(), CliError> {
-    let mut door = door(common);
+    let mut api = connect(common);
     let of = |name: &Name| SnapshotArg { set: set.clone(), name: name.clone() };
-    let (a, b) = (known(&mut door, &of(earlier)).await?, known(&mut door, &of(later)).await?);
+    let (a, b) = (known(&mut api, &of(earlier)).await?, known(&mut api, &of(later)).await?);
     let volumes = Volumes::compare(&a.volumes, &b.volumes);
     let mut printer = Printer { json: common.output == output::Format::Json, data: 0, zeroes: 0 };
     printer.volumes(&volumes)?;
@@ -41,11 +41,11 @@ pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> R
             };
             let call = async |mut client: Client| client.diff_snapshots(request.clone()).await;
             let what = format!("compare {set}@{earlier} and {set}@{later}");
-            let reply = door.call(&what, Effect::Reads, call).await?;
+            let reply = api.call(&what, Effect::Reads, call).await?;
             of_this_volume(one, &reply)?;
             for range in reply.ranges {
                 open = match open {
-                    // Ranges end at map pages; for people and programs they go on.
+                    // Adjacent ranges from different map pages are merged.
                     Some(last) if last.zero == range.zero && last.offset + last.length == range.offset => {
                         Some(v1::ChangedRange { length: last.length + range.length, ..last })
                     }
@@ -71,18 +71,18 @@ pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> R
     printer.end()
 }
 
-async fn known(door: &mut Door, snapshot: &SnapshotArg) -> Result<v1::Snapshot, CliError> {
-    match find(door, snapshot).await? {
+async fn known(api: &mut ClusterClient, snapshot: &SnapshotArg) -> Result<v1::Snapshot, CliError> {
+    match find(api, snapshot).await? {
         Some(found) if !found.pending => Ok(found),
         found => {
-            let why = if found.is_some() { "waits for its checkpoint" } else { "does not exist" };
+            let why = if found.is_some() { "is pending: it waits for its checkpoint" } else { "does not exist" };
             let error = CliError::refused(format!("snapshot {snapshot} {why}"));
-            Err(error.next(format!("`holdfast snapshot list {}` shows them", snapshot.set)))
+            Err(error.next(format!("`holdfast snapshot list {}` shows all", snapshot.set)))
         }
     }
 }
 
-/// The ranges were compared with what was told of the volume: with its earlier self of this size, or with zeroes.
+/// Checks that the gateway compared the volume with the same sizes as in the list of snapshots.
 fn of_this_volume(one: &Compared, reply: &v1::DiffSnapshotsReply) -> Result<(), CliError> {
     let expected = (one.before().map_or(0, |before| before.size_bytes), one.volume.size_bytes);
     let found = (reply.size_before, reply.size_after);
@@ -95,7 +95,7 @@ fn of_this_volume(one: &Compared, reply: &v1::DiffSnapshotsReply) -> Result<(), 
     )))
 }
 
-/// What an image of the volume starts from, and what it is then: one line of the result.
+/// One volume line of the result.
 fn told(one: &Compared) -> Value {
     json!({
         "kind": "volume", "volume": one.volume.name, "id": one.volume.id, "relation": one.relation_text(),
@@ -104,7 +104,7 @@ fn told(one: &Compared) -> Value {
     })
 }
 
-/// The same of a volume that the later snapshot has no more.
+/// The same for a volume that the later snapshot does not have.
 fn told_gone(volume: &v1::Volume) -> Value {
     json!({
         "kind": "volume", "volume": volume.name, "id": volume.id, "relation": "gone",
@@ -112,7 +112,7 @@ fn told_gone(volume: &v1::Volume) -> Value {
     })
 }
 
-/// The same as cells of a table; in what people read a number that is not there is a `-`.
+/// The same as cells of a table.
 fn row(told: &Value) -> [String; 5] {
     let cell = |name: &str| match &told[name] {
         Value::Null => String::new(),
@@ -133,7 +133,7 @@ impl Printer {
         if self.json { output::Format::Json } else { output::Format::Table }
     }
 
-    /// Those that are gone first: who goes through them in order, by name, makes room for another one of that name before it comes.
+    /// Deleted volumes first: a program that applies the lines in order frees a name before another volume uses it.
     fn volumes(&self, volumes: &Volumes) -> Result<(), CliError> {
         let all: Vec<Value> = volumes.gone.iter().map(told_gone).chain(volumes.there.iter().map(told)).collect();
         if self.json {
@@ -162,7 +162,7 @@ impl Printer {
             return output::show(self.format(), &json, String::new);
         }
         let (data, zeroes) = (output::bytes(self.data), output::bytes(self.zeroes));
-        output::remark(&format!("{data} may be different, and {zeroes} more are zeroes now"));
+        output::remark(&format!("{data} of data may differ, and another {zeroes} are zeroes now"));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `holdfast gateway`: settings from file, `--set` and flags, then the gateway itself.
+//! `holdfast gateway`: reads the settings from the file, `--set` and options, and runs the gateway.
 
 use crate::cli::{Common, GatewayRunArgs};
 use crate::exit::CliError;
@@ -26,18 +26,18 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
     }
     let config = settings(&args)?;
     if args.check {
-        // What is read at a start only, and is as likely to be wrong.
+        // Keys and certificates are otherwise read only when the gateway starts.
         ClusterKeys::load(&config.key.source(), &config.key_previous.source())
             .map_err(|error| CliError::usage("").because(&error))?;
         config.tls.load(Role::Gateway).map_err(|error| CliError::usage("").because(&error))?;
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
-        return output::show(common.output, &config, || format!("# The settings are good:\n{text}"));
+        return output::show(common.output, &config, || format!("# The settings are valid:\n{text}"));
     }
     holdfast_gateway::raise_descriptors();
     serve::gateway(config).await
 }
 
-/// The settings that the arguments amount to, validated.
+/// The validated settings from the arguments.
 pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
     let mut table = match &args.config {
         None => toml::Table::new(),
@@ -61,7 +61,7 @@ fn read(path: &Path) -> Result<toml::Table, CliError> {
     })
 }
 
-/// One after the other, so that an error names the one that is wrong.
+/// Applies settings one by one, so that an error names the wrong one.
 fn put_all(table: &mut toml::Table, given: &[(String, String)]) -> Result<(), CliError> {
     given.iter().try_for_each(|(key, value)| {
         put(table, key, value)?;
@@ -72,7 +72,7 @@ fn put_all(table: &mut toml::Table, given: &[(String, String)]) -> Result<(), Cl
     })
 }
 
-/// `config` with what `KEY=VALUE` settings say instead; not validated.
+/// `config` with `KEY=VALUE` settings applied; not validated.
 pub fn with_settings(config: GatewayConfig, given: &[(String, String)]) -> Result<GatewayConfig, CliError> {
     let failed = |error: &dyn std::error::Error| CliError::usage("settings").because(error);
     let mut table = toml::Table::try_from(config).map_err(|error| failed(&error))?;
@@ -80,7 +80,7 @@ pub fn with_settings(config: GatewayConfig, given: &[(String, String)]) -> Resul
     table.try_into().map_err(|error: toml::de::Error| failed(&error))
 }
 
-/// Puts `journal.bound=2GiB` where it belongs. A value that is no TOML by itself is a text: nobody wants to quote twice in a shell.
+/// Applies a setting such as `journal.bound=2GiB`. A value that is not valid TOML is taken as a string, to avoid double quoting in a shell.
 fn put(table: &mut toml::Table, key: &str, text: &str) -> Result<(), CliError> {
     let parsed = format!("value = {text}").parse::<toml::Table>().ok().and_then(|mut parsed| parsed.remove("value"));
     let value = parsed.unwrap_or_else(|| toml::Value::String(text.to_string()));
@@ -89,7 +89,7 @@ fn put(table: &mut toml::Table, key: &str, text: &str) -> Result<(), CliError> {
         Some((section, field)) => {
             let entry = table.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
             let section_table = entry.as_table_mut();
-            (section_table.ok_or_else(|| CliError::usage(format!("--set {key}: {section} is no section")))?, field)
+            (section_table.ok_or_else(|| CliError::usage(format!("--set {key}: {section} is not a section")))?, field)
         }
     };
     section.insert(field.to_string(), value);
@@ -115,20 +115,20 @@ fn apply(args: &GatewayRunArgs, config: &mut GatewayConfig) {
         (config.plain_exports, config.snapshot_exports) = (true, config::SnapshotExports::Open);
     }
     if let Some(file) = &args.key_file {
-        // One source counts: the flag's.
+        // The option replaces all key sources of the file.
         config.key = config::KeyConfig { file: Some(file.clone()), ..Default::default() };
     }
 }
 
-/// A path on the command line means "from here".
+/// A path on the command line is relative to the current directory.
 fn absolute(path: &Path) -> std::path::PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// The kernel kills this process when `parent` ends, however that ends. SIGKILL: it also ends a stopped process, and R1 needs no farewell.
+/// The kernel kills this process when `parent` ends. SIGKILL also ends a stopped process, and R1 needs no clean shutdown.
 fn end_with_parent(parent: u32) -> Result<(), CliError> {
     let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    set.map_err(|error| CliError::failed("the parent's end cannot be watched").because(&error))?;
+    set.map_err(|error| CliError::failed("cannot watch the parent process").because(&error))?;
     // It may have ended before the call above.
     let found = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
     if found != parent {

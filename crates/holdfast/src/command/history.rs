@@ -1,6 +1,6 @@
-//! `holdfast history`: what the agents did, and how long each phase of a takeover took.
+//! `holdfast history`: events of the agents, with the duration of each phase of a takeover.
 
-use super::agent::Agents;
+use super::agent::{Agents, NO_AGENT};
 use crate::cli::{self, Common};
 use crate::exit::CliError;
 use crate::output;
@@ -9,7 +9,7 @@ use holdfast_agent::client;
 use holdfast_agent::history::Line;
 use std::time::Duration;
 
-/// How long one agent may take to answer.
+/// Time limit for the answer of one agent.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
 const HISTORY: &str = "\
@@ -18,8 +18,8 @@ Examples:
   holdfast history --agent 10.0.0.1:8008,10.0.0.2:8008 --last 10
   holdfast history --output json | jq '.[] | select(.event == \"failover\") | .phases'
 
-Phases in milliseconds: DETECT from the old primary's last sign of life to the decision, then LEASE, ATTACH (devices), MOUNT (or
-import), RECOVER (PostgreSQL), WRITE (the first durable commit).
+Phases in milliseconds: DETECT (from the last sign of the old primary to the decision), LEASE, ATTACH (devices), MOUNT (or import of the pool), RECOVER
+(PostgreSQL), WRITE (first durable commit).
 ";
 
 /// `holdfast history`.
@@ -29,7 +29,7 @@ pub struct HistoryArgs {
     /// Which agents to ask
     #[command(flatten)]
     pub agents: Agents,
-    /// Only the last so many lines
+    /// Show only the last COUNT lines
     #[arg(long, value_name = "COUNT")]
     pub last: Option<usize>,
 }
@@ -49,10 +49,10 @@ pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
         }
     }
     if missing.len() == args.agents.agent.len() {
-        return Err(CliError::unreachable(missing.join("; ")).next("check --agent (or HOLDFAST_AGENT)"));
+        return Err(CliError::unreachable(missing.join("; ")).next(NO_AGENT));
     }
     for why in &missing {
-        super::tell(common, &format!("left out: {why}"));
+        super::tell(common, &format!("not included: {why}"));
     }
     lines.sort_by_key(|line| line.at_unix_ms);
     let keep = args.last.unwrap_or(usize::MAX).min(lines.len());
@@ -87,20 +87,9 @@ fn table(lines: &[Line]) -> String {
     output::table(header, rows)
 }
 
-/// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`: without blanks, as every column but the last.
+/// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`.
 pub fn time(unix_ms: u64) -> String {
-    let (days, seconds) = (unix_ms / 86_400_000, unix_ms / 1000 % 86_400);
-    // The civil calendar from days since 1970, in eras of 400 years that begin in March.
-    let z = days + 719_468;
-    let (era, of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    crate::timestamp::Timestamp(unix_ms).to_string()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `holdfast lease`.
 
 use super::set::lease_text;
-use super::{door, epoch_text, incomplete};
+use super::{connect, epoch_text, incomplete};
 use crate::cli::{Common, LeaseCommand};
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
@@ -26,7 +26,7 @@ pub fn ttl_ms(ttl: Option<Duration>) -> u32 {
     ttl.map_or(0, |ttl| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// Names under which the bearer of the token connects to each volume, as NBD addresses (`?` belongs to the name: it is escaped).
+/// NBD addresses of the volumes with the token. The `?` in the export name is escaped.
 pub fn exports(grant: &v1::GrantReply) -> Vec<String> {
     let lease = grant.lease.clone().unwrap_or_default();
     let name = |volume: &v1::Volume| format!("{}/{}%3Ftoken={}&conn=0&gen=1", lease.set, volume.name, grant.token);
@@ -34,9 +34,12 @@ pub fn exports(grant: &v1::GrantReply) -> Vec<String> {
 }
 
 async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
-    let reply = current(&mut door(common), set).await?;
+    let reply = current(&mut connect(common), set).await?;
     output::show(common.output, &reply, || {
-        reply.lease.as_ref().map_or(format!("{set} is free"), |lease| format!("{set} is held by {}", lease_text(lease)))
+        reply
+            .lease
+            .as_ref()
+            .map_or(format!("set {set} has no owner"), |lease| format!("set {set} is held by {}", lease_text(lease)))
     })
 }
 
@@ -55,7 +58,7 @@ async fn acquire(
         force,
     };
     let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
-    let grant = door(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
+    let grant = connect(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
     show_grant(common, set, owner, &grant)
 }
 
@@ -63,7 +66,7 @@ async fn go_on(common: &Common, set: &Name, owner: &Owner, token: String) -> Res
     let request =
         v1::ContinueLeaseRequest { set: set.to_string(), owner: owner.to_string(), token, request_id: request_id() };
     let call = async |mut client: Client| client.continue_lease(request.clone()).await;
-    let grant = door(common).call(&format!("continue the lease of {set}"), Effect::Changes, call).await?;
+    let grant = connect(common).call(&format!("continue the lease of {set}"), Effect::Changes, call).await?;
     show_grant(common, set, owner, &grant)
 }
 
@@ -75,14 +78,14 @@ fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply
         serde_json::json!({ "lease": lease, "token": grant.token, "volumes": grant.volumes, "exports": exports });
     output::show(common.output, &json, || {
         let grant = format!(
-            "{owner} holds {set} at {} under {}\ntoken  {}",
+            "{owner} holds set {set} at {}, epoch {}\ntoken  {}",
             lease.gateway_name,
             epoch_text(lease.epoch),
             grant.token
         );
         format!(
-            "{grant}\nThe lease lasts {} ms from each renewal or write. Connect to:\n  {}\nthe next time with gen=2, and so on \
-             (holdfast lease --help).",
+            "{grant}\nThe lease expires {} ms after the last renewal or write. Connect to:\n  {}\nIncrease gen with each reconnect \
+             (see holdfast lease --help).",
             lease.ttl_ms,
             exports.join("\n  ")
         )
@@ -90,42 +93,42 @@ fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply
 }
 
 async fn renew(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {
-    let mut door = door(common);
-    // As for a release: without an epoch the current grant is meant. A free set has none: the gateway says that the token is stale.
+    let mut api = connect(common);
+    // Without an epoch the current grant is meant. A set without an owner has none: the gateway answers that the token is stale.
     let epoch = match epoch {
         Some(epoch) => epoch,
-        None => current(&mut door, set).await?.lease.map_or(0, |lease| lease.epoch),
+        None => current(&mut api, set).await?.lease.map_or(0, |lease| lease.epoch),
     };
     let request = v1::RenewLeaseRequest { set: set.to_string(), epoch, token };
     let call = async |mut client: Client| client.renew_lease(request.clone()).await;
-    let reply = door.call(&format!("renew the lease of {set}"), Effect::Changes, call).await?;
+    let reply = api.call(&format!("renew the lease of {set}"), Effect::Changes, call).await?;
     let lease = reply.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
-    output::show(common.output, &reply, || format!("{set} is held by {}", lease_text(lease)))
+    output::show(common.output, &reply, || format!("set {set} is held by {}", lease_text(lease)))
 }
 
 async fn release(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {
-    let mut door = door(common);
-    // Without an epoch the current grant is meant; the token decides whether it is the caller's.
+    let mut api = connect(common);
+    // Without an epoch the current grant is meant. The gateway compares the token.
     let epoch = match epoch {
         Some(epoch) => Some(epoch),
-        None => current(&mut door, set).await?.lease.map(|lease| lease.epoch),
+        None => current(&mut api, set).await?.lease.map(|lease| lease.epoch),
     };
     let reply = match epoch {
         None => v1::ReleaseLeaseReply { released: false },
         Some(epoch) => {
             let request = v1::ReleaseLeaseRequest { set: set.to_string(), epoch, token };
             let call = async |mut client: Client| client.release_lease(request.clone()).await;
-            door.call(&format!("release the lease of {set}"), Effect::Changes, call).await?
+            api.call(&format!("release the lease of {set}"), Effect::Changes, call).await?
         }
     };
     output::show(common.output, &reply, || match reply.released {
-        true => format!("{set} is free"),
+        true => format!("the lease of {set} is released"),
         false => format!("the lease of {set} had ended already"),
     })
 }
 
-async fn current(door: &mut Door, set: &Name) -> Result<v1::GetLeaseReply, CliError> {
+async fn current(api: &mut ClusterClient, set: &Name) -> Result<v1::GetLeaseReply, CliError> {
     let request = v1::GetLeaseRequest { set: set.to_string() };
     let call = async |mut client: Client| client.get_lease(request.clone()).await;
-    door.call(&format!("look at the lease of {set}"), Effect::Reads, call).await
+    api.call(&format!("get the lease of {set}"), Effect::Reads, call).await
 }

@@ -1,10 +1,10 @@
-//! Who takes part: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways do the work by themselves;
-//! what is here asks for it and shows how far it is.
+//! Cluster membership: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways do the work;
+//! this module requests it and shows the progress.
 
 use super::cluster::{admit, node, status};
-use super::{confirm, door, member_text, tell};
+use super::{confirm, connect, member_text, tell};
 use crate::cli::{Common, MembersCommand};
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output::{self, Format};
 use holdfast_api::{member_of, v1};
@@ -14,36 +14,36 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often a wait looks again.
+/// Poll interval of a wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a change is waited for where `--timeout` says nothing: a newcomer copies what the journals hold. It goes on by itself after that.
+/// Default time limit of a wait: a new member copies the journals. The change continues after it.
 const WAIT: Duration = Duration::from_secs(600);
 
 /// Entries behind the leader with which a member counts as caught up: fewer than one apply round under load.
 const CAUGHT_UP_ENTRIES: u64 = 64;
 
-/// Sets that a sentence names at most; `holdfast gateway list` has all of them.
+/// Most sets that a sentence lists; `holdfast gateway list` shows all.
 const SETS_NAMED_MAX: usize = 8;
 
-/// What a wait is for.
+/// The state that a wait ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// It votes in every group and is hardly behind.
+    /// It votes in every group and has caught up.
     In,
-    /// It is in no group, and no member.
+    /// It is in no group, and not a member.
     Out,
-    /// It leads nothing, and knows that it is not to: a leader's death a moment later does not make it one.
+    /// It leads nothing, and knows that it is drained: it does not become leader if another leader fails.
     Idle,
 }
 
-/// How far a change of members is.
+/// Progress of a membership change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Progress {
     member: u64,
     groups: usize,
     groups_done: usize,
-    /// Entries of the leaders' logs that it does not have yet, over all groups.
+    /// Log entries that it does not have yet, over all groups.
     entries_behind: u64,
 }
 
@@ -58,9 +58,9 @@ impl Progress {
         let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(CELLS - filled));
         let (done, all) = (self.groups_done, self.groups);
         match goal {
-            Goal::In => format!("{bar} votes in {done} of {all} groups, {} entries behind", self.entries_behind),
-            Goal::Out => format!("{bar} out of {done} of {all} groups"),
-            Goal::Idle => format!("{bar} leads nothing in {done} of {all} groups"),
+            Goal::In => format!("{bar} voter in {done} of {all} groups, {} log entries behind", self.entries_behind),
+            Goal::Out => format!("{bar} removed from {done} of {all} groups"),
+            Goal::Idle => format!("{bar} not the leader in {done} of {all} groups"),
         }
     }
 }
@@ -94,7 +94,7 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
         }
     };
     let groups_done = status.groups.iter().filter(done).count();
-    // The last step: out of the cluster's own list.
+    // The last step: removal from the list of members.
     let listed = usize::from(goal == Goal::Out && own.is_some());
     Progress {
         member: member.0,
@@ -104,7 +104,7 @@ fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Pr
     }
 }
 
-/// Shows progress on standard error: one line that is written over at a terminal, a line per change elsewhere, JSON for programs.
+/// Shows progress on standard error: one line that is overwritten on a terminal, otherwise one line per change; JSON for programs.
 struct Shown {
     format: Format,
     terminal: bool,
@@ -137,24 +137,24 @@ impl Shown {
     }
 }
 
-/// Waits until `member` is where it is to be. `false` when the time is up.
+/// Waits until `member` reaches `goal`. `false` if the time ends first.
 async fn wait_for(
     common: &Common,
     seen: &v1::ClusterStatusReply,
     member: MemberId,
     goal: Goal,
 ) -> Result<bool, CliError> {
-    // Not the one that goes: it is the last to hear of it, and ends.
+    // Without the removed gateway: it is the last to know, and exits.
     let doors =
         seen.members.iter().filter(|m| goal != Goal::Out || id_of(m) != member.0).filter_map(|m| m.member.as_ref());
     let mut addresses: Vec<String> = doors.filter_map(|m| m.addresses.as_ref()).map(|a| a.api.clone()).collect();
     if addresses.is_empty() {
         addresses.clone_from(&common.api);
     }
-    let mut door = Door::new(&common.dialer, &addresses, common.timeout.unwrap_or(WAIT));
+    let mut api = ClusterClient::new(&common.dialer, &addresses, common.timeout.unwrap_or(WAIT));
     let mut shown = Shown::new(common);
     let outcome = loop {
-        match status(&mut door).await {
+        match status(&mut api).await {
             Ok(status) => {
                 let now = progress(&status, member, goal);
                 shown.show(goal, &now);
@@ -164,7 +164,7 @@ async fn wait_for(
             }
             Err(error) => break Err(error),
         }
-        if Instant::now() + LOOK_INTERVAL >= door.deadline() {
+        if Instant::now() + LOOK_INTERVAL >= api.deadline() {
             break Ok(false);
         }
         sleep(LOOK_INTERVAL).await;
@@ -175,10 +175,11 @@ async fn wait_for(
 
 fn late(common: &Common, what: &str) -> CliError {
     let limit = common.timeout.unwrap_or(WAIT);
-    CliError::failed(format!("{what} within {limit:?}")).next("it goes on by itself: watch `holdfast gateway list`")
+    CliError::failed(format!("{what} within {limit:?}"))
+        .next("it continues in the background: `holdfast gateway list` shows the progress")
 }
 
-/// The member that is meant: by name (the one that stays, of two) or by id.
+/// Finds a member by name or id. Of two members with the same name, the one that is not leaving.
 fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliError> {
     let all = || seen.members.iter().filter_map(|m| m.member.as_ref());
     let id = crate::cli::member(wanted).map_or(0, |id| id.0);
@@ -186,8 +187,8 @@ fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliEr
     let found = named().find(|m| m.standing != "leaving").or_else(|| named().next());
     found.or_else(|| all().find(|m| m.id == id)).cloned().ok_or_else(|| {
         let known: Vec<String> = all().map(|m| format!("{} ({})", m.name, member_text(m.id))).collect();
-        CliError::refused(format!("there is no gateway {wanted}; there are {}", known.join(", ")))
-            .next("a gateway that was removed is never the same member again; `holdfast gateway list` shows all")
+        CliError::refused(format!("there is no gateway {wanted}, expected one of {}", known.join(", ")))
+            .next("`holdfast gateway list` shows all; a removed gateway that joins again has a new member id")
     })
 }
 
@@ -204,21 +205,40 @@ pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliErro
     }
 }
 
+/// A gateway cannot replace itself: the wait for its removal would never end.
+fn expect_other(old: &v1::Member, new: &v1::Node, address: &str) -> Result<(), CliError> {
+    if old.disk != new.disk {
+        return Ok(());
+    }
+    let error = CliError::refused(format!(
+        "{address} is {} ({}) itself, expected a new gateway",
+        member_text(old.id),
+        old.name
+    ));
+    Err(error
+        .next("give --by the address of another gateway; to join again as a new member it needs an empty data_dir"))
+}
+
 async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait: bool) -> Result<(), CliError> {
-    let mut door = door(common);
-    let seen = status(&mut door).await?;
+    let mut api = connect(common);
+    let seen = status(&mut api).await?;
     let old = old.map(|old| find(&seen, old)).transpose()?;
-    let node = node(&mut door.only(address)).await?;
+    let node = node(&mut api.only(address)).await?;
+    if let Some(old) = &old {
+        expect_other(old, &node, address)?;
+    }
     if let Some(old) = old.as_ref().filter(|_| !yes) {
         let (member, name, by) = (member_text(old.id), &old.name, &node.name);
-        confirm(&format!("Take {member} ({name}) out of the cluster for ever, with {by} at {address} in its place?"))?;
-        // The question may have taken long: the time runs from the answer.
-        door = super::door(common);
+        confirm(&format!(
+            "Replace {member} ({name}) by {by} at {address}? {member} is removed from the cluster permanently."
+        ))?;
+        // The time limit starts after the answer.
+        api = super::connect(common);
     }
-    let mut only = door.only(address);
-    let member = admit(&mut door, &mut only, &node, old.as_ref().map(|old| MemberId(old.id))).await?;
+    let mut only = api.only(address);
+    let member = admit(&mut api, &mut only, &node, old.as_ref().map(|old| MemberId(old.id))).await?;
     let role = if node.role == "witness" { "witness" } else { "gateway" };
-    tell(common, &format!("{role} {} is {member}; it is catching up", node.name));
+    tell(common, &format!("{role} {} joined as {member} and is catching up", node.name));
     let mut caught_up = wait && wait_for(common, &seen, member, Goal::In).await?;
     if let Some(old) = old.as_ref().filter(|_| caught_up) {
         caught_up = wait_for(common, &seen, MemberId(old.id), Goal::Out).await?;
@@ -228,61 +248,61 @@ async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait
         "gateway": node.name, "member": member.0, "role": role, "replaced": replaced, "caught_up": caught_up,
     });
     output::show(common.output, &json, || match (caught_up, &old) {
-        (true, None) => format!("{member} ({}) takes part in every group.", node.name),
+        (true, None) => format!("{member} ({}) is a voter in every group.", node.name),
         (true, Some(old)) => {
-            format!("{member} ({}) takes part in every group; {} is gone.", node.name, member_text(old.id))
+            format!("{member} ({}) is a voter in every group; {} is removed.", node.name, member_text(old.id))
         }
-        (false, _) => format!("{member} ({}) is registered. `holdfast gateway list` shows how far it is.", node.name),
+        (false, _) => format!("{member} ({}) is registered. `holdfast gateway list` shows the progress.", node.name),
     })?;
     if wait && !caught_up {
-        return Err(late(common, &format!("{member} is in, but has not caught up")));
+        return Err(late(common, &format!("{member} is registered, but has not caught up")));
     }
     Ok(())
 }
 
 async fn remove(common: &Common, gateway: &str, force: bool, yes: bool, wait: bool) -> Result<(), CliError> {
-    let mut door = door(common);
-    let seen = status(&mut door).await?;
+    let mut api = connect(common);
+    let seen = status(&mut api).await?;
     let found = find(&seen, gateway)?;
     let member = MemberId(found.id);
     if !yes {
         let left = seen.members.len() - 1;
-        confirm(&format!("Take {member} ({}) out of the cluster for ever, leaving {left} members?", found.name))?;
-        door = super::door(common);
+        confirm(&format!("Remove {member} ({}) from the cluster permanently? {left} members remain.", found.name))?;
+        api = super::connect(common);
     }
     let request = v1::RemoveMemberRequest { member: member.0, request_id: request_id(), force };
     let call = async |mut client: Client| client.remove_member(request.clone()).await;
-    door.call("remove the gateway", Effect::Changes, call).await?;
+    api.call("remove the gateway", Effect::Changes, call).await?;
     let gone = wait && wait_for(common, &seen, member, Goal::Out).await?;
     let json = serde_json::json!({ "member": member.0, "gateway": found.name, "gone": gone });
     output::show(common.output, &json, || match gone {
-        true => format!("{member} ({}) is out of the cluster; its process ends by itself.", found.name),
-        false => format!("{member} ({}) is leaving. `holdfast gateway list` shows it until it is out.", found.name),
+        true => format!("{member} ({}) is removed from the cluster; its process exits by itself.", found.name),
+        false => format!("{member} ({}) is leaving. `holdfast gateway list` shows it until it is removed.", found.name),
     })?;
     if wait && !gone {
-        return Err(late(common, &format!("{member} is leaving, but is not out")));
+        return Err(late(common, &format!("{member} is leaving, but is not removed")));
     }
     Ok(())
 }
 
 async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Result<(), CliError> {
-    let mut door = door(common);
-    let seen = status(&mut door).await?;
+    let mut api = connect(common);
+    let seen = status(&mut api).await?;
     let found = find(&seen, gateway)?;
     let member = MemberId(found.id);
     let request = v1::DrainMemberRequest { member: member.0, drained: true, force, request_id: request_id() };
     let call = async |mut client: Client| client.drain_member(request.clone()).await;
-    door.call("drain the gateway", Effect::Changes, call).await?;
+    api.call("drain the gateway", Effect::Changes, call).await?;
     let idle = wait && wait_for(common, &seen, member, Goal::Idle).await?;
     let json = serde_json::json!({ "member": member.0, "gateway": found.name, "drained": true, "idle": idle });
     output::show(common.output, &json, || match (idle, force) {
         (true, false) => format!(
-            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` ends it; sets that it led come back by \
-             `holdfast switchover` only.",
+            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` allows it to lead again; sets return \
+             only by `holdfast switchover`.",
             found.name, found.name
         ),
         (true, true) => {
-            format!("{} is drained: it leads nothing. Do not stop it while the others need it.", found.name)
+            format!("{} is drained: it leads nothing. Do not stop it: the others need it.", found.name)
         }
         (false, _) => format!("{} is drained. `holdfast gateway list` shows what it still leads.", found.name),
     })?;
@@ -293,17 +313,17 @@ async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Resul
 }
 
 async fn undrain(common: &Common, gateway: &str) -> Result<(), CliError> {
-    let mut door = door(common);
-    let seen = status(&mut door).await?;
+    let mut api = connect(common);
+    let seen = status(&mut api).await?;
     let found = find(&seen, gateway)?;
     let request = v1::DrainMemberRequest { member: found.id, drained: false, force: false, request_id: request_id() };
     let call = async |mut client: Client| client.drain_member(request.clone()).await;
-    door.call("undrain the gateway", Effect::Changes, call).await?;
+    api.call("undrain the gateway", Effect::Changes, call).await?;
     let json = serde_json::json!({ "member": found.id, "gateway": found.name, "drained": false });
     output::show(common.output, &json, || may_lead_again(&seen, &found))
 }
 
-/// What to do next: leadership goes only where somebody sends it, or where it has to.
+/// The result of `undrain`, with advice: sets do not move back by themselves.
 fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String {
     let (name, id) = (&gateway.name, gateway.id);
     let elsewhere: Vec<&v1::GroupSummary> =
@@ -312,7 +332,7 @@ fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String
         return format!("{name} may lead again.");
     };
     let at = |group: &&v1::GroupSummary| match group.leader_name.as_str() {
-        "" => format!("{} (led by nobody now)", group.set),
+        "" => format!("{} (no leader)", group.set),
         leader => format!("{} (at {leader})", group.set),
     };
     let sets: Vec<String> = elsewhere.iter().take(SETS_NAMED_MAX).map(at).collect();
@@ -321,23 +341,23 @@ fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String
         more => format!(" and {more} more"),
     };
     format!(
-        "{name} may lead again. No set comes to it by itself; elsewhere: {}{more}. `holdfast switchover {} --to {name}` brings one.",
+        "{name} may lead again. Sets do not move back by themselves. At other gateways: {}{more}. To move one: `holdfast switchover {} --to {name}`.",
         sets.join(", "),
         first.set
     )
 }
 
 async fn update(common: &Common, gateway: &str, address: &str) -> Result<(), CliError> {
-    let mut door = door(common);
-    let seen = status(&mut door).await?;
+    let mut api = connect(common);
+    let seen = status(&mut api).await?;
     let found = find(&seen, gateway)?;
-    let node = node(&mut door.only(address)).await?;
+    let node = node(&mut api.only(address)).await?;
     let request =
         v1::UpdateMemberRequest { member: found.id, gateway: Some(member_of(&node)), request_id: request_id() };
     let call = async |mut client: Client| client.update_member(request.clone()).await;
-    door.call("update the gateway's addresses", Effect::Changes, call).await?;
+    api.call("update the gateway's addresses", Effect::Changes, call).await?;
     let json = serde_json::json!({ "member": found.id, "gateway": found.name, "addresses": node.addresses });
-    output::show(common.output, &json, || format!("{} is at {address} now.", found.name))
+    output::show(common.output, &json, || format!("{} is now registered at {address}.", found.name))
 }
 
 /// One gateway in `holdfast gateway list`.
@@ -349,15 +369,15 @@ struct Row {
     role: String,
     standing: String,
     reachable: bool,
-    /// Why it is not fit to serve; "" when it is.
+    /// Why it is not ready; "" if it is.
     trouble: String,
     version: String,
     api: String,
-    /// The newest feature level that its build knows; 0 while it is not reachable.
+    /// The newest feature level that its build knows; 0 if it is unreachable.
     feature_level: u32,
     /// Groups that it leads: names of sets, and `cluster`.
     leads: Vec<String>,
-    /// Of so many groups.
+    /// Number of groups.
     groups: usize,
     votes_in: usize,
     entries_behind: Option<u64>,
@@ -392,7 +412,7 @@ fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
 }
 
 async fn list(common: &Common) -> Result<(), CliError> {
-    let status = status(&mut door(common)).await?;
+    let status = status(&mut connect(common)).await?;
     let rows: Vec<Row> = status.members.iter().map(|member| row(&status, member)).collect();
     let json = serde_json::json!({ "cluster_id": status.cluster_id, "feature_level": status.level, "gateways": &rows });
     output::show(common.output, &json, || {
@@ -416,9 +436,20 @@ async fn list(common: &Common) -> Result<(), CliError> {
                 state,
             ]
         });
-        let head =
-            ["MEMBER", "GATEWAY", "REGION", "ROLE", "STANDING", "VOTES", "BEHIND", "LEADS", "VERSION", "API", "STATE"];
-        output::table_with_trouble(head, cells, &[10], 2)
+        let head = [
+            "MEMBER",
+            "GATEWAY",
+            "REGION",
+            "ROLE",
+            "MEMBERSHIP",
+            "VOTES",
+            "BEHIND",
+            "LEADS",
+            "VERSION",
+            "API",
+            "STATE",
+        ];
+        output::table_with_messages(head, cells, &[10], 2)
     })
 }
 
@@ -497,8 +528,8 @@ mod tests {
         seen.groups[1].set = "demo".into();
         seen.groups[1].leader_name = "g2".into();
         let text = may_lead_again(&seen, &member(3, "gateway"));
-        assert!(text.contains("elsewhere: demo (at g2). "), "{text}");
-        assert!(text.ends_with("`holdfast switchover demo --to g3` brings one."), "{text}");
+        assert!(text.contains("At other gateways: demo (at g2). "), "{text}");
+        assert!(text.ends_with("To move one: `holdfast switchover demo --to g3`."), "{text}");
         // One that leads all sets, and one that serves nobody.
         for all in [member(2, "gateway"), member(3, "witness")] {
             assert_eq!(may_lead_again(&seen, &all), format!("g{} may lead again.", all.id));
@@ -506,7 +537,7 @@ mod tests {
         let more = (0..20).map(|n| v1::GroupSummary { group: 8 + n, set: format!("s{n}"), ..Default::default() });
         seen.groups.extend(more);
         let text = may_lead_again(&seen, &member(3, "gateway"));
-        assert!(text.contains("s6 (led by nobody now) and 13 more. "), "{text}");
+        assert!(text.contains("s6 (no leader) and 13 more. "), "{text}");
     }
 
     #[test]
@@ -514,12 +545,21 @@ mod tests {
         let mut seen = status();
         assert_eq!(find(&seen, "g2").map(|m| m.id), Ok(2));
         assert_eq!(find(&seen, "m3").map(|m| m.id), Ok(3));
-        assert!(find(&seen, "g9").unwrap_err().message.contains("there are g1 (m1), g2 (m2), g3 (m3)"));
+        assert!(find(&seen, "g9").unwrap_err().message.contains("expected one of g1 (m1), g2 (m2), g3 (m3)"));
         // A replacement has the name of the one that it replaces.
         for (at, standing) in [(0, "leaving"), (1, "active")] {
             let member = seen.members[at].member.get_or_insert_default();
             (member.name, member.standing) = ("g".into(), standing.into());
         }
         assert_eq!(find(&seen, "g").map(|m| m.id), Ok(2));
+    }
+    /// Seen: `gateway replace g1 --by` its own address waited ten minutes for g1 to leave.
+    #[test]
+    fn a_gateway_does_not_replace_itself() {
+        let old = v1::Member { id: 1, name: "g1".into(), disk: "aa".into(), ..Default::default() };
+        let node = |disk: &str| v1::Node { disk: disk.into(), ..Default::default() };
+        let refused = expect_other(&old, &node("aa"), "h:1").unwrap_err();
+        assert_eq!(refused.message, "h:1 is m1 (g1) itself, expected a new gateway");
+        expect_other(&old, &node("bb"), "h:1").unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! `holdfast pair`: who of a gateway pair has its seat in the etcd (ADR 0031). Asks the etcd, and the holder's admin door.
+//! `holdfast pair`: which gateway of a pair holds its seat in etcd (ADR 0031). Reads etcd, and asks the admin API of the holder.
 
 use crate::cli::{Common, with_codes};
-use crate::door::{Client, Door, Effect};
+use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;
 use crate::output;
 use clap::Subcommand;
@@ -16,10 +16,10 @@ use std::time::Duration;
 /// `holdfast pair`.
 #[derive(Debug, Subcommand)]
 pub enum PairCommand {
-    /// Show who has the pair's seat, and whether that gateway answers
+    /// Show which gateway holds the pair's seat, and whether it answers
     #[command(after_long_help = with_codes(STATUS))]
     Status {
-        /// Settings of either gateway of the pair
+        /// Configuration file of either gateway of the pair
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
@@ -30,31 +30,32 @@ Examples:
   holdfast pair status --config g1.toml
   holdfast pair status --config g1.toml --output json | jq -r .holder.api
 
-A pair is made by [pair] in the settings of its two gateways (holdfast gateway sample-config), and run by `holdfast gateway run` at each.
-The seat is free for a moment while it changes hands, and as long as no gateway of the pair runs.
-LEVEL is what may be written into the pair's stores: the least of BUILDS, which are the feature
-levels that the gateways know, as each has said last; 1 before two have said so.
+A pair is configured by [pair] in the settings of its two gateways (holdfast gateway sample-config), which both run `holdfast gateway run`.
+The seat is an etcd key with a lease: the gateway that holds it serves. It is free for a moment
+during a takeover, and while no gateway of the pair runs. BUILDS are the feature levels that the
+gateways reported last. LEVEL is the lowest of them, and limits the format of new objects; it is 1
+before two gateways have reported.
 ";
 
-/// What a holder may take to answer.
+/// Time limit for the answer of the holder.
 const DOOR_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize)]
 struct Status {
     pair: String,
-    /// The key in the etcd.
+    /// The etcd key.
     key: String,
     /// `null`: the seat is free.
     holder: Option<Holding>,
     /// The pair's feature level.
     level: u32,
-    /// By name, the level that each gateway's build knows, as it said last.
+    /// By name, the level that each gateway reported last.
     gateways: BTreeMap<String, u32>,
 }
 
 #[derive(Debug, Serialize)]
 struct Holding {
-    /// Empty where the key's text is not ours.
+    /// Empty if the value of the key cannot be read.
     gateway: String,
     api: String,
     nbd: String,
@@ -63,9 +64,9 @@ struct Holding {
     revision: u64,
     /// The id of the cluster that the sets live in under this holder.
     cluster_id: String,
-    /// Its admin door answers, and says the same cluster.
+    /// Its admin API answers, and reports the same cluster.
     answers: bool,
-    /// What it says of itself where it is not ready, or why it does not answer.
+    /// Why it is not ready, or why it does not answer.
     trouble: String,
 }
 
@@ -79,12 +80,14 @@ pub async fn run(common: &Common, command: PairCommand) -> Result<(), CliError> 
 async fn status(common: &Common, path: &Path) -> Result<Status, CliError> {
     let config = GatewayConfig::load(path).map_err(|error| CliError::usage("").because(&error))?;
     let name = config.pair.name.clone().ok_or_else(|| {
-        CliError::usage(format!("{}: found no pair.name", path.display()))
-            .next("name the settings of a gateway that is one of a pair")
+        CliError::usage(format!("{}: found no pair.name, expected a gateway of a pair", path.display()))
+            .next("give --config the settings of a gateway with a [pair] section")
     })?;
     let found = tokio::time::timeout(common.timeout(), seated(config)).await;
-    let found =
-        found.map_err(|_| CliError::unreachable(format!("the etcd: no answer within {:?}", common.timeout())))?;
+    let found = found.map_err(|_| {
+        CliError::unreachable(format!("etcd: no answer within {:?}", common.timeout()))
+            .next("check pair.endpoints in the settings, and that etcd runs; --timeout allows more time")
+    })?;
     let found = found.map_err(|error| CliError::unreachable("the pair's seat").because(&error))?;
     let SeatedPair { key, seated, roster } = found;
     let holder = match seated {
@@ -106,18 +109,18 @@ async fn holding(common: &Common, seated: Seated) -> Holding {
         trouble: String::new(),
     };
     if holdfast_api::host_port(&shown.api).is_none() {
-        shown.trouble = "the key's text names no admin door".to_string();
+        shown.trouble = "the value of the etcd key has no admin address".to_string();
         return shown;
     }
     let limit = common.timeout().min(DOOR_LIMIT);
     let call = async |mut client: Client| client.get_node(v1::GetNodeRequest {}).await;
-    let mut door = Door::new(&common.dialer, std::slice::from_ref(&shown.api), limit);
-    match door.call("ask the holder", Effect::Reads, call).await {
+    let mut api = ClusterClient::new(&common.dialer, std::slice::from_ref(&shown.api), limit);
+    match api.call("ask the holder", Effect::Reads, call).await {
         Ok(node) if node.cluster_id == shown.cluster_id => {
             shown.answers = true;
             shown.trouble = node.not_ready;
         }
-        Ok(node) => shown.trouble = format!("it is in cluster {:?}: its tenure begins, or is over", node.cluster_id),
+        Ok(node) => shown.trouble = format!("it is in cluster {:?}: a takeover is in progress", node.cluster_id),
         Err(error) => shown.trouble = error.message,
     }
     shown
@@ -132,7 +135,7 @@ fn builds(status: &Status) -> String {
 fn table(status: &Status) -> String {
     let Some(holder) = &status.holder else {
         let (pair, key, level) = (&status.pair, &status.key, status.level);
-        return format!("pair {pair}: nobody has its seat ({key}); level {level}, builds {}", builds(status));
+        return format!("pair {pair}: no gateway holds its seat ({key}); level {level}, builds {}", builds(status));
     };
     let row = [
         status.pair.clone(),
@@ -146,6 +149,6 @@ fn table(status: &Status) -> String {
         if holder.answers { "yes".to_string() } else { "no".to_string() },
         holder.trouble.clone(),
     ];
-    let header = ["PAIR", "HOLDER", "API", "NBD", "SINCE", "REVISION", "LEVEL", "BUILDS", "ANSWERS", "TROUBLE"];
+    let header = ["PAIR", "HOLDER", "API", "NBD", "SINCE", "REVISION", "LEVEL", "BUILDS", "ANSWERS", "ERROR"];
     output::table(header, [row])
 }

@@ -1,18 +1,18 @@
-//! `holdfast cluster recover`: a new cluster from what a store has.
+//! `holdfast cluster recover`: a new cluster from the data in a store.
 //!
-//! 1. Look: which sets the stores have, who the plan's gateways are. Nothing is changed before all of it is known and allowed.
-//! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set. Not in a store that is seen to
-//!    ignore conditions: it fences nobody.
+//! 1. Survey: read the sets from the stores and the identities of the plan's gateways. Nothing is changed before everything is known and allowed.
+//! 2. Raise the generation in each set's head for the new cluster: from then on the store fences every older generation of the set. This is refused for
+//!    a store that ignores conditional PUTs, which cannot fence.
 //! 3. Wait until an old gateway that still runs has noticed.
-//! 4. Found the new cluster (as `bootstrap` does), and let it begin each set with what its head names.
+//! 4. Create the new cluster (as `bootstrap` does), and start each set from its head.
 //!
-//! Each step finds out what an earlier run has done: a head says which cluster it was raised for, and, until that has made a checkpoint, for
-//! which gateway. A run with other gateways raises it once more and so fences the earlier one.
+//! Each step detects what an earlier run has done: a head records the cluster that it was raised for, and until the first checkpoint also the gateway.
+//! A run with other gateways raises it again and thereby fences the earlier run.
 
-use super::stored::{KeyArgs, MOVED, StoreArgs, moment, of_recovery, survey};
+use super::store_access::{KeyArgs, MOVED, StoreArgs, checkpoint_text, of_recovery, survey};
 use super::{bootstrap, cluster, incomplete, set, store, tell};
 use crate::cli::{Common, stores_text, with_codes};
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use bootstrap::Plan;
@@ -29,31 +29,31 @@ use std::time::Duration;
 
 mod snapshots;
 
-/// The whole command, where `--timeout` says nothing: founding a cluster, the wait, a store that is far away.
+/// Default time limit: includes creating a cluster, the wait, and a slow store.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// So often it is looked again, where heads are replaced meanwhile. The second look is a short one.
+/// Most surveys, if heads are replaced meanwhile. Surveys after the first one are short.
 const LOOKS_MAX: u32 = 3;
 
 /// `holdfast cluster recover`.
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
 pub struct RecoverArgs {
-    /// A store of the lost cluster, once for each that sets were in; of a set over several stores, or whose stores were changed, the whole text that
-    /// `set stores show` gave for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST' in the middle of a change
+    /// A store of the lost cluster; repeat it for each store. For a set with several stores, or whose stores were changed, the text that
+    /// `set stores show` printed for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST' during a change
     #[arg(long = "from-store", value_name = "URL", required = true, value_parser = stores_text)]
     from_store: Vec<String>,
-    /// The new gateways: the plan of `cluster bootstrap`, without sets
+    /// The new gateways: a plan as for `cluster bootstrap`, without sets
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     #[command(flatten)]
     key: KeyArgs,
     #[command(flatten)]
     access: StoreArgs,
-    /// No gateway of the old cluster serves any more: what it acknowledged after the last checkpoint is given up
+    /// Confirm that no gateway of the old cluster runs any more; writes after the last checkpoint are lost
     #[arg(long)]
     i_know_the_old_cluster_is_gone: bool,
-    /// Of a set over several stores: one that has nothing of it was emptied or replaced by an empty place; it is filled from the others
+    /// Confirm that stores without objects of a set were emptied or are new; they are filled from the other stores
     #[arg(long)]
     fill_empty_stores: bool,
 }
@@ -61,19 +61,18 @@ pub struct RecoverArgs {
 const RECOVER: &str = "\
 Examples:
   holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key
-      shows what the store has, and changes nothing
+      shows what can be recovered, and changes nothing
   holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key --i-know-the-old-cluster-is-gone
 
-The plan lists new gateways with empty data directories, which run and have the same cluster key. Each set comes back as of its last
-checkpoint, which is printed: every write up to it, none after. Segments that were uploaded since are not used: those of a checkpoint that did
-not end are sorted by place, not by the order of writes, so no part of them is known to be all that was written up to some moment.
-Its snapshots and its snapshot schedule come back with it; one of which something is gone from the store is left out, and named with what is
-missing. The old gateways are fenced in the store. As long as a majority of the old gateways' disks is left, do not use this: start them,
-nothing is lost then.
-Run it again after a failure: what is done already is left alone.
+Do not use this while a majority of the old gateways' disks exists: start those gateways instead, and nothing is lost.
 
-A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either
-list may count: --from-store 's3://b/p => c=2 s3://new/p' names both, and the change goes on from there.
+The plan lists new gateways with empty data directories, which must be running with the same cluster key. Each set returns to its last checkpoint, which is
+printed: it has all writes up to it and none after. Segments of an unfinished checkpoint are not used: they are sorted by address, not by time, so they do not
+form a consistent state. Snapshots and the snapshot schedule are recovered too. A snapshot with missing objects is left out and reported. The old gateways are
+fenced in the store. Run it again after a failure: finished steps are skipped.
+
+A set whose stores were changed is in its new stores, written as `c=2 ...`; the old stores name the new ones. In the phase `ending` of a change either list
+may be the valid one: --from-store 's3://b/p => c=2 s3://new/p' names both, and the change continues.
 ";
 
 /// One set, as restored.
@@ -83,20 +82,20 @@ struct Restored {
     id: u64,
     store: String,
     generation: u64,
-    /// Log index of the old life; absent where nothing was ever uploaded.
+    /// Log index in the old generation; absent if nothing was ever uploaded.
     index: Option<u64>,
     term: Option<u64>,
     /// The generation in whose log that index is.
     index_generation: Option<u64>,
-    /// What was acknowledged before is there.
+    /// Writes acknowledged before this time are recovered.
     at_unix_ms: Option<u64>,
     volumes: Vec<Volume>,
-    /// Snapshots that came back, by name.
+    /// Names of the recovered snapshots.
     snapshots: Vec<String>,
-    /// Those that this run left out, and what is missing of them.
+    /// Snapshots that this run left out, with the missing objects.
     snapshots_left_out: Vec<LeftOut>,
     snapshot_schedule: String,
-    /// It was raised by this run, not by an earlier one.
+    /// Whether this run raised it, not an earlier one.
     raised: bool,
     served_by: String,
 }
@@ -107,22 +106,22 @@ struct Volume {
     size_bytes: u64,
 }
 
-/// What the gateways of the plan said.
+/// Answers of the gateways of the plan.
 struct Gateways {
     /// In the plan's order.
     nodes: Vec<v1::Node>,
-    /// The cluster that they are in already.
+    /// The cluster that they belong to already.
     cluster: Option<String>,
 }
 
-/// What a look came to; nothing was changed by it.
+/// Result of a survey, which changes nothing.
 struct Looked {
     found: Vec<Found>,
     gateways: Gateways,
     cluster: String,
-    /// Those that are not this cluster's yet.
+    /// Sets that are not raised for this cluster yet.
     raise: Vec<SetId>,
-    /// Of each of them the snapshots that do not come back.
+    /// Per set, the snapshots that cannot be recovered.
     left_out: BTreeMap<SetId, Vec<LeftOut>>,
 }
 
@@ -131,8 +130,8 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let total = common.timeout.unwrap_or(TIMEOUT);
     let plan = Plan::load(&args.config)?;
     if let Some(set) = plan.sets.first() {
-        let error = CliError::usage(format!("{}: found set {}, expected none", args.config.display(), set.name));
-        return Err(error.next("sets come from the store; take them out of the plan"));
+        let error = CliError::usage(format!("{}: found set {}, expected no sets", args.config.display(), set.name));
+        return Err(error.next("remove the sets from the plan: they are recovered from the store"));
     }
     let Looked { found, gateways, cluster, raise, mut left_out } =
         look_until_it_stands(common, args, &plan, total).await?;
@@ -140,11 +139,11 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         if !args.i_know_the_old_cluster_is_gone {
             let sets = found.iter().filter_map(|f| Some((f, left_out.get(&f.set)?.as_slice())));
             let error = CliError::refused(format!(
-                "the old cluster may still live: what it acknowledged after the moments above would be given up. {}Nothing was changed",
+                "the old cluster may still exist, and writes after the checkpoints above would be lost. {}Nothing was changed",
                 snapshots::planned(sets)
             ));
             return Err(error.next(
-                "if a majority of its gateways' disks is left, start those; else add --i-know-the-old-cluster-is-gone",
+                "if a majority of the old gateways' disks exists, start those gateways; otherwise add --i-know-the-old-cluster-is-gone",
             ));
         }
         check_room(common, &plan, &found, &raise, &gateways, total).await?;
@@ -157,18 +156,18 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     };
     bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await?;
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
-    let mut door = Door::new(&common.dialer, &addresses, total);
+    let mut api = ClusterClient::new(&common.dialer, &addresses, total);
     let mut restored = Vec::new();
     for found in &found {
         let left_out = left_out.remove(&found.set).unwrap_or_default();
-        restored.push(restore(&mut door, found, raise.contains(&found.set), left_out).await?);
+        restored.push(restore(&mut api, found, raise.contains(&found.set), left_out).await?);
     }
     let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
     output::show(common.output, &json, || table(&found, &restored))
 }
 
-/// Looking at snapshots may take minutes, in which somebody who lives still replaces a head: what was found is not raised then. It is looked at anew, where only what
-/// is listed since takes time.
+/// Surveys until no head changes meanwhile: checking snapshots can take minutes, and a live gateway may replace a head in that time. A repeated survey checks
+/// only new snapshots.
 async fn look_until_it_stands(
     common: &Common,
     args: &RecoverArgs,
@@ -180,7 +179,7 @@ async fn look_until_it_stands(
     until_it_stands(look, replaced, |text| tell(common, text)).await
 }
 
-/// Those of what is to be raised whose heads are others by now.
+/// Names of the sets to be raised whose heads have changed since the survey.
 async fn replaced(looked: &Looked) -> Result<Vec<String>, CliError> {
     let mut names = Vec::new();
     for found in looked.found.iter().filter(|found| looked.raise.contains(&found.set)) {
@@ -192,7 +191,7 @@ async fn replaced(looked: &Looked) -> Result<Vec<String>, CliError> {
     Ok(names)
 }
 
-/// Looks until nothing of what was seen is `replaced`, or so often that it never will be: then it is refused where it is raised, by name.
+/// Repeats `look` until nothing is `replaced`, at most [`LOOKS_MAX`] times. After that the raise refuses a changed head.
 async fn until_it_stands<L>(
     mut look: impl AsyncFnMut() -> Result<L, CliError>,
     replaced: impl AsyncFn(&L) -> Result<Vec<String>, CliError>,
@@ -208,12 +207,12 @@ async fn until_it_stands<L>(
         looks += 1;
         let names = names.join(", ");
         say(&format!(
-            "the head in the store changed while this looked ({names}): its own gateways are at work, or another recovery; looking again"
+            "the head in the store changed during the survey ({names}): old gateways or another recovery are running; repeating the survey"
         ));
     }
 }
 
-/// Step 1. Of snapshots in `known`, by set, it is known what is missing.
+/// Step 1. Snapshots in `known` are not checked again.
 async fn look_at_all(
     common: &Common,
     args: &RecoverArgs,
@@ -225,16 +224,18 @@ async fn look_at_all(
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
         return Err(error.next(if why.contains(MOVED) {
-            "the set went on there, what is here is old. Nothing was changed"
+            "use the new stores of the set; the data here is old. Nothing was changed"
         } else if why.contains("name all stores of the set") {
-            "one --from-store with all of them, in that order"
+            "give all its stores in one --from-store, in that order"
         } else {
-            "use the cluster key that it was made with; `holdfast verify` says what is damaged"
+            "use the cluster key that it was created with; `holdfast verify` reports damage"
         }));
     }
     if found.is_empty() {
         let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));
-        return Err(error.next("check the URL: it must be the one that `holdfast set list` showed, prefix included"));
+        return Err(
+            error.next("check the URL: it must be the one that `holdfast set list` showed, including the prefix")
+        );
     }
     for (at, one) in found.iter().enumerate() {
         // Both would be fenced, and one of them not restored.
@@ -243,12 +244,14 @@ async fn look_at_all(
                 "set {} ({}) of {} and set {} ({}) of {} cannot be in one cluster; nothing was changed",
                 other.set, other.head.name, other.url, one.set, one.head.name, one.url
             ));
-            return Err(error.next("name one --from-store of the two; recover the other into a cluster of its own"));
+            return Err(
+                error.next("give only one of the two in --from-store; recover the other one into a separate cluster")
+            );
         }
     }
     check_origins(&found)?;
     for found in &found {
-        tell(common, &format!("set {}: {}", found.head.name, moment(found)));
+        tell(common, &format!("set {}: {}", found.head.name, checkpoint_text(found)));
     }
     for found in &found {
         check_stored(common, found, args.fill_empty_stores).await?;
@@ -263,60 +266,64 @@ async fn look_at_all(
     Ok(Looked { found, gateways, cluster, raise, left_out })
 }
 
-/// Nothing is raised that could not be opened afterwards, nor with a place that is not the set's.
+/// Checks that the set can be opened after it is raised, and that all its stores belong to it.
 async fn check_stored(common: &Common, found: &Found, fill: bool) -> Result<(), CliError> {
     let (name, mut silent) = (&found.head.name, Vec::new());
     let obstacle = recovery::obstacle(found, Leaves::Read, &mut silent).await.map_err(|error| of_recovery(&error))?;
     for error in silent {
-        tell(common, &format!("set {name}: goes on without a store: {error}"));
+        tell(common, &format!("set {name}: continuing without a store: {error}"));
     }
     match obstacle {
         Some(Obstacle::Root(why)) => {
-            let error = CliError::refused(format!("set {name}: what its head names cannot be read: {why}"));
-            Err(error.next("nothing was changed; look for who deleted it (lifecycle rules, versions of the bucket), and see `holdfast verify`"))
+            let error =
+                CliError::refused(format!("set {name}: the root that its head refers to cannot be read: {why}"));
+            Err(error.next("nothing was changed; check lifecycle rules and object versions of the bucket, and run `holdfast verify`"))
         }
         Some(Obstacle::Nothing(places)) if !fill => {
-            let error = CliError::refused(format!("set {name}: found nothing of it in {}", places.join(", ")));
+            let error = CliError::refused(format!("set {name}: found no objects of it in {}", places.join(", ")));
             Err(error.next(
-                "check that URL, nothing was changed; if it is the set's and was emptied, add --fill-empty-stores",
+                "check that URL; nothing was changed. If the store belongs to the set and was emptied, add --fill-empty-stores",
             ))
         }
         Some(Obstacle::Nothing(places)) => {
-            tell(common, &format!("set {name}: {} is filled from the others", places.join(", ")));
+            tell(common, &format!("set {name}: {} will be filled from the other stores", places.join(", ")));
             Ok(())
         }
         None => Ok(()),
     }
 }
 
-/// A clone shows what its origin keeps for it: without that one, and its pin, it is not brought back (ADR 0028).
+/// A clone reads objects of its origin: it cannot be recovered without the origin and its pin (ADR 0028).
 fn check_origins(found: &[Found]) -> Result<(), CliError> {
     for clone in found {
         let Some(of) = &clone.head.links.clone_of else { continue };
         let what = format!("set {} is a clone of set {} (snapshot {})", clone.head.name, of.origin, of.snapshot);
         let Some(origin) = found.iter().find(|origin| origin.set == of.origin && origin.url == clone.url) else {
-            let error =
-                CliError::refused(format!("{what}, whose head {} does not show; nothing was changed", clone.url));
-            return Err(
-                error.next("run it again, a listing may be old; `holdfast verify` says what of the clone is left")
-            );
+            let error = CliError::refused(format!("{what}, which is not found in {}; nothing was changed", clone.url));
+            return Err(error.next(
+                "run it again, since a listing may be outdated; `holdfast verify` reports what is left of the clone",
+            ));
         };
         let pin = origin.head.links.pins.get(&of.request);
         if pin.is_none_or(|pin| pin.clone != clone.set || pin.root != of.root) {
-            let error =
-                CliError::refused(format!("{what}, {}, which does not keep it: nothing was changed", origin.head.name));
-            return Err(error.next("run it again, the head may be an old one; else restore the clone from a copy"));
+            let error = CliError::refused(format!(
+                "{what}, {}, which has no pin for it; nothing was changed",
+                origin.head.name
+            ));
+            return Err(
+                error.next("run it again, since the head may be outdated; otherwise restore the clone from a backup")
+            );
         }
     }
     Ok(())
 }
 
-/// All gateways of the plan must answer: which of them were there before decides what this run may do.
+/// Asks all gateways of the plan: all must answer, because their state decides the next steps.
 async fn look(common: &Common, plan: &Plan, total: Duration) -> Result<Gateways, CliError> {
     let mut nodes = Vec::new();
     for gateway in &plan.gateways {
-        let mut door = Door::new(&common.dialer, std::slice::from_ref(&gateway.api), total);
-        let node = cluster::node(&mut door).await?;
+        let mut api = ClusterClient::new(&common.dialer, std::slice::from_ref(&gateway.api), total);
+        let node = cluster::node(&mut api).await?;
         bootstrap::expect_named(gateway, &node)?;
         nodes.push(node);
     }
@@ -330,7 +337,7 @@ async fn look(common: &Common, plan: &Plan, total: Duration) -> Result<Gateways,
     Ok(Gateways { nodes, cluster: clusters.pop() })
 }
 
-/// The new cluster's id: that of the gateways, or what an earlier run with one of these very gateways has chosen, or a new one.
+/// The new cluster's id: that of the gateways, or that of an earlier run with one of these gateways, or a new one.
 fn choose(found: &[Found], gateways: &Gateways) -> Result<String, CliError> {
     if let Some(cluster) = &gateways.cluster {
         return Ok(cluster.clone());
@@ -342,12 +349,12 @@ fn choose(found: &[Found], gateways: &Gateways) -> Result<String, CliError> {
     match begun.as_slice() {
         [] => Ok(hex128(rand::random::<u128>().max(1))),
         [cluster] => Ok(hex128(*cluster)),
-        _ => Err(CliError::refused("earlier runs have raised these sets for different clusters with these gateways")
+        _ => Err(CliError::refused("earlier runs with these gateways have raised the sets for different clusters")
             .next("give the new gateways empty data directories, then run it again")),
     }
 }
 
-/// Nothing is raised for a cluster that would have to refuse the set afterwards.
+/// Checks that the cluster can accept the sets, before anything is raised.
 async fn check_room(
     common: &Common,
     plan: &Plan,
@@ -361,7 +368,8 @@ async fn check_room(
     }
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
-    let there = Door::new(&common.dialer, &addresses, total).call("list the sets", Effect::Reads, call).await?.sets;
+    let there =
+        ClusterClient::new(&common.dialer, &addresses, total).call("list the sets", Effect::Reads, call).await?.sets;
     for new in found.iter().filter(|f| raise.contains(&f.set)) {
         let clash = there.iter().find(|set| set.id >= new.set.0 || set.name == new.head.name.as_str());
         if let Some(clash) = clash {
@@ -398,9 +406,9 @@ async fn raise_all(
         tell(common, &format!("+ set {}: generation {} in the store", raised.head.name, raised.head.life.generation));
         all.push(raised);
     }
-    // Also where an earlier run raised them and ended: whether it has waited is not known.
+    // Also after an interrupted run, which may not have waited.
     if !raise.is_empty() || all.iter().any(|found| found.head.raised_for != 0) {
-        tell(common, &format!("waiting {NOTICED_AFTER:?}: an old gateway that still runs notices until then"));
+        tell(common, &format!("waiting {NOTICED_AFTER:?}, until old gateways that may still run have noticed"));
         tokio::time::sleep(NOTICED_AFTER).await;
     }
     Ok(all)
@@ -408,7 +416,7 @@ async fn raise_all(
 
 /// Step 4, one set.
 async fn restore(
-    door: &mut Door,
+    api: &mut ClusterClient,
     found: &Found,
     raised: bool,
     snapshots_left_out: Vec<LeftOut>,
@@ -421,9 +429,9 @@ async fn restore(
     };
     let call = async |mut client: Client| client.restore_set(request.clone()).await;
     let name = found.head.name.as_str();
-    let reply = door.call(&format!("restore set {name}"), Effect::Changes, call).await?;
+    let reply = api.call(&format!("restore set {name}"), Effect::Changes, call).await?;
     let summary = reply.set.ok_or_else(|| incomplete("the set"))?;
-    let status = set::status(door, name, false).await?;
+    let status = set::status(api, name, false).await?;
     let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
     let covered = found.head.covered;
     Ok(Restored {
@@ -469,7 +477,7 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
 mod tests {
     use super::*;
 
-    /// How many looks it took, and what was said, where these heads were replaced while each of the first looks went on.
+    /// Number of surveys and messages, if these heads were replaced during the first surveys.
     async fn looks(replaced_in: &[&[&str]]) -> (u32, Vec<String>) {
         let (mut looks, mut said) = (0, Vec::new());
         let look = async || {
@@ -484,16 +492,15 @@ mod tests {
         (stood, said)
     }
 
-    /// What was found is raised only where its head is still the one that was looked at: else it would be refused after minutes of looking, or a snapshot that was
-    /// listed since would be overlooked.
+    /// A set is raised only if its head has not changed since the survey: otherwise the raise would be refused, or a new snapshot would be missed.
     #[tokio::test]
-    async fn a_head_that_was_replaced_between_looks_is_looked_at_anew() {
+    async fn a_head_that_was_replaced_meanwhile_is_surveyed_again() {
         assert_eq!(looks(&[]).await, (1, Vec::new()));
         let (stood, said) = looks(&[&["demo", "logs"]]).await;
         assert_eq!((stood, said.len()), (2, 1));
-        assert!(said[0].contains("changed while this looked (demo, logs)"), "{said:?}");
-        assert_eq!(looks(&[&["demo"], &[], &["demo"]]).await.0, 2, "nobody looks again at what stands");
-        // One that is replaced each time is not waited for.
+        assert!(said[0].contains("changed during the survey (demo, logs)"), "{said:?}");
+        assert_eq!(looks(&[&["demo"], &[], &["demo"]]).await.0, 2, "an unchanged head needs no further survey");
+        // The number of surveys is limited.
         let each: [&[&str]; 9] = [&["demo"]; 9];
         let (stood, said) = looks(&each).await;
         assert_eq!((stood, said.len()), (LOOKS_MAX, LOOKS_MAX as usize - 1));

@@ -1,8 +1,8 @@
-//! `holdfast set scrub`: the background reading of a set's objects, started and shown.
+//! `holdfast set scrub`: starts and shows the background verification of a set's objects.
 
-use super::{door, set::since};
+use super::{connect, set::since};
 use crate::cli::Common;
-use crate::door::{Client, Effect};
+use crate::client::{Client, Effect};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
@@ -13,28 +13,27 @@ Examples:
   holdfast set scrub demo --start
   holdfast set scrub demo
 
-The set's leader reads, at most [scrub] bytes_per_second of its settings (1MiB unless told otherwise; 0B: never, and --start is refused). It waits
-while the store is in trouble or the journal fills, and nearly stops while the set is busy. It begins by itself, [scrub] interval_ms after the end of
-the last one (30 days).
+The set's leader reads all objects with at most [scrub] bytes_per_second (a setting, default 1MiB; 0B disables scrubs, and --start is refused). It pauses
+while the store fails or the journal fills up, and slows down while the set is busy. A scrub starts by itself [scrub] interval_ms (default 30 days) after the
+end of the last one.
 
-Exit code 8, with --start too, says that damage is known: each place is shown with volume, sectors of 512 bytes and object, the first 100 of them.
-It stays known until a complete round has not found it again. It is known to the gateway that found it, and to no other: after a takeover the next
-leader begins with what it found itself, `no complete one known here` at first.
+Exit code 8, also with --start, means that damage is known. The first 100 damaged places are shown with volume, sectors of 512 bytes and object. Damage stays
+listed until a complete scrub no longer finds it. Only the gateway that found it knows it: after a leader change the list starts empty.
 
-`holdfast verify` reads a set at once, and asks no gateway.
+`holdfast verify` reads a set at full speed and contacts no gateway.
 ";
 
-/// Starts it, or shows how far it is. Damage is exit code 8, as `verify` has it.
+/// Starts or shows it. Damage is exit code 8, as in `verify`.
 pub async fn run(common: &Common, set: &Name, start: bool) -> Result<(), CliError> {
     let request = v1::ScrubSetRequest { set: set.to_string(), start };
     let call = async |mut client: Client| client.scrub_set(request.clone()).await;
-    let what = if start { "start the scrub of set" } else { "look at the scrub of set" };
-    let scrub = door(common).call(&format!("{what} {set}"), Effect::Changes, call).await?;
+    let what = if start { "start the scrub of set" } else { "show the scrub of set" };
+    let scrub = connect(common).call(&format!("{what} {set}"), Effect::Changes, call).await?;
     output::show(common.output, &scrub, || describe(&scrub, start))?;
     match scrub.damaged_total {
         0 => Ok(()),
         n => Err(CliError::damaged(format!("set {set}: {n} damaged places")).next(
-            "what is damaged in its store stays so: write those sectors again, from a copy, and see `holdfast verify`",
+            "damaged objects are not repaired by a scrub: write these sectors again from a copy; `holdfast verify` checks the whole set",
         )),
     }
 }
@@ -42,8 +41,8 @@ pub async fn run(common: &Common, set: &Name, start: bool) -> Result<(), CliErro
 /// In one line.
 pub fn line(scrub: &v1::Scrub) -> String {
     let last = match scrub.complete_unix_ms {
-        0 => "no complete one known here".to_string(),
-        at => format!("last complete {}", since(at)),
+        0 => "no completed scrub known to this gateway".to_string(),
+        at => format!("last completed {}", since(at)),
     };
     let damage = match scrub.damaged_total {
         0 => String::new(),
@@ -53,7 +52,7 @@ pub fn line(scrub: &v1::Scrub) -> String {
         (_, 0) => "off; ".to_string(),
         (false, _) => String::new(),
         (true, _) => {
-            let waits = if scrub.waits.is_empty() { String::new() } else { format!(", waits: {}", scrub.waits) };
+            let waits = if scrub.waits.is_empty() { String::new() } else { format!(", paused: {}", scrub.waits) };
             let whose =
                 if scrub.store.is_empty() { String::new() } else { format!(" of the copies in {}", scrub.store) };
             let (done, all, read) = (scrub.pages_done, scrub.pages, output::bytes(scrub.bytes));
@@ -64,7 +63,7 @@ pub fn line(scrub: &v1::Scrub) -> String {
 }
 
 fn describe(scrub: &v1::Scrub, start: bool) -> String {
-    let begun = if start && !scrub.running { "asked for; " } else { "" };
+    let begun = if start && !scrub.running { "requested; " } else { "" };
     let rows = scrub.damaged.iter().map(|place| {
         let volume = match place.snapshot.as_str() {
             "" => place.volume.clone(),
@@ -93,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_and_damage_are_told() {
+    fn progress_and_damage_are_shown() {
         let mut scrub = v1::Scrub { bytes_per_second: 1 << 20, ..Default::default() };
-        assert_eq!(line(&scrub), "no complete one known here");
+        assert_eq!(line(&scrub), "no completed scrub known to this gateway");
         scrub.running = true;
         (scrub.pages_done, scrub.pages, scrub.bytes, scrub.waits) = (3, 9, 3 << 20, "the set is busy".into());
         assert_eq!(
             line(&scrub),
-            "running, 3 of about 9 pages, 3MiB read, waits: the set is busy; no complete one known here"
+            "running, 3 of about 9 pages, 3MiB read, paused: the set is busy; no completed scrub known to this gateway"
         );
         let place = v1::DamagedPlace {
             volume: "vol1".into(),
@@ -120,6 +119,6 @@ mod tests {
             text.contains("vol1@monday") && text.contains("in store 2: for its clone, set 7: found 3 bytes"),
             "{text}"
         );
-        assert_eq!(line(&v1::Scrub::default()), "off; no complete one known here");
+        assert_eq!(line(&v1::Scrub::default()), "off; no completed scrub known to this gateway");
     }
 }

@@ -1,8 +1,8 @@
 //! `holdfast snapshot`.
 
-use super::{confirm, door, incomplete, set::since, tell};
+use super::{confirm, connect, incomplete, set::since, tell};
 use crate::cli::{Common, with_codes};
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use clap::Subcommand;
@@ -12,10 +12,10 @@ use std::fmt;
 use std::str::FromStr;
 
 const CREATE: &str = "\
-A snapshot shows all volumes of a set at one moment, which lies between the call and its answer. What was answered before the call is in it.
-It costs what changes afterwards, whatever the volumes' size. A set has 128 snapshots at most, those of its schedule and pending ones among them.
+A snapshot contains all volumes of a set at one point in time, between the call and its answer. Writes acknowledged before the call are in it. Its space
+is what changes afterwards, independent of the volumes' size. A set has at most 128 snapshots, including scheduled and pending ones.
 
-Any gateway exports it over NBD, read-only and without a lease: `holdfast snapshot token` prints where and with which token.
+Every gateway exports it over NBD, read-only and without a lease. `holdfast snapshot token` prints the addresses with the token.
 
 Examples:
   holdfast snapshot create demo@monday
@@ -23,16 +23,16 @@ Examples:
 ";
 
 const LIST: &str = "\
-One line for each snapshot, as the set's leader has it:
-  SNAPSHOT   its name
-  STATE      pending: it waits for its checkpoint, and nothing can be read of it yet; ready;
-             scheduled: ready, and taken by the set's schedule, which lets it go again
-  UP TO      tTERM/INDEX: the last entry of the set's log that it shows; every write up to it, none
-             after. t0/0 of one that came back with a recovery: it is of another log
-  ASKED FOR  how long ago: from the gateway's clock of then to this machine's of now
-  VOLUMES    the set's volumes as they were, by the names of then; none while it is pending
+One line for each snapshot, from the set's leader:
+  SNAPSHOT  its name
+  STATE     pending: waits for its checkpoint and cannot be read yet; ready; scheduled: ready, and
+            taken by the snapshot schedule, which will delete it
+  POSITION  tTERM/INDEX: the last log entry in the snapshot; it contains all writes up to it and none
+            after. t0/0 after a recovery: the position was in another log
+  CREATED   how long ago it was requested, by the gateway's clock then and this machine's clock now
+  VOLUMES   names of the set's volumes at that time; empty while it is pending
 
-What each takes up: `holdfast set show`, as ONLY ITS OWN.
+For the space of each snapshot see UNIQUE in `holdfast set show`.
 
 Examples:
   holdfast snapshot list demo
@@ -40,10 +40,10 @@ Examples:
 ";
 
 const TOKEN: &str = "\
-Prints the NBD address of each volume as the snapshot has it, with the token that opens it. Any gateway serves it, read-only and without a lease; the address
-names the one that leads the set.
-Whoever knows the token can read the whole snapshot: keep it as you keep the data. It is valid until the snapshot is deleted; after a change of the set's
-data key ask for a new one. `holdfast volume export` and `holdfast standby` get it by themselves.
+Prints the NBD address of each volume of the snapshot, with the token that opens it. Every gateway serves it, read-only and without a lease; the address
+is that of the set's leader.
+The token allows reading the whole snapshot: protect it like the data. It is valid until the snapshot is deleted, or the set's data key is rotated; then get
+a new one. `holdfast volume export` and `holdfast standby` get the token by themselves.
 
 Examples:
   holdfast snapshot token demo@monday
@@ -51,8 +51,8 @@ Examples:
 ";
 
 const DELETE: &str = "\
-Asks first. What only this snapshot held is deleted from the store after the readers' grace (space.grace_ms), and there is no way back.
-A snapshot that is not there is no error.
+Asks for confirmation. Data that only this snapshot refers to is deleted from the store after the grace period for readers (space.grace_ms). This cannot be
+undone. A snapshot that does not exist is no error.
 
 Examples:
   holdfast snapshot delete demo@monday
@@ -60,25 +60,25 @@ Examples:
 ";
 
 const DIFF: &str = "\
-For incremental backups: what makes images of the volumes as LATER has them from images of them as
-EARLIER has them. Reads the map only, no data. What garbage collection moved in between is listed
-although it is the same.
+For incremental backups: lists the changes that turn images of the volumes at EARLIER into images
+at LATER. It reads the map only, no data. Ranges that garbage collection moved in between are listed
+although their content is the same.
 
-First each volume, by its id: a name may be another volume's by now. RELATION says what its image
-starts from, SIZE AFTER how long it is:
-  gone  it is in EARLIER only: its image goes
-  same  from its image as of EARLIER, cut or made longer with zeroes (its name was RENAMED FROM)
-  new   from zeroes
-  anew  from zeroes, although EARLIER has a volume of this name: that is another one, and nothing
-        of its content may stay
-Keep images by id, or else do this for all volumes before anything is written: two may have
-exchanged their names.
+First come the volumes, matched by id, since names can change. RELATION is how to prepare the image,
+SIZE AFTER is its new length:
+  gone  only in EARLIER: delete its image
+  same  keep its image of EARLIER, and truncate or extend it with zeroes (the volume may have been
+        renamed, see RENAMED FROM)
+  new   start with zeroes
+  anew  start with zeroes: EARLIER has a different volume with this name, whose content must not stay
+Store images by id. If you store them by name, prepare all images before you write to any of them:
+two volumes may have exchanged their names.
 
-Then the ranges to write into them, in bytes: `zero` reads as zeroes in LATER, `data` is to be read
-from the export SET/VOLUME@LATER. What is not listed stays.
+Then come the ranges to write, in bytes: `zero` reads as zeroes in LATER; read `data` from the export
+SET/VOLUME@LATER. Ranges that are not listed stay unchanged.
 
-With --output json one JSON value per line: `kind` is `volume`, then `range`, and `end` once.
-Without the end the list is not whole, and nothing may be made of it.
+With --output json each line is one JSON value, with `kind` = `volume`, then `range`, and `end` once.
+Without the `end` line the list is incomplete and must not be used.
 
 Examples:
   holdfast snapshot diff demo monday tuesday
@@ -88,10 +88,10 @@ Examples:
 ";
 
 const ROLLBACK: &str = "\
-The set becomes what the snapshot shows: all volumes, their sizes included, at one moment. A snapshot of the set as it is now is taken first
-and named in the answer: rolling back to that one undoes it. Writes since the snapshot are in the safety snapshot only.
+All volumes of the set, including their sizes, return to their state in the snapshot. Before that, a safety snapshot of the present state is taken, and the
+answer names it: roll back to it to undo this. Writes since the snapshot are then only in the safety snapshot.
 
-Refused while somebody holds the set. With --force its lease ends first: whoever used it is fenced, and must attach anew and mount anew.
+Refused while the set has an owner. With --force its lease is ended first: the owner is fenced, and must attach and mount again.
 
 Examples:
   holdfast snapshot rollback demo@monday
@@ -101,7 +101,7 @@ Examples:
 /// `holdfast snapshot`.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Keep a set as it is now under a name; answers once it is in the store
+    /// Create a snapshot of a set; ends when it is in the store
     #[command(after_long_help = with_codes(CREATE))]
     Create {
         /// The set and the snapshot's name
@@ -114,27 +114,27 @@ pub enum SnapshotCommand {
         /// The set
         set: Name,
     },
-    /// Print where to read a snapshot over NBD: addresses with the token that opens them
+    /// Print the NBD addresses of a snapshot, with the token that opens them
     #[command(after_long_help = with_codes(TOKEN))]
     Token {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
     },
-    /// Make a set what one of its snapshots shows; takes a snapshot of it as it is first
+    /// Roll a set back to one of its snapshots; takes a safety snapshot first
     #[command(after_long_help = with_codes(ROLLBACK))]
     Rollback {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
-        /// End the lease of whoever holds the set
+        /// End the lease of the present owner
         #[arg(long)]
         force: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Tell what became of each volume between two snapshots, and which ranges may differ
+    /// List the differences between two snapshots: volumes and changed ranges
     #[command(after_long_help = with_codes(DIFF))]
     Diff {
         /// The set
@@ -150,7 +150,7 @@ pub enum SnapshotCommand {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -197,15 +197,15 @@ async fn create(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError>
     let SnapshotArg { set, name } = snapshot;
     let request = v1::CreateSnapshotRequest { set: set.to_string(), name: name.to_string(), request_id: request_id() };
     let call = async |mut client: Client| client.create_snapshot(request.clone()).await;
-    let reply = door(common).call(&format!("create snapshot {set}@{name}"), Effect::Changes, call).await?;
+    let reply = connect(common).call(&format!("create snapshot {set}@{name}"), Effect::Changes, call).await?;
     let made = reply.snapshot.ok_or_else(|| incomplete("the snapshot"))?;
-    output::show(common.output, &made, || format!("snapshot {set}@{name} shows everything up to {}", place(&made)))
+    output::show(common.output, &made, || format!("snapshot {set}@{name} created at log position {}", place(&made)))
 }
 
 async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
     let request = v1::ListSnapshotsRequest { set: set.to_string() };
     let call = async |mut client: Client| client.list_snapshots(request.clone()).await;
-    let reply = door(common).call(&format!("list the snapshots of {set}"), Effect::Reads, call).await?;
+    let reply = connect(common).call(&format!("list the snapshots of {set}"), Effect::Reads, call).await?;
     output::show(common.output, &reply, || {
         let rows = reply.snapshots.iter().map(|found| {
             let state = match (found.pending, found.scheduled) {
@@ -216,67 +216,66 @@ async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
             let volumes: Vec<&str> = found.volumes.iter().map(|volume| volume.name.as_str()).collect();
             [found.name.clone(), state.to_string(), place(found), since(found.created_unix_ms), volumes.join(" ")]
         });
-        output::table(["SNAPSHOT", "STATE", "UP TO", "ASKED FOR", "VOLUMES"], rows)
+        output::table(["SNAPSHOT", "STATE", "POSITION", "CREATED", "VOLUMES"], rows)
     })
 }
 
 async fn delete(common: &Common, snapshot: &SnapshotArg, yes: bool) -> Result<(), CliError> {
     let SnapshotArg { set, name } = snapshot;
-    let mut door = door(common);
-    // By its id: however late a copy of the call arrives, it hits no snapshot that was made since.
-    let reply = match find(&mut door, snapshot).await? {
+    let mut api = connect(common);
+    // By its id: a delayed copy of the call cannot hit a newer snapshot of that name.
+    let reply = match find(&mut api, snapshot).await? {
         None => v1::DeleteSnapshotReply { deleted: false },
         Some(found) => {
             if !yes {
                 let (of, since) = (found.volumes.len(), since(found.created_unix_ms));
-                confirm(&format!("Delete snapshot {snapshot} ({of} volumes, asked for {since}) for ever?"))?;
-                // The question may have taken long: the time runs from the answer.
-                door = super::door(common);
+                confirm(&format!("Delete snapshot {snapshot} ({of} volumes, created {since}) permanently?"))?;
+                // The time limit starts after the answer.
+                api = super::connect(common);
             }
             let (set, name) = (set.to_string(), name.to_string());
             let request = v1::DeleteSnapshotRequest { set, name, request_id: request_id(), id: found.id };
             let call = async |mut client: Client| client.delete_snapshot(request.clone()).await;
-            door.call(&format!("delete snapshot {snapshot}"), Effect::Changes, call).await?
+            api.call(&format!("delete snapshot {snapshot}"), Effect::Changes, call).await?
         }
     };
     if !reply.deleted {
-        tell(common, &format!("there is no snapshot {set}@{name}: it may have been deleted before"));
+        tell(common, &format!("there is no snapshot {set}@{name}; it may have been deleted before"));
     }
     output::show(common.output, &reply, || {
-        format!("snapshot {set}@{name} {}", if reply.deleted { "deleted" } else { "is not there" })
+        format!("snapshot {set}@{name} {}", if reply.deleted { "deleted" } else { "does not exist" })
     })
 }
 
 async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: bool) -> Result<(), CliError> {
-    let mut door = door(common);
-    let Some(found) = find(&mut door, snapshot).await? else {
-        let error = CliError::refused(format!("there is no snapshot {snapshot}"));
-        return Err(error.next(format!("`holdfast snapshot list {}` shows them", snapshot.set)));
-    };
+    let mut api = connect(common);
+    let found = find(&mut api, snapshot).await?.ok_or_else(|| no_snapshot(snapshot))?;
     if !yes {
         let asked = since(found.created_unix_ms);
-        confirm(&format!("Make set {} what it was at {snapshot} (asked for {asked})?", snapshot.set))?;
-        door = super::door(common);
+        confirm(&format!("Roll set {} back to {snapshot} (created {asked})?", snapshot.set))?;
+        api = super::connect(common);
     }
     let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
     let request = v1::RollbackSnapshotRequest { set, name, id: found.id, request_id: request_id(), force };
     let call = async |mut client: Client| client.rollback_snapshot(request.clone()).await;
-    let reply = door.patient().call(&format!("roll back to {snapshot}"), Effect::Changes, call).await?;
+    let reply = api.patient().call(&format!("roll back to {snapshot}"), Effect::Changes, call).await?;
     let safety = reply.safety.as_ref().map(|safety| safety.name.clone());
     output::show(common.output, &reply, || match safety {
         Some(safety) => format!(
-            "set {set} is what {snapshot} shows; as it was before: {set}@{safety}, delete it when it is not needed",
+            "set {set} was rolled back to {snapshot}. Its former state is {set}@{safety}; delete that when it is no longer needed",
             set = snapshot.set
         ),
-        None => format!("set {} was rolled back to {snapshot} by this request before", snapshot.set),
+        None => {
+            format!("set {} was already rolled back to {snapshot} by an earlier attempt of this request", snapshot.set)
+        }
     })
 }
 
-/// The token, and the NBD address of each volume at the gateway that leads (`?` belongs to the export's name: it is escaped).
+/// The token, and the NBD address of each volume at the set's leader. The `?` in the export's name is escaped.
 async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError> {
-    let mut door = door(common);
-    let found = token(&mut door, snapshot).await?;
-    let leader = super::set::status(&mut door, snapshot.set.as_str(), false).await?.leader;
+    let mut api = connect(common);
+    let found = token(&mut api, snapshot).await?;
+    let leader = super::set::status(&mut api, snapshot.set.as_str(), false).await?.leader;
     let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
     let (SnapshotArg { set, name }, token) = (snapshot, &found.token);
     let export = |volume: &v1::Volume| format!("nbd://{nbd}/{set}/{}@{name}%3Ftoken={token}", volume.name);
@@ -284,23 +283,32 @@ async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliEr
     output::show(common.output, &serde_json::json!({ "token": token, "exports": exports }), || exports.join("\n"))
 }
 
-/// What opens exports of a snapshot.
-pub(super) async fn token(door: &mut Door, snapshot: &SnapshotArg) -> Result<v1::GetSnapshotTokenReply, CliError> {
+/// The token that opens exports of a snapshot.
+pub(super) async fn token(
+    api: &mut ClusterClient,
+    snapshot: &SnapshotArg,
+) -> Result<v1::GetSnapshotTokenReply, CliError> {
     let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
     let request = v1::GetSnapshotTokenRequest { set, name };
     let call = async |mut client: Client| client.get_snapshot_token(request.clone()).await;
-    door.call(&format!("get the token of snapshot {snapshot}"), Effect::Reads, call).await
+    api.call(&format!("get the token of snapshot {snapshot}"), Effect::Reads, call).await
 }
 
-/// The snapshot as its set's leader lists it.
-pub(super) async fn find(door: &mut Door, snapshot: &SnapshotArg) -> Result<Option<v1::Snapshot>, CliError> {
+/// The snapshot, from the list of its set's leader.
+pub(super) async fn find(api: &mut ClusterClient, snapshot: &SnapshotArg) -> Result<Option<v1::Snapshot>, CliError> {
     let request = v1::ListSnapshotsRequest { set: snapshot.set.to_string() };
     let call = async |mut client: Client| client.list_snapshots(request.clone()).await;
-    let reply = door.call(&format!("list the snapshots of {}", snapshot.set), Effect::Reads, call).await?;
+    let reply = api.call(&format!("list the snapshots of {}", snapshot.set), Effect::Reads, call).await?;
     Ok(reply.snapshots.into_iter().find(|found| found.name == snapshot.name.as_str()))
 }
 
-/// `t3/1234`, or nothing while it is not known.
+/// The error for a snapshot that does not exist.
+pub(super) fn no_snapshot(snapshot: &SnapshotArg) -> CliError {
+    CliError::refused(format!("there is no snapshot {snapshot}"))
+        .next(format!("`holdfast snapshot list {}` shows all", snapshot.set))
+}
+
+/// `t3/1234`, or "" while it is not known.
 fn place(snapshot: &v1::Snapshot) -> String {
     if snapshot.pending { String::new() } else { format!("t{}/{}", snapshot.term, snapshot.index) }
 }

@@ -1,6 +1,6 @@
-//! `holdfast standby`: a PostgreSQL for reading on a local copy of a snapshot.
+//! `holdfast standby`: a read-only PostgreSQL on a local copy of a snapshot.
 //!
-//! Owns: arguments, what is printed, exit codes. Does not own: the order of a refresh (crate `agent`), the copy (crate `attach`).
+//! Owns: arguments, output, exit codes. Does not own: the steps of a refresh (crate `agent`), the copy (crate `attach`).
 
 use super::snapshot::SnapshotArg;
 use super::{set::since, tell};
@@ -15,55 +15,55 @@ use holdfast_types::ByteSize;
 use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 
-/// What a standby logs by default.
+/// Default log filter of a standby.
 pub const LOG: &str = "warn,holdfast_agent=info,holdfast_attach=info,holdfast_standby=info,holdfast=info";
 
-/// Connections of nbdfuse to a copy's socket.
+/// Connections of nbdfuse to the socket of a copy.
 const CONNECTIONS: u8 = 4;
 
 /// `holdfast standby`.
 #[derive(Debug, Subcommand)]
 pub enum StandbyCommand {
-    /// Keep a standby in the foreground: refreshes at an interval, answers load balancers
+    /// Run a standby in the foreground: refreshes it at an interval, and answers health checks of load balancers
     #[command(after_long_help = cli::with_codes(RUN))]
     Run {
         /// What standby
         #[command(flatten)]
         config: ConfigArg,
-        /// Check the settings and stop
+        /// Check the settings and exit
         #[arg(long)]
         check: bool,
     },
-    /// Renew a standby's data: a copy of a snapshot beside the old one, then the new PostgreSQL in the place of the old one
+    /// Refresh a standby: starts PostgreSQL on a copy of a newer snapshot, and stops the old one
     #[command(after_long_help = cli::with_codes(REFRESH))]
     Refresh {
         /// What standby
         #[command(flatten)]
         config: ConfigArg,
-        /// This snapshot, which stays [default: a new one, deleted when it is no longer used]
+        /// Use this snapshot, which is kept [default: a new snapshot, deleted after use]
         #[arg(long, value_name = "NAME", conflicts_with = "latest")]
         snapshot: Option<holdfast_types::Name>,
-        /// The youngest snapshot that there is, which stays
+        /// Use the latest existing snapshot, which is kept
         #[arg(long)]
         latest: bool,
     },
-    /// Show what a standby serves and how old its data is
-    #[command(after_long_help = cli::with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age counts from the moment that the snapshot was asked for: everything that the primary had committed by then is there.\n"))]
+    /// Show the snapshot of a standby and the age of its data
+    #[command(after_long_help = cli::with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"))]
     Status {
         /// What standby
         #[command(flatten)]
         config: ConfigArg,
     },
-    /// Stop a standby: its PostgreSQL, its copy and its own snapshots go
+    /// Stop a standby, and delete its copy and its own snapshots
     Stop {
         /// What standby
         #[command(flatten)]
         config: ConfigArg,
     },
-    /// Print a configuration file with every setting explained
+    /// Print a configuration file that explains every setting
     #[command(after_long_help = "Example:\n  holdfast standby config > standby.toml")]
     Config,
-    /// Keep a copy of a snapshot on this host that can be written and is thrown away
+    /// Provide a writable temporary copy of a snapshot on this host
     #[command(after_long_help = cli::with_codes(COPY))]
     Copy(CopyArgs),
 }
@@ -82,16 +82,16 @@ pub struct CopyArgs {
     /// The set and its snapshot
     #[arg(value_name = "SET@NAME")]
     pub snapshot: SnapshotArg,
-    /// Run directory: lock, status.json, one Unix socket per volume
+    /// Run directory, with the lock, status.json and one Unix socket per volume
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// Directory of the scratch files, on a local disk; they have no names and are gone with the process
+    /// Directory for the written data, on a local disk; its files have no names and are deleted when the process ends
     #[arg(long, value_name = "DIR")]
     pub scratch: PathBuf,
-    /// What may be written to one volume; beyond it "no space left on device"
+    /// Limit of written data for each volume; beyond it writes fail with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "10GiB")]
     pub scratch_max: ByteSize,
-    /// Block devices to make; there is no kernel device
+    /// Kind of block devices; kernel devices are not supported
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub device: ScratchDevice,
 }
@@ -125,8 +125,8 @@ Examples:
   curl -i 'http://127.0.0.1:8018/replica?max_age_s=1800'
       200 while PostgreSQL answers and its data is at most half an hour old
 
-Runs as root: it mounts, and starts PostgreSQL as PostgreSQL's own user. Told to stop, it takes everything down. It holds no lease, and nothing
-that happens here reaches the set: the copy's writes stay on this host and are thrown away.
+Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On SIGTERM it stops everything. It holds no lease and never
+writes to the set: writes to the copy stay on this host and are deleted.
 ";
 
 const REFRESH: &str = "\
@@ -135,21 +135,20 @@ Examples:
   holdfast standby refresh --config standby.toml --snapshot monday
   holdfast standby refresh --config standby.toml --latest --output json
 
-Until the new PostgreSQL has recovered, the old one serves; then it is stopped (its sessions end) and the new one starts on the same port.
-A refresh that fails leaves the old one serving. It takes as long as its settings allow (snapshot_timeout_s, start_timeout_s): --timeout does not
-count here. Refused while `standby run` keeps the standby: it refreshes by itself.
-Of a ZFS pool: refused as well on a host that has the pool itself imported.
+The old PostgreSQL serves until the new one has recovered. Then the old one is stopped, its sessions end, and the new one starts on the same port. If a
+refresh fails, the old one continues. The time limits are settings (snapshot_timeout_s, start_timeout_s); --timeout has no effect. Refused while
+`standby run` is running, which refreshes by itself. For a ZFS pool it is also refused on a host that has the original pool imported.
 ";
 
 const COPY: &str = "\
 Examples:
   holdfast standby copy demo@monday --dir /run/holdfast/monday --scratch /var/tmp
-      prints the devices once they are there, stays in the foreground; mount them, write to them, then interrupt it
+      prints the devices when they are ready and runs in the foreground; stop it with Ctrl-C
   holdfast standby copy demo@monday --dir /tmp/monday --scratch /var/tmp --device none
       Unix sockets only; connect with nbd+unix:///demo/vol1?socket=/tmp/monday/vol1.sock
 
-Reads come from whichever gateway answers; when it dies they go on at another one. Writes go to the scratch files. No lease is taken, and the set
-does not notice. The snapshot must not be deleted meanwhile: reads would fail.
+Reads go to any gateway, and continue at another one if it fails. Writes go to files in --scratch. It needs no lease and does not affect the set. Do not
+delete the snapshot meanwhile: reads would fail.
 ";
 
 /// Runs `holdfast standby`.
@@ -178,7 +177,7 @@ fn load(path: &Path) -> Result<StandbyConfig, CliError> {
     StandbyConfig::load(path).map_err(|error| {
         CliError::usage("settings")
             .because(&error)
-            .next("`holdfast standby config` prints a file with every setting explained")
+            .next("`holdfast standby config` prints a file that explains every setting")
     })
 }
 
@@ -189,7 +188,7 @@ fn open(path: &Path) -> Result<Standby, CliError> {
 async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError> {
     let config = load(path)?;
     if check {
-        tell(common, &format!("{}: good", path.display()));
+        tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }
     let stop = async {
@@ -204,14 +203,14 @@ async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError>
 async fn refresh(common: &Common, path: &Path, which: &Which) -> Result<(), CliError> {
     let standby = open(path)?;
     if standby.view().await.map_err(CliError::failed)?.running {
-        return Err(CliError::refused("`holdfast standby run` keeps it, and refreshes it by itself")
-            .next("wait for its next refresh (refresh_every_s), or restart it: it takes everything down and begins with a refresh"));
+        return Err(CliError::refused("`holdfast standby run` is running, and refreshes the standby by itself")
+            .next("wait for its next refresh (refresh_every_s), or restart it: it begins with a refresh"));
     }
     let refreshed = standby.refresh(which).await.map_err(|why| {
-        CliError::failed(why).next("what served before serves on: `holdfast standby status` shows it; the server's own words are in postgresql.log below `dir`")
+        CliError::failed(why).next("the previous data is still served: see `holdfast standby status`; the messages of PostgreSQL are in postgresql.log below `dir`")
     })?;
     output::show(common.output, &refreshed, || {
-        format!("serves {} since {} ms after it was asked for", refreshed.snapshot, refreshed.took_ms)
+        format!("now serves {}; the refresh took {} ms", refreshed.snapshot, refreshed.took_ms)
     })
 }
 
@@ -224,15 +223,15 @@ async fn stop(common: &Common, path: &Path) -> Result<(), CliError> {
     let standby = open(path)?;
     let view = standby.view().await.map_err(CliError::failed)?;
     if view.running {
-        return Err(CliError::refused("`holdfast standby run` keeps it: it would be made again")
-            .next("end that process (systemctl stop), it takes everything down"));
+        return Err(CliError::refused("`holdfast standby run` is running, and would start it again")
+            .next("stop that process (systemctl stop): it stops everything"));
     }
     standby.stop().await.map_err(CliError::failed)?;
     tell(common, &format!("standby {} is stopped", view.name));
     Ok(())
 }
 
-/// How old data is, for people.
+/// The age of the data, for people.
 fn age(view: &StandbyView) -> String {
     match view.age_ms.map(|age| age / 1000) {
         None => String::new(),
@@ -292,9 +291,9 @@ async fn copy(common: &Common, args: CopyArgs) -> Result<(), CliError> {
         SnapshotCopyError::Refused(refusal) => CliError::from_refusal(refusal),
         SnapshotCopyError::Unreachable { .. } => CliError::unreachable("")
             .because(&error)
-            .next("check --api (or HOLDFAST_API) and that the gateways run; --timeout gives it longer"),
+            .next("check --api (or HOLDFAST_API), and that the gateways are running; --timeout allows more time"),
         SnapshotCopyError::NoSnapshot { .. } | SnapshotCopyError::Pending { .. } => {
-            CliError::refused("").because(&error).next("`holdfast snapshot list SET` shows them")
+            CliError::refused("").because(&error).next("`holdfast snapshot list SET` shows all")
         }
         SnapshotCopyError::Kernel => CliError::usage("--device").because(&error),
         _ => CliError::failed("").because(&error),
@@ -307,5 +306,5 @@ fn describe_copy(status: &SnapshotCopyStatus) -> String {
         [volume.name.clone(), output::bytes(volume.size_bytes), device, volume.socket.clone()]
     });
     let table = output::table(["VOLUME", "SIZE", "DEVICE", "SOCKET"], rows);
-    format!("a copy of {}@{} (asked for {})\n{table}", status.set, status.snapshot, since(status.snapshot_unix_ms))
+    format!("copy of {}@{} (created {})\n{table}", status.set, status.snapshot, since(status.snapshot_unix_ms))
 }

@@ -1,6 +1,6 @@
 //! `holdfast cluster status`.
 
-use super::{cluster, door, member_text, set};
+use super::{cluster, connect, member_text, set};
 use crate::cli::Common;
 use crate::exit::CliError;
 use crate::output;
@@ -8,26 +8,26 @@ use holdfast_api::{role_name, v1};
 
 /// `holdfast cluster status`.
 pub async fn run(common: &Common) -> Result<(), CliError> {
-    let status = cluster::status(&mut door(common)).await?;
+    let status = cluster::status(&mut connect(common)).await?;
     output::show(common.output, &status, || describe(&status))
 }
 
-/// The cluster in words and tables.
+/// The cluster as text.
 pub fn describe(status: &v1::ClusterStatusReply) -> String {
-    let head = format!("cluster {}, as {} sees it", status.cluster_id, status.answered_by);
+    let head = format!("cluster {}, view of {}", status.cluster_id, status.answered_by);
     let members = status.members.iter().map(|member| member_row(status, member));
     let head_of = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"];
-    let members = output::table_with_trouble(head_of, members, &[5, 8], 2);
+    let members = output::table_with_messages(head_of, members, &[5, 8], 2);
     let groups = status.groups.iter().map(|group| group_row(status, group));
-    let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (BEHIND)"], groups);
+    let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (LAG)"], groups);
     let sets = status.sets.iter().map(|set| set_row(status, set));
-    let sets = output::table_with_trouble(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets, &[4], 1);
+    let sets = output::table_with_messages(["SET", "GROUP", "STORE", "NOT UPLOADED", "STORE HEALTH"], sets, &[4], 1);
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
     let reads = reads(status);
     format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{reads}")
 }
 
-/// Where each gateway found what was read, since its start and over the last minutes; nothing where nobody has read.
+/// Share of reads that each tier of each gateway answered, since its start and over the last minutes. Empty if there were no reads.
 fn reads(status: &v1::ClusterStatusReply) -> String {
     let rows = status.members.iter().flat_map(|member| {
         let name = member.member.as_ref().map_or("", |known| known.name.as_str());
@@ -43,7 +43,7 @@ fn reads(status: &v1::ClusterStatusReply) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["READS AT", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
+    let head = ["READS AT", "SINCE", "EXTENTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
     format!("\n\n{}", output::table(head, rows))
 }
 
@@ -77,7 +77,7 @@ fn group_name(group: u64, set: &str) -> String {
     }
 }
 
-/// What the set's leader says of its stores.
+/// Health of the set's stores, as its leader reports it.
 fn leader_health<'a>(status: &'a v1::ClusterStatusReply, set: &v1::SetSummary) -> Option<&'a v1::StoreHealth> {
     let leader = status.groups.iter().find(|group| group.group == set.id).map_or(0, |group| group.leader);
     let of_leader = |member: &&v1::MemberStatus| member.member.as_ref().is_some_and(|m| m.id == leader && leader != 0);
@@ -182,7 +182,7 @@ mod tests {
         let text = reads(&status);
         let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         let cells = |row: &str| row.split('|').map(str::to_string).collect::<Vec<_>>();
-        assert_eq!(rows[0], cells("READS|AT|SINCE|PARTS|JOURNAL|MEMORY|DISK|STORE|SHARED"));
+        assert_eq!(rows[0], cells("READS|AT|SINCE|EXTENTS|JOURNAL|MEMORY|DISK|STORE|SHARED"));
         assert_eq!(rows[1], cells("g1|start|100|10.0|%|60.0|%|20.0|%|9.0|%|1.0|%"));
         assert_eq!(rows[2], cells("g1|290|s|ago|4|0.0|%|75.0|%|0.0|%|25.0|%|0.0|%"));
         assert_eq!(rows[4], cells("g4|290|s|ago|0|-|-|-|-|-"), "no division by nothing");

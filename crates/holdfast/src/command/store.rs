@@ -1,6 +1,6 @@
-//! `holdfast store`: stores by themselves. No gateway is asked.
+//! `holdfast store`: checks stores directly. Contacts no gateway.
 
-use super::stored::{KEYS_FROM, StoreArgs};
+use super::store_access::{KEYS_FROM, StoreArgs};
 use super::tell;
 use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// `holdfast store`.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Write, replace, read, list and delete two small objects in each, and say what is wrong
+    /// Check stores: writes, replaces, reads, lists and deletes two small objects in each
     #[command(after_long_help = with_codes(CHECK))]
     Check(CheckArgs),
 }
@@ -22,7 +22,7 @@ pub enum StoreCommand {
 /// `holdfast store check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Stores, as `set create --store` takes them, or as one text what `set list` shows of a set
+    /// Stores as for `set create --store`, or the stores of a set as `set list` shows them
     #[arg(value_name = "URL", value_parser = stores_text, required = true)]
     stores: Vec<String>,
     #[command(flatten)]
@@ -35,24 +35,24 @@ Examples:
   holdfast store check file:///srv/store
   holdfast store check s3://a/p s3://b/p --credentials-file keys --output json | jq '.stores[].fit'
 
-Sets rely on conditional PUTs (If-None-Match, If-Match): by them the store refuses a gateway
-of a cluster that another one has taken over. A store that ignores them is found here. Gateways
-ask the same before they create a set or add a store to one.
-What is written is deleted again; a directory that is missing is made. Each store has --timeout.
-Ends with 1 where a store does something wrong or refuses, with 4 where one gave no answer.
+Sets need conditional PUTs (If-None-Match, If-Match): with them the store fences gateways of a
+cluster that has been recovered elsewhere. This check finds stores that ignore the conditions. The
+gateways make the same check before they create a set or add a store.
+The test objects are deleted afterwards; a missing directory is created. --timeout applies to each
+store. Ends with 1 if a store is unfit or refuses access, with 4 if a store does not answer.
 ";
 
-/// A store by its URL, and what came of its check.
+/// A store URL with the result of its check.
 type Checked = (String, Result<CheckReport, CheckError>);
 
 #[derive(Debug, Serialize)]
 struct Row {
     store: String,
-    /// `null` where it is not known.
+    /// `null` if it is unknown.
     fit: Option<bool>,
-    /// How long a small write took.
+    /// Duration of a small write.
     put_ms: Option<f64>,
-    /// … and a small read.
+    /// Duration of a small read.
     get_ms: Option<f64>,
     error: Option<String>,
 }
@@ -81,7 +81,7 @@ pub async fn run(common: &Common, command: StoreCommand) -> Result<(), CliError>
     verdict(&checked)
 }
 
-/// Each store that these texts name, all at once.
+/// Checks all given stores in parallel.
 async fn check_all(
     stores: &[String],
     access: &StoreArgs,
@@ -104,7 +104,7 @@ async fn check_all(
     Ok(join_all(checks).await)
 }
 
-/// One that is not fit says itself which store it is of.
+/// The error with the store's URL, which the error of an unfit store contains already.
 fn words(url: &str, error: &CheckError) -> String {
     match error {
         CheckError::Unfit { .. } => error.to_string(),
@@ -112,7 +112,7 @@ fn words(url: &str, error: &CheckError) -> String {
     }
 }
 
-/// The worst of what was found: a store that is not fit, then one that refuses, then one that does not answer.
+/// The most severe result: unfit, then refused, then no answer.
 fn verdict(checked: &[Checked]) -> Result<(), CliError> {
     let said = |which: fn(&CheckError) -> bool| -> Option<String> {
         let errors = checked.iter().filter_map(|(url, outcome)| Some((url, outcome.as_ref().err()?)));
@@ -120,13 +120,14 @@ fn verdict(checked: &[Checked]) -> Result<(), CliError> {
         (!texts.is_empty()).then(|| texts.join("; "))
     };
     if let Some(text) = said(|error| matches!(error, CheckError::Unfit { .. })) {
-        return Err(CliError::failed(text).next("put no set there"));
+        return Err(CliError::failed(text).next("use another store: sets cannot be created there"));
     }
     if let Some(text) = said(|error| !error.is_undecided()) {
         return Err(CliError::failed(text).next(KEYS_FROM));
     }
     match said(CheckError::is_undecided) {
-        Some(text) => Err(CliError::unreachable(text).next("run it again; --timeout gives it longer")),
+        Some(text) => Err(CliError::unreachable(text)
+            .next("check the URL and the store, then run it again; --timeout allows more time")),
         None => Ok(()),
     }
 }
@@ -141,7 +142,7 @@ fn table(rows: &[Row]) -> String {
         };
         [row.store.clone(), fit.to_string(), ms(row.put_ms), ms(row.get_ms), row.error.clone().unwrap_or_default()]
     });
-    output::table_with_trouble(["STORE", "FIT", "PUT", "GET", "TROUBLE"], rows, &[4], 1)
+    output::table_with_messages(["STORE", "FIT", "PUT", "GET", "ERROR"], rows, &[4], 1)
 }
 
 /// Before a recovery raises generations in the stores that these texts name. The sets lie there already; but where conditions are ignored, what is raised fences

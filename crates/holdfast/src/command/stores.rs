@@ -1,34 +1,34 @@
-//! `holdfast set stores`: where a set lies, and the change of it. What a change needs, gateways see to; this asks for it, and shows how far it is.
+//! `holdfast set stores`: shows and changes the stores of a set. The gateways carry out a change; this module requests it and shows its progress.
 
-mod lists;
+mod list;
 mod view;
 
 use super::set::{several, status};
-use super::{confirm, door, tell};
+use super::{confirm, connect, tell};
 use crate::cli::{Common, HowArgs, StoresCommand};
-use crate::door::{Client, Door, Effect};
+use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use holdfast_api::v1;
 use holdfast_types::{Name, Placement, PlacementPhase};
 use indicatif::{ProgressBar, ProgressStyle};
-use lists::Wish;
+use list::ListChange;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 pub use view::{line, phase_word};
 
-/// Between two looks of a wait.
+/// Poll interval of a wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long one look may take.
+/// Time limit of one poll.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the set's leader may take to say how it is, before any gateway's own view is shown.
+/// Time limit for the answer of the set's leader, before the view of any gateway is shown.
 const CONFIRMED_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where no person watches: a line at most so often while the phase is the same.
+/// Without a terminal: the shortest interval between progress lines of the same phase.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs one of `holdfast set stores`' commands.
@@ -37,27 +37,29 @@ pub async fn run(common: &Common, command: StoresCommand) -> Result<(), CliError
         StoresCommand::Show { set } => show(common, &set).await,
         StoresCommand::Change { set, stores, quorum, how } => {
             let to = several(stores, quorum.write_quorum)?;
-            let wish = Wish::Change(to.urls().to_vec(), Some(to.write_quorum()));
-            change(common, &set, &wish, how).await
+            let wanted = ListChange::Change(to.urls().to_vec(), Some(to.write_quorum()));
+            change(common, &set, &wanted, how).await
         }
         StoresCommand::Add { set, urls, quorum, how } => {
-            change(common, &set, &Wish::Add(urls, quorum.write_quorum), how).await
+            change(common, &set, &ListChange::Add(urls, quorum.write_quorum), how).await
         }
         StoresCommand::Drain { set, urls, quorum, how } => {
-            change(common, &set, &Wish::Drain(urls, quorum.write_quorum), how).await
+            change(common, &set, &ListChange::Drain(urls, quorum.write_quorum), how).await
         }
-        StoresCommand::Replace { set, old, new, how } => change(common, &set, &Wish::Replace(old, new), how).await,
+        StoresCommand::Replace { set, old, new, how } => {
+            change(common, &set, &ListChange::Replace(old, new), how).await
+        }
         StoresCommand::Abandon { set, dry_run } => abandon(common, &set, dry_run).await,
     }
 }
 
 async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
-    let mut quick = Door::new(&common.dialer, &common.api, common.timeout().min(CONFIRMED_LIMIT));
+    let mut quick = ClusterClient::new(&common.dialer, &common.api, common.timeout().min(CONFIRMED_LIMIT));
     let found = match status(&mut quick, set.as_str(), false).await {
         Err(error) if error.exit == Exit::Unreachable => {
-            let found = status(&mut door(common), set.as_str(), true).await?;
-            tell(common, &format!("a gateway's own view, perhaps old: {}", error.message));
-            // What that one knows of the stores is not what the leader knows.
+            let found = status(&mut connect(common), set.as_str(), true).await?;
+            tell(common, &format!("the view of one gateway, which may be outdated: {}", error.message));
+            // Only the leader knows the health of the stores.
             v1::SetStatus { store_health: None, ..found }
         }
         answer => answer?,
@@ -66,35 +68,37 @@ async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
     output::show(common.output, &shown, || shown.text())
 }
 
-/// The set as group 0 has it.
-async fn listed(door: &mut Door, set: &Name) -> Result<v1::SetSummary, CliError> {
+/// The set, from group 0.
+async fn listed(api: &mut ClusterClient, set: &Name) -> Result<v1::SetSummary, CliError> {
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
-    let listed = door.call("list the sets", Effect::Reads, call).await?;
-    listed.sets.into_iter().find(|found| found.name == set.as_str()).ok_or_else(|| {
-        CliError::refused(format!("there is no set {set}")).next("`holdfast set list` shows what there is")
-    })
+    let listed = api.call("list the sets", Effect::Reads, call).await?;
+    listed
+        .sets
+        .into_iter()
+        .find(|found| found.name == set.as_str())
+        .ok_or_else(|| CliError::refused(format!("there is no set {set}")).next("`holdfast set list` shows all"))
 }
 
 async fn ask(common: &Common, request: v1::ChangeStoresRequest) -> Result<v1::ChangeStoresReply, CliError> {
     let what = format!("change the stores of set {}", request.set);
     let call = async |mut client: Client| client.change_stores(request.clone()).await;
-    // New stores are asked before it answers.
-    door(common).patient().call(&what, Effect::Changes, call).await
+    // The gateway checks the new stores before it answers.
+    connect(common).patient().call(&what, Effect::Changes, call).await
 }
 
-async fn change(common: &Common, set: &Name, wish: &Wish, how: HowArgs) -> Result<(), CliError> {
-    let found = listed(&mut door(common), set).await?;
+async fn change(common: &Common, set: &Name, change: &ListChange, how: HowArgs) -> Result<(), CliError> {
+    let found = listed(&mut connect(common), set).await?;
     let placement = Placement::parse(&found.store);
-    let now = lists::read(set, &placement.stores)?;
-    let to = lists::wished(set, &now, wish)?;
-    let settled = placement.next.is_none() && lists::same(&now, &to);
+    let now = list::read(set, &placement.stores)?;
+    let to = list::new_list(set, &now, change)?;
+    let settled = placement.next.is_none() && list::same(&now, &to);
     if !settled {
-        tell(common, &lists::table(&now, &to));
+        tell(common, &list::table(&now, &to));
     }
-    let leaving = lists::leaving(&now, &to);
+    let leaving = list::leaving(&now, &to);
     if !leaving.is_empty() && placement.next.is_none() && !how.dry_run && !how.yes {
         confirm(&format!(
-            "Put set {set} into {}, and let {} go once everything is there?",
+            "Change the stores of set {set} to {}, and remove {} when the copy is complete?",
             to.urls().join(", "),
             leaving.join(", ")
         ))?;
@@ -124,43 +128,45 @@ async fn change(common: &Common, set: &Name, wish: &Wish, how: HowArgs) -> Resul
     output::show(common.output, &json, || {
         if how.dry_run {
             return match (settled, reply.changed) {
-                (true, _) => format!("set {set} lies there already"),
-                (false, true) => format!("set {set} can be put there; nothing was changed"),
-                (false, false) => format!("set {set} is being put there already"),
+                (true, _) => format!("set {set} has these stores already"),
+                (false, true) => format!("set {set} can be changed to these stores; nothing was changed"),
+                (false, false) => format!("this change of set {set} is in progress already"),
             };
         }
         if settled {
-            return format!("set {set} lies there already");
+            return format!("set {set} has these stores already");
         }
         if !done {
-            let begun = if reply.changed { "begun" } else { "under way already" };
+            let begun = if reply.changed { "the change has started" } else { "the change is in progress already" };
             let back = match next.next {
                 Some((PlacementPhase::Filling, _)) => {
-                    format!("\n`holdfast set stores abandon {set}` goes back while they are being filled")
+                    format!(
+                        "\n`holdfast set stores abandon {set}` returns to the old stores during the phase `filling`"
+                    )
                 }
                 _ => String::new(),
             };
             return format!(
-                "{begun}: what is written goes to the old and the new stores, the new ones are filled, then they count. It goes on by itself\n\
-                 `holdfast set stores show {set}` says how far it is{back}"
+                "{begun}: new objects go to the old and the new stores, and existing objects are copied in the background\n\
+                 `holdfast set stores show {set}` shows the progress{back}"
             );
         }
         let seconds = begun.elapsed().as_secs();
-        format!("set {set} lies in the new stores alone, after {seconds} s\n{}", afterwards(found.id, &leaving, &goal))
+        format!("set {set} is in the new stores only, after {seconds} s\n{}", afterwards(found.id, &leaving, &goal))
     })
 }
 
-/// What is left to a person when it is done.
+/// What the user has to know when the change is complete.
 fn afterwards(id: u64, left: &[&str], text: &str) -> String {
     let left = left.iter().map(|url| {
         let place = url.split('?').next().unwrap_or(url).trim_end_matches('/');
-        format!("not needed any more, and deleted by nobody: what is below {place}/sets/{id}/\n")
+        format!("no longer needed, and not deleted automatically: {place}/sets/{id}/\n")
     });
-    format!("{}a recovery is told: --from-store '{text}'", left.collect::<String>())
+    format!("{}for a recovery use: --from-store '{text}'", left.collect::<String>())
 }
 
 async fn abandon(common: &Common, set: &Name, dry_run: bool) -> Result<(), CliError> {
-    let found = listed(&mut door(common), set).await?;
+    let found = listed(&mut connect(common), set).await?;
     let placement = Placement::parse(&found.store);
     let request = v1::ChangeStoresRequest {
         set: set.to_string(),
@@ -174,45 +180,49 @@ async fn abandon(common: &Common, set: &Name, dry_run: bool) -> Result<(), CliEr
         "set": set, "before": reply.before, "placement": reply.placement, "changed": reply.changed, "dry_run": dry_run,
     });
     output::show(common.output, &json, || match (reply.changed, dry_run) {
-        (false, _) => format!("the stores of set {set} are not being changed"),
-        (true, true) => format!("set {set} can go back to {}; nothing was changed", placement.stores),
+        (false, _) => format!("the stores of set {set} are not being changed; there is nothing to abandon"),
+        (true, true) => format!("set {set} can return to {}; nothing was changed", placement.stores),
         (true, false) => {
-            let joined = lists::both(&placement).into_iter().filter(|(_, part)| *part == "joins");
+            let joined = list::both(&placement).into_iter().filter(|(_, part)| *part == "joins");
             let joined: Vec<String> = joined.map(|(url, _)| url).collect();
             let joined: Vec<&str> = joined.iter().map(String::as_str).collect();
-            format!("set {set} stays where it was\n{}", afterwards(found.id, &joined, &reply.placement))
+            format!("set {set} stays in its old stores\n{}", afterwards(found.id, &joined, &reply.placement))
         }
     })
 }
 
-/// Waits until the set lies in `to` alone, and shows how far it is on standard error. It goes on by itself, whoever waits.
+/// Waits until the set is in `to` only, and shows the progress on standard error. The change does not depend on this wait.
 async fn wait(common: &Common, set: &v1::SetSummary, to: &str, ends: Instant) -> Result<(), CliError> {
     let mut display = Display::new(common);
     let (mut begun, mut waits) = (false, String::new());
     loop {
         let left = ends.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let why = if waits.is_empty() { String::new() } else { format!(": it waits for: {waits}") };
-            let error = CliError::unknown(format!("set {} is not in the new stores alone yet{why}", set.name));
-            let next = format!("it goes on by itself: `holdfast set stores show {}` says how far it is", set.name);
+            let why = if waits.is_empty() { String::new() } else { format!("; it waits for: {waits}") };
+            let error = CliError::unknown(format!("the change of set {} is not complete yet{why}", set.name));
+            let next =
+                format!("it continues in the background: `holdfast set stores show {}` shows the progress", set.name);
             return Err(error.next(next));
         }
-        let mut door = Door::new(&common.dialer, &common.api, left.min(LOOK_LIMIT));
-        match status(&mut door, &set.name, false).await {
+        let mut api = ClusterClient::new(&common.dialer, &common.api, left.min(LOOK_LIMIT));
+        match status(&mut api, &set.name, false).await {
             Ok(found) => {
                 let summary = found.set.clone().unwrap_or_default();
                 if summary.id != set.id {
-                    return Err(CliError::failed(format!("set {} was deleted, and there is another one", set.name)));
+                    return Err(CliError::failed(format!(
+                        "set {} was deleted, and another set has its name now",
+                        set.name
+                    )));
                 }
                 let placement = Placement::parse(&summary.store);
                 if placement.stores == to {
                     return Ok(());
                 }
                 begun |= placement.next.is_some();
-                // The gateway may not have heard of the begin.
+                // The gateway may not know yet that the change has started.
                 if begun && placement.next.is_none() {
                     return Err(CliError::failed(format!(
-                        "the change was abandoned by somebody: set {} lies in {}",
+                        "the change was abandoned meanwhile: set {} is in {}",
                         set.name, placement.stores
                     )));
                 }
@@ -220,7 +230,7 @@ async fn wait(common: &Common, set: &v1::SetSummary, to: &str, ends: Instant) ->
                 waits = shown.waits().to_string();
                 display.show(common, &placement, &shown);
             }
-            // An election, or a gateway that is cut off; what is said for good is said.
+            // An election, or an unreachable gateway. Other errors are final.
             Err(error) if matches!(error.exit, Exit::Unreachable | Exit::Unknown) => display.lost(),
             Err(error) => return Err(error),
         }
@@ -228,10 +238,10 @@ async fn wait(common: &Common, set: &v1::SetSummary, to: &str, ends: Instant) ->
     }
 }
 
-/// A bar where a person watches, a line now and then elsewhere.
+/// A progress bar on a terminal, otherwise a line now and then.
 struct Display {
     bar: Option<ProgressBar>,
-    /// The most that was lacking: a bar that goes on while writers add to it.
+    /// The largest number of missing objects so far: the length of the bar.
     most: u64,
     said: Option<(&'static str, String, Instant)>,
 }
@@ -252,7 +262,7 @@ impl Display {
 
     fn lost(&self) {
         if let Some(bar) = &self.bar {
-            bar.set_message("no gateway serves the set just now");
+            bar.set_message("no gateway serves the set at the moment");
         }
     }
 
@@ -298,12 +308,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_behind_is_named_without_what_is_no_place() {
+    fn leftover_objects_are_named_without_url_options() {
         let text = afterwards(7, &["s3://b/p?endpoint=http://h:1&region=x", "file:///a/"], "c=2 file:///b");
         let lines = [
-            "not needed any more, and deleted by nobody: what is below s3://b/p/sets/7/",
-            "not needed any more, and deleted by nobody: what is below file:///a/sets/7/",
-            "a recovery is told: --from-store 'c=2 file:///b'",
+            "no longer needed, and not deleted automatically: s3://b/p/sets/7/",
+            "no longer needed, and not deleted automatically: file:///a/sets/7/",
+            "for a recovery use: --from-store 'c=2 file:///b'",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
     }

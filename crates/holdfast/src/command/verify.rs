@@ -1,6 +1,6 @@
-//! `holdfast verify`: sets as their store has them, checked to the last tag.
+//! `holdfast verify`: reads and authenticates the data of sets in their store.
 
-use super::stored::{KeyArgs, MOVED, StoreArgs, moment, survey};
+use super::store_access::{KeyArgs, MOVED, StoreArgs, checkpoint_text, survey};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
 use crate::output;
@@ -11,35 +11,35 @@ use holdfast_types::Name;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Damaged places of a set that a table shows; `--output json` has more.
+/// Damaged places of a set in a table; `--output json` lists more.
 const SHOWN_MAX: usize = 100;
 
-/// Of a head that opens with another cluster key only, in words.
+/// Part of the error for a head that needs another cluster key.
 const OTHER_KEY: &str = "wrapped under cluster key";
 
 /// `holdfast verify`.
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(VERIFY))]
 pub struct VerifyArgs {
-    /// Sets to check [default: all in the store]
+    /// Sets to check [default: all sets in the store]
     sets: Vec<Name>,
-    /// The store; of a set over several stores, or whose stores were changed, the whole text that `set stores show` gave for a recovery
+    /// The store; for a set with several stores, or whose stores were changed, the text that `set stores show` printed for a recovery
     #[arg(long, value_name = "URL", value_parser = stores_text)]
     store: String,
     #[command(flatten)]
     key: KeyArgs,
     #[command(flatten)]
     access: StoreArgs,
-    /// Check a share of the map's pages only, chosen by chance
+    /// Check only a random share of the map pages, such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     sample: Option<u32>,
-    /// Of a set in several stores, read every store's own copies, one store after the other [default: of each object the copy that answers first]
+    /// With several stores: read the copies in each store, one store after the other [default: for each object the copy that answers first]
     #[arg(long)]
     each_store: bool,
-    /// Choose the same pages as an earlier run that printed this seed
+    /// Check the same pages as an earlier run that printed this seed
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
-    /// Damaged places of each set that `--output json` lists; more are counted
+    /// Most damaged places per set that `--output json` lists; the others are counted
     #[arg(long, value_name = "COUNT", default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(1..=i64::from(LISTED_MAX)))]
     list_max: u32,
 }
@@ -50,20 +50,19 @@ Examples:
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
 
-Read is what the last checkpoint of each set shows: head, root with its leaves, pages of the map, and every sealed extent that a read of the set can meet; of
-a clone also what it shows of its origin; and of the snapshots that the head lists what they show besides. With
---sample only that share of the pages, and the extents that those name.
-Not read is what none of these shows: objects that nothing names (orphans, what waits for its deletion, former checkpoints), extents of which all was
-overwritten or trimmed, and what is in the gateways' journals only. Damage there is not found, and no read from the store meets it.
+It reads everything that the last checkpoint of each set refers to: the head, the root and its leaves, the map pages, and all encrypted extents that reads of
+the set can reach. This includes snapshots in the head, and for a clone the data of its origin. --sample limits it to a share of the map pages and their
+extents. It does not read unreferenced objects (orphans, objects waiting for deletion, old checkpoints), extents that were overwritten or trimmed completely,
+and data that is only in the gateways' journals. Damage there is not found, and does not affect reads from the store.
 
-Gateways may run or not; where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes
-in it; `VOLUME@SNAPSHOT` where only snapshots show it, by the newest of them. Of a page that does not open all of its 32 MiB are named, and of a `leaf` of a
-large map all 4 GiB of the volume that it stands for, whether anything was written there or not: what a leaf lists nobody else knows. A leaf without a
-volume makes nothing unreadable, but no checkpoint can be made over it.
-A table has the first 100 damaged places of a set, --output json as many as --list-max says; `damaged_total` there is how many there are.
-With --each-store, what one of several stores lacks or has damaged is named with that store; the repair copies it from another. A store that does
-not answer is named at the end, and the others are read. Of a set in several stores the head may have to be written before it can be read: where one
-store lags behind, with credentials that may only read this ends with what the store said.
+Gateways may be running; if they replace objects meanwhile, run it again. Each damaged range is listed with the volume, sectors of 512 bytes, the object and
+the bytes in it, and as `VOLUME@SNAPSHOT` (the newest one) if only snapshots refer to it. If a map page is damaged, its whole range of 32 MiB is listed; if a
+`leaf` of a large map is damaged, its whole range of 4 GiB, whether it was written or not. A damaged leaf without a volume makes nothing unreadable, but
+prevents further checkpoints.
+A table shows the first 100 damaged places of a set; --output json lists up to --list-max, and `damaged_total` is their number.
+With --each-store, objects that are missing or damaged in one of several stores are listed with that store; the repair copies them from another store. A store
+that does not answer is reported at the end, and the others are read. If one of several stores is outdated, the head must be written before it can be read:
+with read-only credentials this fails with the error of the store.
 ";
 
 /// Reads `1%` or `0.5%` as millionths.
@@ -77,25 +76,28 @@ fn share(text: &str) -> Result<u32, String> {
 pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
     let (found, bad) = survey(&args.key, &args.access, std::slice::from_ref(&args.store)).await?;
     if let Some(missing) = args.sets.iter().find(|name| !found.iter().any(|f| f.head.name == **name)) {
-        let error = CliError::refused(format!("{} has no set {missing} that opens with this key", args.store));
+        let error = CliError::refused(format!("{} has no set {missing} that this key can decrypt", args.store));
         return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));
     }
     if found.is_empty() && bad.is_empty() {
         let error = CliError::refused(format!("found no set in {}: nothing was checked", args.store));
-        return Err(error.next("check the URL: it must be the one that `holdfast set list` showed, prefix included"));
+        return Err(
+            error.next("check the URL: it must be the one that `holdfast set list` showed, including the prefix")
+        );
     }
     if found.is_empty()
         && let Some((_, why)) = bad.iter().find(|(_, why)| why.contains(OTHER_KEY))
     {
         return Err(
-            CliError::refused(why.clone()).next("use the cluster key that it was made with; nothing was checked")
+            CliError::refused(why.clone()).next("use the cluster key that it was created with; nothing was checked")
         );
     }
-    // A place that was left is not damaged.
+    // A store that the set has left is not damaged.
     if found.is_empty()
         && let Some((set, why)) = bad.iter().find(|(_, why)| why.contains(MOVED))
     {
-        return Err(CliError::refused(format!("set {set}: {why}")).next("nothing was checked: what is here is old"));
+        return Err(CliError::refused(format!("set {set}: {why}"))
+            .next("nothing was checked, because the data here is old: use the new stores of the set"));
     }
     let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
     let seed = args.seed.unwrap_or_else(rand::random);
@@ -113,8 +115,8 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
             let checked = verify(one, &found, sample, copy, args.list_max, &progress).await;
             bar.finish_and_clear();
             match checked {
-                Ok(report) => reports.push((report, moment(one))),
-                // What the other stores have was worth reading, and is worth showing.
+                Ok(report) => reports.push((report, checkpoint_text(one))),
+                // The results of the other stores are still shown.
                 Err(error) => {
                     let which = copy.map_or(String::new(), |at| format!(" {}", at + 1));
                     unreached.push(format!("set {}: store{which}: {error}", one.head.name));
@@ -122,42 +124,43 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
             }
         }
     }
-    // A head that does not open is damage too, unless other sets were asked for.
+    // A head that cannot be decrypted is damage too, unless only other sets are checked.
     let heads: Vec<String> =
         if args.sets.is_empty() { bad.into_iter().map(|(_, why)| why).collect() } else { Vec::new() };
     let damaged = heads.len() as u64 + reports.iter().map(|(report, _)| report.damaged_total).sum::<u64>();
     let sets: Vec<&Report> = reports.iter().map(|(report, _)| report).collect();
     let json = serde_json::json!({ "clean": damaged == 0 && unreached.is_empty(), "sets": sets, "bad_heads": heads, "unreached": unreached });
     output::show(common.output, &json, || {
-        let mut text: Vec<String> = reports.iter().map(|(report, moment)| describe(report, moment)).collect();
+        let mut text: Vec<String> =
+            reports.iter().map(|(report, checkpoint_text)| describe(report, checkpoint_text)).collect();
         text.extend(heads.iter().map(|why| format!("DAMAGED {why}")));
         text.extend(unreached.iter().map(|why| format!("NOT READ {why}")));
         text.join("\n\n")
     })?;
     match damaged {
         0 if unreached.is_empty() => Ok(()),
-        0 => Err(CliError::unreachable(unreached.join("; ")).next("nothing is known of it; run it again")),
+        0 => Err(CliError::unreachable(unreached.join("; ")).next("its state is unknown; run it again")),
         _ if args.each_store => Err(CliError::damaged(format!("found {damaged} damaged places, expected none"))
-            .next("what another store has whole, the repair copies while a gateway leads the set; what none has, read through a gateway, or restore")),
+            .next("objects that are intact in another store are repaired while a gateway leads the set; for others, read the ranges through a gateway, or restore them")),
         _ => Err(CliError::damaged(format!("found {damaged} damaged places, expected none"))
-            .next("read those ranges through a gateway: what its journal or cache still holds can be written again; else restore them")),
+            .next("read these ranges through a gateway: if its journal or cache still has them, write them again; otherwise restore them from a backup")),
     }
 }
 
-/// Nothing where nobody looks.
+/// A progress bar; hidden if standard error is no terminal.
 fn bar(common: &Common, set: &str) -> ProgressBar {
     if common.output == output::Format::Json || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    // The template is ours; were it wrong, the default style would do.
+    // If the template were wrong, the default style would be used.
     if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} pages, {eta} left") {
         bar.set_style(style);
     }
     bar.with_prefix(set.to_string())
 }
 
-fn describe(report: &Report, moment: &str) -> String {
+fn describe(report: &Report, checkpoint_text: &str) -> String {
     let share = match report.seed {
         None => String::new(),
         Some(seed) => format!(" (a sample, --seed {seed})"),
@@ -165,11 +168,11 @@ fn describe(report: &Report, moment: &str) -> String {
     let store = report.store.as_ref().map_or(String::new(), |store| format!(" in {store}"));
     let with = match report.snapshots {
         0 => String::new(),
-        1 => "with its snapshot, ".to_string(),
-        count => format!("with its {count} snapshots, "),
+        1 => "with 1 snapshot, ".to_string(),
+        count => format!("with {count} snapshots, "),
     };
     let head = format!(
-        "set {}{store}: {moment}\n{with}{} of {} pages{share}, {} extents, {} read: {}",
+        "set {}{store}: {checkpoint_text}\n{with}{} of {} pages{share}, {} extents, {} read: {}",
         report.set,
         report.pages_checked,
         report.pages,
@@ -184,12 +187,12 @@ fn describe(report: &Report, moment: &str) -> String {
     let head = match report.overcounted_segments {
         0 => head,
         count => format!(
-            "{head}\n{count} segments count {} as in use that no page names, as a damaged page leaves them that was given up: space, no damage",
+            "{head}\n{count} segments count {} as live that no map page refers to, left by a damaged page that was given up: wasted space, no damage",
             output::bytes(report.overcounted_sectors * 512)
         ),
     };
     let head = if report.sums_skipped {
-        format!("{head}\nwhat the map counts was not compared with its pages, for not all of them can be read")
+        format!("{head}\nthe counters of the map were not compared with its pages, because not all pages can be read")
     } else {
         head
     };
@@ -209,14 +212,16 @@ fn describe(report: &Report, moment: &str) -> String {
     }
 }
 
-/// What a table leaves out of so many damaged places, and how it is had: of all there are, `listed` are in the report.
+/// A note on damaged places that the table leaves out. The report has `listed` of `total`.
 fn rest(total: u64, listed: u64) -> Option<String> {
     let left_out = total.checked_sub(listed.min(SHOWN_MAX as u64)).filter(|left_out| *left_out > 0)?;
     let max = u64::from(LISTED_MAX);
     let how = match total {
         _ if total <= listed => "`--output json` lists all".to_string(),
         _ if total <= max => format!("`--output json --list-max {total}` lists all"),
-        _ => format!("`--output json --list-max {max}` lists the first {max}; the others show when those are mended"),
+        _ => {
+            format!("`--output json --list-max {max}` lists the first {max}; the others appear when those are repaired")
+        }
     };
     Some(format!("and {left_out} more: {how}"))
 }
@@ -226,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_table_leaves_out_is_counted_and_it_says_where_it_is() {
+    fn places_that_the_table_leaves_out_are_counted() {
         assert_eq!((rest(1, 1), rest(100, 100)), (None, None));
         assert_eq!(rest(101, 101).unwrap(), "and 1 more: `--output json` lists all");
         assert_eq!(rest(10_000, 10_000).unwrap(), "and 9900 more: `--output json` lists all");

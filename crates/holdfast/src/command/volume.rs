@@ -1,17 +1,17 @@
 //! `holdfast volume`.
 
+mod connection;
 mod copy;
 mod export;
 mod image;
 mod import;
-mod link;
-mod part;
+mod part_file;
 mod progress;
 mod state;
 
-use super::{bootstrap, confirm, door, incomplete, set::status, tell};
+use super::{bootstrap, confirm, connect, incomplete, set::status, tell};
 use crate::cli::{Common, with_codes};
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use clap::Subcommand;
@@ -23,23 +23,22 @@ use std::str::FromStr;
 pub use copy::{ExportArgs, ImportArgs};
 
 const CREATE: &str = "\
-A volume is thin: it takes what is written, whatever its size. A running attach does not notice a new volume; start it again.
+Volumes are thin-provisioned: space in the store is used only for written data. A running `holdfast attach` does not add new volumes; restart it.
 
 Example:
   holdfast volume create demo/vol3 --size 100GiB
 ";
 
 const LIST: &str = "\
-One line for each volume, as the set's leader has it:
-  VOLUME                its name
-  ID                    its number in the set: the same under another name, and no later volume's
-  SIZE                  what clients see; it is thin, so this much is not taken
-  IN THE STORE AT MOST  bytes of it that the last checkpoint can have, before compression: counted
-                        in pages of its map, 32MiB each. Of a clone without what it shows of its
-                        origin
-  CONNECTIONS           clients at the gateway that leads the set; those of snapshots do not count
+One line for each volume, from the set's leader:
+  VOLUME       its name
+  ID           its number in the set: it stays after a rename and is never reused
+  SIZE         the size that clients see; volumes are thin-provisioned
+  MAPPED       upper limit of its data in the last checkpoint, before compression, counted in map
+               pages of 32MiB. A clone does not count what it shares with its origin
+  CONNECTIONS  clients at the gateway that leads the set, without those of snapshots
 
-What the set takes up, compressed, garbage and snapshots included: `holdfast set show`.
+For the compressed space of the set, including garbage and snapshots, see `holdfast set show`.
 
 Examples:
   holdfast volume list demo
@@ -47,44 +46,45 @@ Examples:
 ";
 
 const SHOW: &str = "\
-As the set's leader has it:
-  id            its number in the set: the same under another name, and no later volume's
-  size          what clients see; it is thin, so this much is not taken
-  in the store  bytes of it that the last checkpoint can have, before compression: counted in pages
-                of its map, 32MiB each. Of a clone without what it shows of its origin
-  connections   clients at the gateway that leads the set; those of snapshots do not count
+From the set's leader:
+  id           its number in the set: it stays after a rename and is never reused
+  size         the size that clients see; volumes are thin-provisioned
+  mapped       upper limit of its data in the last checkpoint, before compression, counted in map
+               pages of 32MiB. A clone does not count what it shares with its origin
+  connections  clients at the gateway that leads the set, without those of snapshots
 
 Example:
   holdfast volume show demo/vol1
 ";
 
 const GROW: &str = "\
-At once, also while it is used. The kernel devices of a running `holdfast attach` follow within seconds. NBD has no message for it: every other client
-sees the new size when it connects anew (an nbdfuse device: detach and attach). Then grow what is on it: `zpool online -e POOL DEVICE`, `resize2fs`, `xfs_growfs`.
+The volume grows at once, also while it is in use. Kernel devices of a running `holdfast attach` get the new size within seconds. NBD cannot announce a new
+size: other clients see it when they reconnect (an nbdfuse device: detach and attach). Then grow the file system: `zpool online -e POOL DEVICE`, `resize2fs`,
+`xfs_growfs`. SIZE may have a fraction, such as 1.5GiB.
 
 Example:
   holdfast volume grow demo/vol1 --size 200GiB
 ";
 
 const SHRINK: &str = "\
-What lies beyond the new size is gone; only snapshots that were taken before still have it. Shrink what is on the volume first.
-Refused while clients are connected. With --force they stay, and get errors (ENOSPC, EINVAL) for what lies beyond the new end.
-The device of a running `holdfast attach` fails then, for good: also where the volume grows again.
+Data beyond the new size is lost; only earlier snapshots keep it. Shrink the file system on the volume first. The command is refused while clients are
+connected. With --force they stay connected and get errors (ENOSPC, EINVAL) beyond the new end. The device of a running `holdfast attach` then fails
+permanently, even if the volume grows again.
 
 Example:
   holdfast volume shrink demo/vol1 --size 50GiB --discard-data
 ";
 
 const RENAME: &str = "\
-Refused while clients are connected: they would look for the old name when they connect anew. Snapshots keep the old name.
+Refused while clients are connected, because they would reconnect with the old name. Snapshots keep the old name.
 
 Example:
   holdfast volume rename demo/vol1 archive
 ";
 
 const DELETE: &str = "\
-Only snapshots that were taken before still have it. What nothing names any more is deleted from the store after a checkpoint and the readers' grace
-(space.grace_ms). Refused while clients are connected; with --force they stay, and get errors for whatever they ask.
+Only earlier snapshots keep its data. Objects that are no longer referenced are deleted from the store after the next checkpoint and the grace period for
+readers (space.grace_ms). Refused while clients are connected; with --force they stay connected and get errors.
 
 Examples:
   holdfast volume delete demo/vol3
@@ -94,17 +94,17 @@ Examples:
 /// `holdfast volume`.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume; one that is there with that size already is fine
+    /// Create a volume; succeeds if it exists already with that size
     #[command(after_long_help = with_codes(CREATE))]
     Create {
         /// The set and the volume's name
         #[arg(value_name = "SET/VOLUME")]
         volume: VolumePath,
-        /// Its size: thin, it takes what is written
+        /// Its size, such as 10GiB or 1.5GiB; volumes are thin-provisioned
         #[arg(long, value_name = "SIZE")]
         size: ByteSize,
     },
-    /// List the volumes of a set, with what they take up
+    /// List the volumes of a set
     #[command(after_long_help = with_codes(LIST))]
     List {
         /// The set
@@ -117,7 +117,7 @@ pub enum VolumeCommand {
         #[arg(value_name = "SET/VOLUME")]
         volume: VolumePath,
     },
-    /// Make a volume larger, at once
+    /// Make a volume larger, also while it is in use
     #[command(after_long_help = with_codes(GROW))]
     Grow {
         /// The set and the volume's name
@@ -127,7 +127,7 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE")]
         size: ByteSize,
     },
-    /// Make a volume smaller; what lies beyond is lost
+    /// Make a volume smaller; data beyond the new size is lost
     #[command(after_long_help = with_codes(SHRINK))]
     Shrink {
         /// The set and the volume's name
@@ -136,14 +136,14 @@ pub enum VolumeCommand {
         /// The new size
         #[arg(long, value_name = "SIZE")]
         size: ByteSize,
-        /// What lies beyond the new size may be lost
+        /// Confirm that data beyond the new size is lost
         #[arg(long)]
         discard_data: bool,
         /// Also while clients are connected
         #[arg(long)]
         force: bool,
     },
-    /// Give a volume another name
+    /// Rename a volume
     #[command(after_long_help = with_codes(RENAME))]
     Rename {
         /// The set and the volume's name
@@ -153,7 +153,7 @@ pub enum VolumeCommand {
         #[arg(value_name = "NAME")]
         to: Name,
     },
-    /// Delete a volume and what it holds
+    /// Delete a volume and its data
     #[command(after_long_help = with_codes(DELETE))]
     Delete {
         /// The set and the volume's name
@@ -162,14 +162,14 @@ pub enum VolumeCommand {
         /// Also while clients are connected
         #[arg(long)]
         force: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Fill a volume from an image
+    /// Copy an image into a volume
     #[command(after_long_help = with_codes(copy::IMPORT))]
     Import(ImportArgs),
-    /// Write a volume, or a volume of a snapshot, to an image
+    /// Copy a volume, or a volume of a snapshot, to an image
     #[command(after_long_help = with_codes(copy::EXPORT))]
     Export(ExportArgs),
 }
@@ -223,25 +223,25 @@ fn check_size(volume: &VolumePath, size: ByteSize) -> Result<(), CliError> {
 async fn create(common: &Common, volume: &VolumePath, size: ByteSize) -> Result<(), CliError> {
     check_size(volume, size)?;
     let (set, name) = (volume.set.as_str(), volume.name.as_str());
-    let created = super::set::create_volume(&mut door(common), set, name, size).await?;
+    let created = super::set::create_volume(&mut connect(common), set, name, size).await?;
     let json = serde_json::json!({ "set": set, "name": name, "size_bytes": size.0, "created": created });
-    output::show(common.output, &json, || {
-        format!("volume {volume} {} with {size}", if created { "created" } else { "is there already" })
-    })
+    output::show(common.output, &json, || format!("volume {volume} {} with {size}", super::set::created_text(created)))
 }
 
 /// The volume as its set's leader has it.
-async fn find(door: &mut Door, volume: &VolumePath) -> Result<v1::Volume, CliError> {
-    let found = status(door, volume.set.as_str(), false).await?;
+async fn find(api: &mut ClusterClient, volume: &VolumePath) -> Result<v1::Volume, CliError> {
+    let found = status(api, volume.set.as_str(), false).await?;
     let found = found.volumes.into_iter().find(|found| found.name == volume.name.as_str());
-    found.ok_or_else(|| {
-        CliError::refused(format!("there is no volume {volume}"))
-            .next(format!("`holdfast volume list {}` shows what there is", volume.set))
-    })
+    found.ok_or_else(|| no_volume(volume))
+}
+
+fn no_volume(volume: &VolumePath) -> CliError {
+    CliError::refused(format!("there is no volume {volume}"))
+        .next(format!("`holdfast volume list {}` shows all", volume.set))
 }
 
 async fn change(
-    door: &mut Door,
+    api: &mut ClusterClient,
     volume: &VolumePath,
     id: u32,
     what: &str,
@@ -251,20 +251,20 @@ async fn change(
     let set = volume.set.to_string();
     let request = v1::ChangeVolumeRequest { set, request_id: request_id(), volume: id, force, change: Some(change) };
     let call = async |mut client: Client| client.change_volume(request.clone()).await;
-    door.call(&format!("{what} volume {volume}"), Effect::Changes, call).await
+    api.call(&format!("{what} volume {volume}"), Effect::Changes, call).await
 }
 
 async fn grow(common: &Common, volume: &VolumePath, size: ByteSize) -> Result<(), CliError> {
     check_size(volume, size)?;
-    let mut door = door(common);
-    let found = find(&mut door, volume).await?;
+    let mut api = connect(common);
+    let found = find(&mut api, volume).await?;
     let grow = Change::Grow(v1::GrowVolume { size_bytes: size.0 });
-    let reply = change(&mut door, volume, found.id, "grow", false, grow).await.map_err(|error| {
-        if size.0 < found.size_bytes { error.next("`holdfast volume shrink` makes a volume smaller") } else { error }
+    let reply = change(&mut api, volume, found.id, "grow", false, grow).await.map_err(|error| {
+        if size.0 < found.size_bytes { error.next("to make it smaller use `holdfast volume shrink`") } else { error }
     })?;
     output::show(common.output, &reply, || {
         format!(
-            "volume {volume} has {size}, it had {}; kernel devices of an attach follow, other clients see it when they connect anew",
+            "volume {volume} grew from {} to {size}; attached kernel devices follow, other clients see it when they reconnect",
             output::bytes(found.size_bytes)
         )
     })
@@ -279,48 +279,50 @@ async fn shrink(
 ) -> Result<(), CliError> {
     check_size(volume, size)?;
     if !discard_data {
-        let error = CliError::declined(format!("what {volume} holds beyond {size} would be lost"));
-        return Err(error.next("shrink what is on it first, then add --discard-data"));
+        let error = CliError::declined(format!("data of {volume} beyond {size} would be lost"));
+        return Err(error.next("shrink the file system on it first, then add --discard-data"));
     }
-    let mut door = door(common);
-    let found = find(&mut door, volume).await?;
+    let mut api = connect(common);
+    let found = find(&mut api, volume).await?;
     let shrink = v1::ShrinkVolume { from_bytes: found.size_bytes, size_bytes: size.0, discard_data };
-    let reply = change(&mut door, volume, found.id, "shrink", force, Change::Shrink(shrink)).await;
+    let reply = change(&mut api, volume, found.id, "shrink", force, Change::Shrink(shrink)).await;
     let reply = reply.map_err(|error| in_use(error, true))?;
     output::show(common.output, &reply, || {
-        format!("volume {volume} has {size}, it had {}", output::bytes(found.size_bytes))
+        format!("volume {volume} shrank from {} to {size}", output::bytes(found.size_bytes))
     })
 }
 
 async fn rename(common: &Common, volume: &VolumePath, to: &Name) -> Result<(), CliError> {
-    let mut door = door(common);
-    let found = find(&mut door, volume).await?;
+    let mut api = connect(common);
+    let found = find(&mut api, volume).await?;
     let rename = v1::RenameVolume { from: volume.name.to_string(), to: to.to_string() };
-    let reply = change(&mut door, volume, found.id, "rename", false, Change::Rename(rename)).await;
+    let reply = change(&mut api, volume, found.id, "rename", false, Change::Rename(rename)).await;
     let reply = reply.map_err(|error| in_use(error, false))?;
-    output::show(common.output, &reply, || format!("volume {volume} is {}/{to} now", volume.set))
+    output::show(common.output, &reply, || format!("volume {volume} is now {}/{to}", volume.set))
 }
 
 async fn delete(common: &Common, volume: &VolumePath, force: bool, yes: bool) -> Result<(), CliError> {
-    let mut door = door(common);
-    let found = find(&mut door, volume).await?;
+    let mut api = connect(common);
+    let found = find(&mut api, volume).await?;
     if !yes {
-        confirm(&format!("Delete volume {volume} of {} and all it holds?", output::bytes(found.size_bytes)))?;
-        // The question may have taken long: the time runs from the answer.
-        door = super::door(common);
+        confirm(&format!("Delete volume {volume} ({}) and all its data?", output::bytes(found.size_bytes)))?;
+        // The time limit starts after the answer.
+        api = super::connect(common);
     }
     let delete = v1::DeleteVolume { name: volume.name.to_string() };
-    let reply = change(&mut door, volume, found.id, "delete", force, Change::Delete(delete)).await;
+    let reply = change(&mut api, volume, found.id, "delete", force, Change::Delete(delete)).await;
     let reply = reply.map_err(|error| in_use(error, true))?;
     if reply.already {
-        tell(common, &format!("volume {volume} had been deleted by this request before"));
+        tell(common, &format!("volume {volume} was already deleted by an earlier attempt of this request"));
     }
     output::show(common.output, &reply, || {
-        format!("volume {volume} is deleted; its space comes back after a checkpoint and the readers' grace")
+        format!(
+            "volume {volume} is deleted; its space is freed after the next checkpoint and the grace period for readers"
+        )
     })
 }
 
-/// What to do about a volume that is in use.
+/// Adds advice for a volume that is in use.
 fn in_use(error: CliError, may_be_forced: bool) -> CliError {
     if error.code != "precondition" || error.next.is_some() {
         return error;
@@ -328,37 +330,36 @@ fn in_use(error: CliError, may_be_forced: bool) -> CliError {
     error.next(if may_be_forced { "disconnect its clients, or add --force" } else { "disconnect its clients" })
 }
 
-/// What a set takes up.
-pub(super) async fn space(door: &mut Door, set: &str) -> Result<v1::GetSpaceReply, CliError> {
+/// The space of a set.
+pub(super) async fn space(api: &mut ClusterClient, set: &str) -> Result<v1::GetSpaceReply, CliError> {
     let request = v1::GetSpaceRequest { set: set.into() };
     let call = async |mut client: Client| client.get_space(request.clone()).await;
-    door.call(&format!("look at the space of set {set}"), Effect::Reads, call).await
+    api.call(&format!("get the space of set {set}"), Effect::Reads, call).await
 }
 
 async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
-    let reply = space(&mut door(common), set.as_str()).await?;
+    let reply = space(&mut connect(common), set.as_str()).await?;
     output::show(common.output, &reply, || match reply.not_known.as_str() {
         "" => describe(&reply),
-        why => format!("{}\nWhat is in the store is not known now: {why}", describe(&reply)),
+        why => format!("{}\nThe space in the store is unknown: {why}", describe(&reply)),
     })
 }
 
-/// A figure of the last checkpoint's map. Without the map there are none, which is not the same as nothing.
+/// A number from the last checkpoint's map. Without the map it is unknown, which is not zero.
 fn mapped(reply: &v1::GetSpaceReply, figure: u64) -> String {
-    if reply.not_known.is_empty() { output::bytes(figure) } else { "not known".to_string() }
+    if reply.not_known.is_empty() { output::bytes(figure) } else { "unknown".to_string() }
 }
 
 async fn show(common: &Common, volume: &VolumePath) -> Result<(), CliError> {
-    let reply = space(&mut door(common), volume.set.as_str()).await?;
+    let reply = space(&mut connect(common), volume.set.as_str()).await?;
     let named = |found: &&v1::VolumeSpace| found.volume.as_ref().is_some_and(|v| v.name == volume.name.as_str());
     let Some(found) = reply.volumes.iter().find(named) else {
-        return Err(CliError::refused(format!("there is no volume {volume}"))
-            .next(format!("`holdfast volume list {}` shows what there is", volume.set)));
+        return Err(no_volume(volume));
     };
     let facts = found.volume.as_ref().ok_or_else(|| incomplete("the volume"))?;
     output::show(common.output, found, || {
         format!(
-            "volume        {volume} (id {})\nsize          {}\nin the store  at most {}\nconnections   {}",
+            "volume       {volume} (id {})\nsize         {}\nmapped       {}\nconnections  {}",
             facts.id,
             output::bytes(facts.size_bytes),
             mapped(&reply, found.mapped_bytes),
@@ -373,10 +374,10 @@ fn describe(reply: &v1::GetSpaceReply) -> String {
         let (size, mapped) = (output::bytes(volume.size_bytes), mapped(reply, found.mapped_bytes));
         Some([volume.name.clone(), volume.id.to_string(), size, mapped, found.connections.to_string()])
     });
-    output::table(["VOLUME", "ID", "SIZE", "IN THE STORE AT MOST", "CONNECTIONS"], rows)
+    output::table(["VOLUME", "ID", "SIZE", "MAPPED", "CONNECTIONS"], rows)
 }
 
-/// Space in words and tables, below what `set show` says.
+/// The space of a set as text, below the other lines of `set show`.
 pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
     let fact = |name: &str, value: String| format!("{name:<22}{value}\n");
     let bytes = output::bytes;
@@ -385,15 +386,15 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
         + &fact(
             "written",
             format!(
-                "{} as of the checkpoint, {} in the journal since",
+                "{} in the checkpoint, {} in the journal since then",
                 mapped(reply.written_bytes),
                 bytes(reply.journal_bytes)
             ),
         )
         + &fact(
-            "in the store",
+            "stored",
             format!(
-                "{}, {} with snapshots and what clones show",
+                "{}, {} including snapshots and clones",
                 mapped(reply.current_stored_bytes),
                 mapped(reply.kept_stored_bytes)
             ),
@@ -409,7 +410,7 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
         + &fact(
             "garbage",
             format!(
-                "{} in segments in use, {} objects wait for deletion, {} checkpoints to look through",
+                "{} in segments in use, {} objects wait for deletion, {} old checkpoints to search",
                 mapped(reply.garbage_bytes),
                 reply.retired_objects,
                 reply.dropped_roots
@@ -419,12 +420,12 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
         let rows = reply.snapshots.iter().map(|found| {
             [found.name.clone(), bytes(found.provisioned_bytes), bytes(found.written_bytes), bytes(found.unique_bytes)]
         });
-        text = format!("{text}\n{}", output::table(["SNAPSHOT", "PROVISIONED", "WRITTEN", "ONLY ITS OWN"], rows));
+        text = format!("{text}\n{}", output::table(["SNAPSHOT", "PROVISIONED", "WRITTEN", "UNIQUE"], rows));
     }
     if !reply.not_known.is_empty() {
-        text += &format!("\nWhat is in the store is not known now: {}", reply.not_known);
+        text += &format!("\nThe space in the store is unknown: {}", reply.not_known);
     } else if reply.incomplete {
-        text += "\nSome snapshots are left out: their maps are too large for one answer, or the store did not give them in time. Of the others, what is shown as only their own may be too much.";
+        text += "\nSome snapshots are left out, because their maps are too large for one answer or the store did not deliver them in time. UNIQUE may be too large for the others.";
     }
     format!("{text}\n{}", describe(reply))
 }
@@ -433,17 +434,17 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
 mod tests {
     use super::*;
 
-    /// Not "0 B in the store", which a person would take for a loss.
+    /// "0B stored" would look like data loss.
     #[test]
-    fn what_is_not_known_is_no_zero() {
+    fn unknown_space_is_not_shown_as_zero() {
         let volume = v1::Volume { name: "vol1".into(), id: 1, size_bytes: 1 << 30 };
         let space = v1::VolumeSpace { volume: Some(volume), ..v1::VolumeSpace::default() };
         let mut reply = v1::GetSpaceReply { volumes: vec![space], ..v1::GetSpaceReply::default() };
-        assert!(!describe_space(&reply).contains("not known"));
+        assert!(!describe_space(&reply).contains("unknown"));
         reply.not_known = "the store does not answer".into();
         let text = describe_space(&reply);
-        assert!(text.matches("not known").count() > 5 && text.contains("the store does not answer"), "{text}");
-        assert!(describe(&reply).contains("not known"));
+        assert!(text.matches("unknown").count() > 5 && text.contains("the store does not answer"), "{text}");
+        assert!(describe(&reply).contains("unknown"));
     }
 
     #[test]

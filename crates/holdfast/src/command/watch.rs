@@ -1,13 +1,13 @@
-//! `holdfast watch`: sets, leases and gateways as they change. On a terminal a table that is drawn anew, elsewhere a line for each change.
+//! `holdfast watch`: changes of sets, leases and gateways. On a terminal a table that is redrawn, otherwise a line for each change.
 
 use super::{cluster, epoch_text};
 use crate::cli::{self, Common};
-use crate::door::{Client, Door};
+use crate::client::{Client, ClusterClient};
 use crate::duration;
 use crate::exit::CliError;
-use crate::moment;
 use crate::output;
 use crate::serve;
+use crate::timestamp;
 use clap::Args;
 use futures_util::future::join_all;
 use holdfast_api::v1;
@@ -22,34 +22,33 @@ Examples:
   holdfast watch --output json
   holdfast watch --every 200ms --count 10
 
-Ends with Ctrl-C, SIGTERM or SIGHUP, and 0 then. While no gateway answers it says so and goes
-on asking; of several that are named the others are asked where one is gone. With --output json,
-and wherever it does not write to a terminal, there is a line for the first look and one for each
-change after it.
+Ends with 0 on Ctrl-C, SIGTERM or SIGHUP. If no gateway answers, it reports that and keeps trying.
+Give several addresses in --api, so that it works when one gateway is down. With --output json, and
+if standard output is no terminal, it prints the first state and then one line for each change.
 ";
 
-/// How long one gateway may take to say what it knows of one set; from the first that it does not tell in time, it is asked for no more.
+/// Time limit for one gateway's view of one set. After the first timeout this gateway is not asked for further sets.
 const VIEWS_LIMIT: Duration = Duration::from_secs(1);
 
-/// Clears a terminal and puts the cursor into its corner.
+/// Clears the terminal and moves the cursor to the top left.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// `holdfast watch`.
 #[derive(Debug, Args)]
 #[command(after_long_help = cli::with_codes(WATCH))]
 pub struct WatchArgs {
-    /// Between two looks
+    /// Poll interval
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
     pub every: Duration,
-    /// End after so many looks [default: never]
+    /// End after this many polls [default: never]
     #[arg(long, value_name = "COUNT")]
     pub count: Option<u64>,
 }
 
-/// What one look found. Only what is worth a line when it changes.
+/// Result of one poll: only values whose changes are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Seen {
-    /// Why nothing was found.
+    /// Why the poll failed.
     error: Option<String>,
     gateways: BTreeMap<String, String>,
     sets: BTreeMap<String, SetSeen>,
@@ -57,7 +56,7 @@ struct Seen {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct SetSeen {
-    /// Of a name, more than one may come after another.
+    /// A name can belong to different sets over time.
     #[serde(skip)]
     id: u64,
     gateway: String,
@@ -70,12 +69,12 @@ struct SetSeen {
 }
 
 impl SetSeen {
-    /// What a line is about: the time that is left changes always.
+    /// The text of a line, without the remaining time, which always changes.
     fn words(&self) -> String {
-        let gateway = if self.gateway.is_empty() { "nobody" } else { &self.gateway };
+        let gateway = if self.gateway.is_empty() { "none" } else { &self.gateway };
         match self.owner.as_str() {
-            "" => format!("served by {gateway}, free"),
-            owner => format!("served by {gateway}, held by {owner} under {}", epoch_text(self.epoch)),
+            "" => format!("gateway {gateway}, no owner"),
+            owner => format!("gateway {gateway}, owner {owner}, epoch {}", epoch_text(self.epoch)),
         }
     }
 
@@ -91,7 +90,7 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     let mut left = args.count;
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // One for all looks: a signal that came between two of them would be lost.
+    // Registered once: a signal between two polls would be lost otherwise.
     let stop = serve::stop_signal();
     tokio::pin!(stop);
     loop {
@@ -110,7 +109,7 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
             seen = look(common) => seen,
         };
         let seen = not_the_past(before.as_ref(), seen);
-        let now = moment::now();
+        let now = timestamp::now();
         match (live, common.output) {
             (true, _) => output::say(&format!("{CLEAR}{now}\n\n{}", table(&seen))),
             (false, output::Format::Table) => {
@@ -128,8 +127,8 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
 }
 
 async fn look(common: &Common) -> Seen {
-    let mut door = Door::new(&common.dialer, &common.api, common.timeout());
-    let status = match cluster::status(&mut door).await {
+    let mut api = ClusterClient::new(&common.dialer, &common.api, common.timeout());
+    let status = match cluster::status(&mut api).await {
         Ok(status) => status,
         Err(error) => return Seen { error: Some(error.message), ..Seen::default() },
     };
@@ -145,19 +144,19 @@ async fn look(common: &Common) -> Seen {
     Seen { error: None, gateways: gateways(&status), sets: sets.collect() }
 }
 
-/// What one gateway knows of each set.
+/// One gateway's view of each set.
 type Views = BTreeMap<String, v1::SetStatus>;
 
-/// Asks one gateway. A set without a leader is worth seeing too: it is not asked for what it has confirmed with others.
+/// Asks one gateway for its own view, without confirmation by a majority: sets without a leader are shown too.
 async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
-    let mut door = Door::new(&common.dialer, &[], common.timeout());
+    let mut api = ClusterClient::new(&common.dialer, &[], common.timeout());
     let mut views = Views::new();
     for name in names {
         let request = v1::GetSetRequest { set: (*name).to_string(), any_view: true };
         let call = async |mut client: Client| client.get_set(request.clone()).await;
-        match tokio::time::timeout(VIEWS_LIMIT, door.once(address, call)).await {
+        match tokio::time::timeout(VIEWS_LIMIT, api.once(address, call)).await {
             Ok(Some(view)) => drop(views.insert((*name).to_string(), view)),
-            // It may not know this one yet.
+            // It may not know this set yet.
             Ok(None) => {}
             Err(_) => break,
         }
@@ -165,7 +164,7 @@ async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
     views
 }
 
-/// What was seen of a set stays where this look, to which fewer may have answered, was told only of what was before that: a lease of an earlier epoch.
+/// Keeps the previous state of a set if this poll returned an older one (a lease with a lower epoch), because fewer gateways answered.
 fn not_the_past(before: Option<&Seen>, mut now: Seen) -> Seen {
     let Some(before) = before else { return now };
     for (name, set) in &mut now.sets {
@@ -176,8 +175,8 @@ fn not_the_past(before: Option<&Seen>, mut now: Seen) -> Seen {
     now
 }
 
-/// A set by what several gateways know of it. One that is cut off, or has only just started, tells of the past: the lease is what the latest entry says that any
-/// of them has applied, and who leads the latest term.
+/// Combines the views of several gateways. A partitioned or restarted gateway may have an old view: the lease is taken from the view with the highest
+/// epoch, the leader from the view with the highest term.
 fn newest(views: &[&v1::SetStatus]) -> Option<SetSeen> {
     let leads = |view: &v1::SetStatus| view.leader.as_ref().is_some_and(|leader| leader.id == view.answered_by);
     let of_lease = views.iter().max_by_key(|view| (view.epoch, view.applied_index, leads(view)))?;
@@ -206,13 +205,13 @@ fn gateways(status: &v1::ClusterStatusReply) -> BTreeMap<String, String> {
     of.collect()
 }
 
-/// A line for everything that is other than before, or for everything.
+/// A line for each change, or for everything if there is no previous state.
 fn changes(before: Option<&Seen>, now: &Seen) -> Vec<String> {
     if let Some(error) = &now.error {
         let known = before.is_some_and(|before| before.error.is_some());
         return if known { Vec::new() } else { vec![format!("no answer: {error}")] };
     }
-    // What was there before the cluster fell silent is not known here: everything is told again.
+    // After a failed poll everything is shown again.
     let before = before.filter(|before| before.error.is_none());
     let mut lines = Vec::new();
     for (name, state) in &now.gateways {
@@ -227,9 +226,9 @@ fn changes(before: Option<&Seen>, now: &Seen) -> Vec<String> {
     }
     let Some(before) = before else { return lines };
     let gone = before.gateways.keys().filter(|name| !now.gateways.contains_key(*name));
-    lines.extend(gone.map(|name| format!("gateway {name}: no member any more")));
+    lines.extend(gone.map(|name| format!("gateway {name}: removed")));
     let gone = before.sets.keys().filter(|name| !now.sets.contains_key(*name));
-    lines.extend(gone.map(|name| format!("set {name}: nobody says anything of it")));
+    lines.extend(gone.map(|name| format!("set {name}: no gateway reports it")));
     lines
 }
 
@@ -238,7 +237,7 @@ fn table(seen: &Seen) -> String {
         return format!("no answer: {error}");
     }
     let sets = seen.sets.iter().map(|(name, set)| {
-        let owner = if set.owner.is_empty() { "(free)".to_string() } else { set.owner.clone() };
+        let owner = if set.owner.is_empty() { "none".to_string() } else { set.owner.clone() };
         let left =
             if set.owner.is_empty() { String::new() } else { format!("{} of {} ms", set.remaining_ms, set.ttl_ms) };
         [name.clone(), set.gateway.clone(), owner, epoch_text(set.epoch), left]
@@ -248,7 +247,7 @@ fn table(seen: &Seen) -> String {
         [name.clone(), state.clone(), serves.collect::<Vec<_>>().join(",")]
     });
     let sets = output::table(["SET", "GATEWAY", "OWNER", "EPOCH", "LEASE"], sets);
-    format!("{sets}\n\n{}", output::table_with_trouble(["GATEWAY", "STATE", "SERVES"], gateways, &[1], 1))
+    format!("{sets}\n\n{}", output::table_with_messages(["GATEWAY", "STATE", "SERVES"], gateways, &[1], 1))
 }
 
 #[cfg(test)]
@@ -268,22 +267,19 @@ mod tests {
     #[test]
     fn a_line_for_each_change_and_none_for_the_time_that_is_left() {
         let first = seen("g1", "db1", 17, "ready");
-        let all = ["gateway g1: ready", "gateway g2: ready", "set demo: served by g1, held by db1 under e17"];
+        let all = ["gateway g1: ready", "gateway g2: ready", "set demo: gateway g1, owner db1, epoch e17"];
         assert_eq!(changes(None, &first), all);
         let mut later = first.clone();
         later.sets.get_mut("demo").unwrap().remaining_ms = 3;
         assert!(changes(Some(&first), &later).is_empty());
         let moved = seen("g2", "db1", 19, "ready");
-        assert_eq!(changes(Some(&first), &moved), ["set demo: served by g2, held by db1 under e19"]);
+        assert_eq!(changes(Some(&first), &moved), ["set demo: gateway g2, owner db1, epoch e19"]);
         let lost = seen("", "", 19, "unreachable");
-        assert_eq!(changes(Some(&moved), &lost), ["gateway g2: unreachable", "set demo: served by nobody, free"]);
+        assert_eq!(changes(Some(&moved), &lost), ["gateway g2: unreachable", "set demo: gateway none, no owner"]);
         let mut fewer = moved.clone();
         fewer.gateways.remove("g2");
         fewer.sets.clear();
-        assert_eq!(
-            changes(Some(&moved), &fewer),
-            ["gateway g2: no member any more", "set demo: nobody says anything of it"]
-        );
+        assert_eq!(changes(Some(&moved), &fewer), ["gateway g2: removed", "set demo: no gateway reports it"]);
     }
 
     #[test]
@@ -312,11 +308,11 @@ mod tests {
         let fresh = v1::SetStatus { leader: None, term: 4, answered_by: 3, ..old.clone() };
         let seen = |views: &[&v1::SetStatus]| newest(views).map(|set| set.words());
         for views in [[&old, &new, &fresh], [&fresh, &new, &old]] {
-            assert_eq!(seen(&views).as_deref(), Some("served by g2, held by db2 under e45"));
+            assert_eq!(seen(&views).as_deref(), Some("gateway g2, owner db2, epoch e45"));
         }
-        assert_eq!(seen(&[&old]).as_deref(), Some("served by g1, held by db1 under e17"));
+        assert_eq!(seen(&[&old]).as_deref(), Some("gateway g1, owner db1, epoch e17"));
         let released = v1::SetStatus { lease: None, applied_index: 50, ..new.clone() };
-        assert_eq!(seen(&[&new, &released, &old]).as_deref(), Some("served by g2, free"));
+        assert_eq!(seen(&[&new, &released, &old]).as_deref(), Some("gateway g2, no owner"));
         assert_eq!(seen(&[]), None);
     }
 
@@ -343,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_a_person_looks_for() {
+    fn the_table_shows_owner_gateway_and_lease() {
         let text = table(&seen("g1", "db1", 17, "unreachable"));
         for words in ["demo", "g1", "db1", "e17", "1700 of 3000 ms", "unreachable"] {
             assert!(text.contains(words), "{text}");
         }
-        assert!(table(&seen("g1", "", 17, "ready")).contains("(free)"));
+        assert!(table(&seen("g1", "", 17, "ready")).contains("none"));
     }
 }

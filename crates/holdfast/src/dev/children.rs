@@ -1,5 +1,5 @@
-//! The gateways as child processes. They end with this process, also when it is killed: each asks the kernel for that by itself
-//! (`--die-with`), and the request counts for the thread that started it. Hence all are started from the main thread.
+//! The gateways as child processes. They end with this process, even if it is killed: each one requests that from the kernel
+//! (`--die-with`). The request depends on the thread that started the child, so all are started from the main thread.
 
 use super::layout::{DevGateway, Layout};
 use crate::exit::CliError;
@@ -15,22 +15,22 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-/// How long a gateway may take to end in good order.
+/// Time limit for a clean stop of a gateway.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before a gateway is started again: one that ends at once must not fill the log.
+/// Pause before a restart, so that a gateway that exits at once does not fill the log.
 const RESPAWN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Bytes of a log's end that an error shows.
+/// Bytes from the end of a log that an error shows.
 const LOG_TAIL_BYTES: u64 = 2000;
 
 struct Running {
     gateway: DevGateway,
-    /// `None` once its end was noticed.
+    /// `None` after its end was noticed.
     child: Option<Child>,
-    /// Of the child that ran last.
+    /// Process id of the last child.
     pid: u32,
-    /// Where this start's part of the log begins.
+    /// Offset in the log at its start.
     log_from: u64,
 }
 
@@ -44,8 +44,8 @@ pub struct Children {
 impl Children {
     /// Starts every gateway of the layout.
     pub fn start(layout: &Layout, respawn: bool) -> Result<Self, CliError> {
-        let program =
-            std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
+        let program = std::env::current_exe()
+            .map_err(|error| CliError::failed("the path of this program is unknown").because(&error))?;
         let mut children = Self { program, running: Vec::new(), respawn };
         for gateway in &layout.gateways {
             let (child, pid, log_from) = children.spawn(gateway)?;
@@ -65,7 +65,7 @@ impl Children {
             .args(["gateway", "run", "--config"])
             .arg(&gateway.file)
             .args(["--die-with", &std::process::id().to_string()]);
-        // A group of its own: Ctrl-C comes to this process alone, which then stops the gateways one way in all cases.
+        // Its own process group: Ctrl-C reaches this process only, which then stops the gateways.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(about)?).stderr(log);
         let child = command.spawn().map_err(about)?;
@@ -78,7 +78,7 @@ impl Children {
         self.running.iter().map(|running| running.pid).collect()
     }
 
-    /// Waits until any gateway ends; its name, and how it ended. Each end is reported once. Losing the future loses nothing.
+    /// Waits until any gateway ends; returns its name and how it ended. Each end is reported once. Cancel-safe.
     pub async fn any_end(&mut self) -> (String, String) {
         std::future::poll_fn(|context| {
             for running in &mut self.running {
@@ -96,7 +96,7 @@ impl Children {
         .await
     }
 
-    /// Starts the gateway again where that was asked for; its new process id.
+    /// Restarts the gateway if `--respawn` was given; returns its new process id.
     pub async fn respawn(&mut self, name: &str) -> Result<Option<u32>, CliError> {
         if !self.respawn {
             return Ok(None);
@@ -109,7 +109,7 @@ impl Children {
         Ok(Some(pid))
     }
 
-    /// The error for a gateway that ended before all was ready, with the end of its log.
+    /// The error for a gateway that ended during the start, with the end of its log.
     pub fn failed_to_start(&self, (name, how): (String, String)) -> CliError {
         let error = CliError::failed(format!("gateway {name} {how}"));
         let Some(running) = self.running.iter().find(|running| running.gateway.name() == name) else { return error };
@@ -118,10 +118,10 @@ impl Children {
         if tail.trim().is_empty() {
             return error.next(next);
         }
-        CliError { message: format!("{}; it said:\n{}", error.message, tail.trim_end()), ..error }.next(next)
+        CliError { message: format!("{}; the end of its log:\n{}", error.message, tail.trim_end()), ..error }.next(next)
     }
 
-    /// Ends all gateways: SIGTERM, then SIGKILL for those that do not end in time. A second signal to this process shortens the wait.
+    /// Stops all gateways: SIGTERM, then SIGKILL after the time limit. A second signal to this process shortens the wait.
     pub async fn stop(&mut self) {
         for running in &self.running {
             if running.child.is_some() {
@@ -167,13 +167,13 @@ fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// The end of what was logged since `from`.
+/// The end of the log since `from`.
 fn tail(log: &Path, from: u64) -> std::io::Result<String> {
     let mut file = File::open(log)?;
     let start = file.metadata()?.len().saturating_sub(LOG_TAIL_BYTES).max(from);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    // What is no file has no end, perhaps.
+    // Limited, since the log may not be a regular file.
     file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

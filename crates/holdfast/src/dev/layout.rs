@@ -1,4 +1,4 @@
-//! The directory of `holdfast dev`: what is there is kept, what is missing is made.
+//! The directory of `holdfast dev`: existing files are kept, missing ones are created.
 
 use super::first_plan;
 use crate::cli::{Common, DevArgs};
@@ -18,13 +18,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Ports are drawn from here: below the range that the kernel gives to outgoing connections, so that they are still free after a restart.
+/// Range of the ports: below the kernel's ephemeral ports, so that they are still free after a restart.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Draws before giving up: with that many failures the machine has no free ports to speak of.
+/// Attempts to find a free port.
 const PORT_DRAWS_MAX: u32 = 1000;
 
-/// Journal bound of a gateway here: several of them share one disk that has other things to hold.
+/// Journal size of each gateway: several share one disk with other data.
 const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
 
 /// One gateway and its files.
@@ -32,11 +32,11 @@ const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
 pub struct DevGateway {
     /// Its settings.
     pub config: GatewayConfig,
-    /// Where they are kept.
+    /// The file of its settings.
     pub file: PathBuf,
     /// Its log.
     pub log: PathBuf,
-    /// The file does not say all of this yet. A file that does is left as it is: it may have a person's comments.
+    /// Whether the file must be written. An up-to-date file is left as it is: it may contain comments.
     unsaved: bool,
 }
 
@@ -47,10 +47,10 @@ impl DevGateway {
     }
 }
 
-/// Certificates of a cluster with TLS, beside its gateways' own.
+/// Certificates of a cluster with TLS, without those of the gateways.
 #[derive(Clone, Debug, Serialize)]
 pub struct DevTls {
-    /// The authority's certificate.
+    /// The CA certificate.
     pub ca: PathBuf,
     /// Certificate and key for commands.
     pub admin: [PathBuf; 2],
@@ -59,7 +59,7 @@ pub struct DevTls {
 }
 
 impl DevTls {
-    /// Makes what is missing in `dir`.
+    /// Creates missing files in `dir`.
     fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
         let wanted = |name: &str, role| Wanted { name: name.to_string(), role };
         let mut all = vec![wanted("admin", Role::Admin), wanted("host", Role::Host)];
@@ -72,16 +72,16 @@ impl DevTls {
     }
 }
 
-/// A directory that is ready for gateways to be started in.
+/// A prepared directory.
 #[derive(Debug)]
 pub struct Layout {
     /// Absolute.
     pub dir: PathBuf,
-    /// What the cluster shall be.
+    /// The plan of the cluster.
     pub plan: Plan,
     /// In the plan's order.
     pub gateways: Vec<DevGateway>,
-    /// Where the cluster has TLS.
+    /// With TLS.
     pub tls: Option<DevTls>,
     _lock: File,
 }
@@ -92,7 +92,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> CliError {
 }
 
 impl Layout {
-    /// Takes the directory, and makes what is missing in it.
+    /// Locks the directory and creates missing files.
     pub fn prepare(args: &DevArgs) -> Result<Self, CliError> {
         holdfast_folder::make(&args.dir).map_err(at(&args.dir))?;
         let dir = args.dir.canonicalize().map_err(at(&args.dir))?;
@@ -148,7 +148,7 @@ impl Layout {
         Ok(Self { dir, plan, gateways, tls, _lock: lock })
     }
 
-    /// The arguments of a command here: with the administrator's certificate, where there is one.
+    /// The common arguments, with the administrator's certificate if the cluster has TLS.
     pub fn common(&self, common: &Common) -> Result<Common, CliError> {
         let mut common = common.clone();
         if let Some(tls) = &self.tls {
@@ -160,13 +160,13 @@ impl Layout {
         Ok(common)
     }
 
-    /// Leaves what is printed for other programs to read.
+    /// Saves the printed result for other programs.
     pub fn keep_ready(&self, ready: &impl Serialize) -> Result<(), CliError> {
         let text = serde_json::to_string(ready).map_err(|error| CliError::failed("the result").because(&error))?;
         replace(&self.dir.join("dev.json"), &format!("{text}\n"))
     }
 
-    /// It no longer runs.
+    /// Removes the saved result when the cluster stops.
     pub fn forget_ready(&self) {
         let _ = std::fs::remove_file(self.dir.join("dev.json"));
     }
@@ -181,23 +181,24 @@ fn planned(gateway: &DevGateway) -> PlanGateway {
 }
 
 fn read_plan(path: &Path) -> Result<Plan, CliError> {
-    Plan::load(path)
-        .map_err(|error| error.next("the directory is not one of `holdfast dev`, or was changed: use another --dir"))
+    Plan::load(path).map_err(|error| {
+        error.next("the directory was not created by `holdfast dev`, or was changed: use another --dir")
+    })
 }
 
 fn store_in(dir: &Path) -> Result<String, CliError> {
     let store = dir.join("store");
     std::fs::create_dir_all(&store).map_err(at(&store))?;
     let url = url::Url::from_file_path(&store)
-        .map_err(|()| CliError::usage(format!("{}: cannot be the directory of a store", store.display())))?;
+        .map_err(|()| CliError::usage(format!("{}: this path cannot be used as a store", store.display())))?;
     Ok(url.to_string())
 }
 
-/// Arguments that were given again must agree with what is there, or add to it.
+/// Checks that repeated arguments agree with the directory, and adds new sets and volumes.
 fn agree(mut plan: Plan, args: &DevArgs, dir: &Path) -> Result<Plan, CliError> {
     let differs = |what: &str, found: String, expected: String| {
-        let error = CliError::usage(format!("{what}: found {found}, expected {expected}, as {} has it", dir.display()));
-        Err(error.next("leave the argument out, or use another --dir"))
+        let error = CliError::usage(format!("{what}: found {found}, expected {expected} as in {}", dir.display()));
+        Err(error.next("omit this option, or use another --dir"))
     };
     if let Some(count) = args.gateways.filter(|&count| usize::from(count) != plan.gateways.len()) {
         return differs("--gateways", count.to_string(), plan.gateways.len().to_string());
@@ -224,7 +225,7 @@ fn agree(mut plan: Plan, args: &DevArgs, dir: &Path) -> Result<Plan, CliError> {
     Ok(plan)
 }
 
-/// One gateway: as its file says, or new.
+/// One gateway: from its file, or new.
 fn gateway(
     dir: &Path,
     key: &Path,
@@ -269,7 +270,7 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Free ports, each held until all are drawn: none is drawn twice.
+/// Free ports, kept open until all are found, so that none is used twice.
 #[derive(Default)]
 struct Ports {
     held: Vec<TcpListener>,
@@ -284,11 +285,11 @@ impl Ports {
                 return Ok(address);
             }
         }
-        Err(CliError::failed(format!("found no free port in {PORT_DRAWS_MAX} draws from {PORTS:?}")))
+        Err(CliError::failed(format!("found no free port in {PORT_DRAWS_MAX} attempts in {PORTS:?}")))
     }
 }
 
-/// A gateway that cannot listen would fail in a less obvious place.
+/// Checks that all addresses are free, for a clearer error than that of the gateway.
 fn expect_free(gateways: &[DevGateway]) -> Result<(), CliError> {
     let mut seen = BTreeSet::new();
     for gateway in gateways {
@@ -299,15 +300,16 @@ fn expect_free(gateways: &[DevGateway]) -> Result<(), CliError> {
             let Some(address) = address else { continue };
             let taken = !seen.insert(address);
             let problem = if taken {
-                Some("another gateway of this directory has it".to_string())
+                Some("another gateway of this directory uses it".to_string())
             } else {
                 TcpListener::bind(address).err().map(|error| error.to_string())
             };
             if let Some(problem) = problem {
                 let error = CliError::failed(format!("{field} of gateway {}: {address}: {problem}", gateway.name()));
-                return Err(
-                    error.next(format!("stop who listens there, or change {field} in {}", gateway.file.display()))
-                );
+                return Err(error.next(format!(
+                    "stop the program that listens there, or change {field} in {}",
+                    gateway.file.display()
+                )));
             }
         }
     }
@@ -318,26 +320,26 @@ fn lock(path: &Path) -> Result<File, CliError> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at(path))?;
     let taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
     taken.map_err(|_| {
-        CliError::failed(format!("{}: held by another `holdfast dev`", path.display()))
-            .next("stop that one first, or use another --dir")
+        CliError::failed(format!("{}: locked by another `holdfast dev`", path.display()))
+            .next("stop the other one, or use another --dir")
     })?;
     Ok(file)
 }
 
-/// A secret: readable for this user only, and never overwritten.
+/// Writes a secret: readable by this user only, and never overwritten.
 fn write_new(path: &Path, text: &str) -> Result<(), CliError> {
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(at(path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))?;
     sync_above(path)
 }
 
-/// The name is there after a power cut as well.
+/// Makes the new name durable.
 fn sync_above(path: &Path) -> Result<(), CliError> {
     let above = path.parent().unwrap_or(path);
     File::open(above).and_then(|folder| folder.sync_all()).map_err(at(above))
 }
 
-/// Whole or not at all.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     let new = path.with_extension("new");
     let written = File::create(&new).and_then(|mut file| {

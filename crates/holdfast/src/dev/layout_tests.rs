@@ -113,7 +113,7 @@ fn free_pair() -> u16 {
 fn one_at_a_time_and_no_port_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let layout = prepare(dir.path(), "--gateways 1").unwrap();
-    assert!(prepare(dir.path(), "").unwrap_err().message.contains("held by another `holdfast dev`"));
+    assert!(prepare(dir.path(), "").unwrap_err().message.contains("locked by another `holdfast dev`"));
     let api = layout.gateways[0].config.api_listen;
     drop(layout);
     let _taken = TcpListener::bind(api).unwrap();

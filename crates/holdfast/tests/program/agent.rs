@@ -192,7 +192,7 @@ fn a_switchover_shows_the_hosts_before_and_after_also_where_nobody_is_asked() {
     assert_eq!((row(&err, "db1")[2].as_str(), row(&err, "db2")[2].as_str()), ("primary", "standby"));
     assert!(out.trim_start().starts_with("after:\n"), "{out}");
     assert_eq!((row(&out, "db1")[2].as_str(), row(&out, "db2")[2].as_str()), ("standby", "primary"));
-    assert!(out.trim_end().lines().last().unwrap().starts_with("db2 is primary under e17 after "), "{out}");
+    assert!(out.trim_end().lines().last().unwrap().starts_with("db2 is primary (epoch e17) after "), "{out}");
     assert_eq!(one.told(), [("/switchover".to_string(), false)]);
 
     let two = lab("standby");
@@ -237,7 +237,7 @@ fn orders_to_several_agents_go_to_all_of_them() {
         (&row(&out, &lab.agents)[1..], &row(&out, &b)[1..]),
         (&["done", "taken"].map(str::to_string)[..], &["done", "taken"].map(str::to_string)[..])
     );
-    assert!(err.contains("1 of 3 agents did not take it") && err.contains("check --agent"), "{err}");
+    assert!(err.contains("1 of 3 agents did not execute it") && err.contains("check --agent"), "{err}");
     assert_eq!(lab.told(), [("/pause".to_string(), false), ("/pause".to_string(), false)]);
 
     let agents = format!("{b},{}", lab.agents);

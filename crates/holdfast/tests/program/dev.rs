@@ -192,7 +192,7 @@ fn with_respawn_a_killed_gateway_comes_back() {
     let dev = Dev::start(dir.path(), &["--gateways", "1", "--respawn", "--volume", "vol1=64MiB"]);
     signal(dev.pids()[0], Signal::KILL);
     dev.says("was ended by signal 9");
-    dev.says("gateway g1 started again as process");
+    dev.says("gateway g1 restarted as process");
     let status = dev.ask(&["set", "show", "demo", "--timeout", "100s"]);
     assert_eq!(status["leader"]["name"], "g1");
 }
@@ -225,7 +225,7 @@ fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
     let output = holdfast().args(["dev", "--dir"]).arg(dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("ended with exit code 1; it said:\n") && said.contains("g1.log"), "{said}");
+    assert!(said.contains("ended with exit code 1; the end of its log:\n") && said.contains("g1.log"), "{said}");
 }
 
 /// Bytes that a state file counts as done.
@@ -302,7 +302,7 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
     assert!(said["resumed_from"].as_u64() > Some(0), "{said}");
     assert!(at("out").exists() && !at("out.part").exists() && !at("export.state").exists());
     first("out", 1);
-    assert!(dev.fails(2, &export[..4])["message"].as_str().unwrap().contains("out is there already"));
+    assert!(dev.fails(2, &export[..4])["message"].as_str().unwrap().contains("out exists already"));
 
     // An import that was interrupted is not asked again; from a pipe, so that it can be stopped in the middle for certain.
     let pipe = text("pipe");

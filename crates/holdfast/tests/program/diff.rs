@@ -86,7 +86,7 @@ async fn people_read_tables() {
     assert_eq!(lines[5], ["vol3", "anew", "-", "32768", "-"], "{out}");
     assert_eq!(lines[7..9], [vec![], vec!["VOLUME", "OFFSET", "LENGTH", "CONTENT"]], "{out}");
     assert_eq!(lines[9], ["vol1", "0", "4096", "data"], "{out}");
-    assert!(text(&output.stderr).contains("16KiB may be different, and 18KiB more are zeroes now"));
+    assert!(text(&output.stderr).contains("16KiB of data may differ, and another 18KiB are zeroes now"));
 }
 
 #[tokio::test]

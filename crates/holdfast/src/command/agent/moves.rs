@@ -1,12 +1,12 @@
-//! `holdfast agent switchover` and `holdfast agent failover`: the hosts before and after, the plan with its checks, progress per state, what the agents
-//! refuse and why. With `--output json` one object has all of it, `--yes` or not.
+//! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its checks, the progress, and refusals.
+//! With `--output json` one object has all of it, with or without `--yes`.
 
-use super::{Agents, Seen, View, command, look, post, survey, table, taken};
+use super::{Agents, NO_AGENT, Seen, View, command, look, post, survey, table, taken};
 use crate::cli::Common;
 use crate::command::{confirm, epoch_text, tell};
 use crate::exit::CliError;
-use crate::moment::Moment;
 use crate::output;
+use crate::timestamp::Timestamp;
 use holdfast_agent::client::Answer;
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_agent::plan::{Check, Finding, Plan};
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at a move that is under way.
+/// Poll interval of a move in progress.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a refusal ends with.
-const SHOWS_CHECKS: &str = "`--dry-run` shows the checks; each names what would make it possible";
+/// Advice after a refusal.
+const SHOWS_CHECKS: &str = "`--dry-run` shows the checks, and what to do about each one";
 
-/// A forced takeover as it was asked for.
+/// Arguments of a forced takeover.
 #[derive(Debug)]
 pub(super) struct Forced {
     pub candidate: Option<String>,
@@ -31,13 +31,13 @@ pub(super) struct Forced {
     pub yes: bool,
 }
 
-/// A scheduled switchover in words.
+/// A scheduled switchover as text.
 pub(super) fn scheduled_text(scheduled: &Scheduled) -> String {
     let whom = scheduled.to.as_deref().unwrap_or("the other host");
-    format!("switchover to {whom} at {}", Moment(scheduled.at_unix_ms))
+    format!("switchover to {whom} at {}", Timestamp(scheduled.at_unix_ms))
 }
 
-/// Where PostgreSQL runs: where it takes writes, or where it follows another one.
+/// The host on which PostgreSQL runs, as primary or following another one.
 fn primary(seen: &[Seen]) -> Option<&Seen> {
     let having = |has: &dyn Fn(&View) -> bool| seen.iter().find(|seen| seen.view.as_ref().is_some_and(has));
     having(&|view| view.role == Role::Primary)
@@ -47,16 +47,15 @@ fn primary(seen: &[Seen]) -> Option<&Seen> {
 fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
     tell(common, &table(seen));
     if seen.iter().all(|seen| seen.view.is_none()) {
-        return CliError::unreachable("none of the agents answers")
-            .next("check --agent; `holdfast agent run` runs on each host");
+        return CliError::unreachable("no agent answers").next(NO_AGENT);
     }
     CliError::refused("found no primary among the agents, expected one")
-        .next("name its agent with --agent; where PostgreSQL runs nowhere: `holdfast agent failover --candidate HOST`")
+        .next("give the address of its agent with --agent; if PostgreSQL runs on no host, use `holdfast agent failover --candidate HOST`")
 }
 
 pub(super) async fn cancel(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
-    // It is kept where PostgreSQL was when it was asked for.
+    // It is stored at the host that was primary when it was scheduled.
     let keeps = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.scheduled.is_some());
     let Some(keeper) = seen.iter().find(keeps).or(primary(&seen)) else { return Err(no_primary(common, &seen)) };
     let words = post(agents, &keeper.address, "/switchover/cancel", serde_json::json!({})).await?;
@@ -67,7 +66,7 @@ pub(super) async fn switchover(
     common: &Common,
     agents: &Agents,
     to: Option<String>,
-    scheduled: Option<Moment>,
+    scheduled: Option<Timestamp>,
     dry_run: bool,
     yes: bool,
 ) -> Result<(), CliError> {
@@ -92,7 +91,7 @@ pub(super) async fn switchover(
         let plan = agreed(common, &told, false, "")?;
         let whom = plan.map_or_else(|| to.unwrap_or("the other host".into()), |plan| plan.to);
         let when = scheduled.map_or(String::new(), |at| format!(" at {at}"));
-        confirm(&format!("Move PostgreSQL from {from} to {whom}{when}? Its clients are thrown out."))?;
+        confirm(&format!("Move PostgreSQL from {from} to {whom}{when}? All its clients are disconnected."))?;
     }
     body["dry_run"] = false.into();
     let begun = Instant::now();
@@ -123,10 +122,10 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
         return would(common, &before, &told, allow_data_loss, &reason);
     }
     tell(common, &hosts("before", &before));
-    // Refused before anybody is asked anything; whether it may go is decided once more at the agent.
+    // Checked before the confirmation; the agent checks again.
     let plan = agreed(common, &told, allow_data_loss, &reason)?;
     if !yes {
-        confirm("Take the set by force? Whoever holds it is fenced: its writes are refused from then on.")?;
+        confirm("Take over by force? The present owner of the set is fenced: its further writes are refused.")?;
     }
     let begun = Instant::now();
     body["dry_run"] = false.into();
@@ -142,7 +141,7 @@ fn hosts(when: &str, seen: &[Seen]) -> String {
     format!("{when}:\n{}\n", table(seen))
 }
 
-/// The answer to `--dry-run`: the hosts, the plan and what would come of it.
+/// The result of `--dry-run`: the hosts, the plan and its outcome.
 fn would(common: &Common, before: &[Seen], told: &Answer, allow_data_loss: bool, reason: &str) -> Result<(), CliError> {
     taken(told)?;
     let plan = plan_of(&told.body);
@@ -154,7 +153,7 @@ fn would(common: &Common, before: &[Seen], told: &Answer, allow_data_loss: bool,
     })
 }
 
-/// Shows the plan of an answer, and whether it may be carried out; `None` where an agent of an earlier build made none.
+/// Shows the plan of an answer and checks that it may be carried out. `None` if an agent of an older build sent no plan.
 fn agreed(common: &Common, told: &Answer, allow_data_loss: bool, reason: &str) -> Result<Option<Plan>, CliError> {
     taken(told)?;
     let Some(plan) = plan_of(&told.body) else { return Ok(None) };
@@ -165,7 +164,7 @@ fn agreed(common: &Common, told: &Answer, allow_data_loss: bool, reason: &str) -
     }
 }
 
-/// Whether it is under way. Of one that is not, the checks are shown.
+/// Checks that the move has started. If not, the checks of the plan are shown.
 fn done(common: &Common, told: &Answer) -> Result<(), CliError> {
     taken(told).inspect_err(|_| {
         if let Some(plan) = plan_of(&told.body) {
@@ -174,14 +173,14 @@ fn done(common: &Common, told: &Answer) -> Result<(), CliError> {
     })
 }
 
-/// Address of the agent that shall take over.
+/// Address of the agent that is to take over.
 fn target(agents: &Agents, seen: &[Seen], candidate: Option<&str>) -> Result<String, CliError> {
     match (candidate, agents.agent.as_slice()) {
         (None, [address]) => Ok(address.clone()),
         (None, several) => {
             let found = several.len();
-            let words = format!("found {found} agents, expected the one of the host that shall take over");
-            Err(CliError::usage(words).next("name the host with --candidate, or only its agent with --agent"))
+            let words = format!("found {found} agents, expected only the agent of the host that is to take over");
+            Err(CliError::usage(words).next("name the host with --candidate, or give only its agent in --agent"))
         }
         (Some(name), _) => {
             let is_it = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.name == name);
@@ -193,7 +192,8 @@ fn target(agents: &Agents, seen: &[Seen], candidate: Option<&str>) -> Result<Str
                 "no agent of {name} answers, found {}",
                 if known.is_empty() { "none".into() } else { known.join(", ") }
             );
-            Err(CliError::unreachable(words).next("start `holdfast agent run` there, or name its address with --agent"))
+            Err(CliError::unreachable(words)
+                .next("start `holdfast agent run` on that host, or give its address with --agent"))
         }
     }
 }
@@ -221,14 +221,14 @@ fn plan_text(plan: &Plan) -> String {
     format!("{checks}\n\nsteps of the {} of {}{from} to {to}:\n{}", plan.kind, plan.set, steps.join("\n"))
 }
 
-/// A move that is under way.
+/// A move in progress.
 struct Moved {
     before: Vec<Seen>,
     plan: Option<Plan>,
     begun: Instant,
 }
 
-/// Waits until one of these is primary, and says so, with the hosts as they are then.
+/// Waits until one of these agents is primary, and shows the hosts.
 async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved: Moved) -> Result<(), CliError> {
     let Moved { before, plan, begun } = moved;
     let deadline = begun + common.timeout();
@@ -257,14 +257,14 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
                 });
                 return output::show(common.output, &done, || {
                     let (is, epoch) = (if follows { "following" } else { "primary" }, epoch_text(view.epoch));
-                    format!("\n{}\n{} is {is} under {epoch} after {ms} ms", hosts("after", &after), view.name)
+                    format!("\n{}\n{} is {is} (epoch {epoch}) after {ms} ms", hosts("after", &after), view.name)
                 });
             }
         }
         if Instant::now() >= deadline {
             tell(common, &hosts("now", &survey(agents).await));
             return Err(CliError::unknown(format!("no primary within {:?}", common.timeout()))
-                .next("`holdfast agent status` shows how far it is; `holdfast history` what happened"));
+                .next("`holdfast agent status` shows the present state, `holdfast history` the events"));
         }
         sleep(LOOK_INTERVAL).await;
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shall_take_over_must_be_clear() {
+    fn the_new_primary_must_be_unambiguous() {
         assert_eq!(target(&agents(&["a:1"]), &[], None).unwrap(), "a:1");
         let error = target(&agents(&["a:1", "b:1"]), &[], None).unwrap_err();
         assert!(error.next.unwrap().contains("--candidate"));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_told_with_every_way_out() {
+    fn a_plan_is_shown_with_its_checks_and_advice() {
         let check = |finding, next: &str| Check { finding, found: format!("{finding:?}"), next: next.into() };
         let plan = Plan {
             kind: Move::Switchover,

@@ -1,17 +1,17 @@
-//! Which snapshots come back, told before anything is changed.
+//! Lists the snapshots that can be recovered, before anything is changed.
 
 use crate::cli::Common;
-use crate::command::stored::of_recovery;
+use crate::command::store_access::of_recovery;
 use crate::command::tell;
 use crate::exit::CliError;
 use holdfast_set::recovery::Found;
 use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};
 
-/// Looks for all that the set's snapshots need, as far as it is not `known`, and leaves those out of which something is gone: they keep the set from nothing.
+/// Checks the objects of the set's snapshots that are not `known` yet, and leaves out snapshots with missing objects: they do not prevent the recovery.
 pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked) -> Result<Vec<LeftOut>, CliError> {
     let name = found.head.name.clone();
     if found.head.links.snapshots.is_blank() {
-        // Before the first checkpoint there is nothing that a snapshot could show.
+        // There are no snapshots before the first checkpoint.
         if found.head.covered.is_some() {
             tell(common, &format!("set {name}: its head lists no snapshots"));
         }
@@ -20,14 +20,14 @@ pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked)
     let left_out = leave_out(found, known).await.map_err(|error| of_recovery(&error))?;
     let listed = names(found);
     let schedule = &found.head.links.snapshots.schedule;
-    tell(common, &format!("set {name}: snapshots that come back: {}; schedule: {schedule}", in_words(&listed)));
+    tell(common, &format!("set {name}: snapshots to recover: {}; schedule: {schedule}", in_words(&listed)));
     for LeftOut { name: snapshot, reason } in &left_out {
-        tell(common, &format!("set {name}: snapshot {snapshot} does not come back: {reason}"));
+        tell(common, &format!("set {name}: snapshot {snapshot} cannot be recovered: {reason}"));
     }
     Ok(left_out)
 }
 
-/// Those that the head lists.
+/// The snapshots in the head.
 pub(super) fn names(found: &Found) -> Vec<String> {
     found.head.links.snapshots.snapshots.keys().map(ToString::to_string).collect()
 }
@@ -36,7 +36,7 @@ fn in_words(names: &[String]) -> String {
     if names.is_empty() { "none".to_string() } else { format!("{} ({})", names.len(), names.join(", ")) }
 }
 
-/// What would come back and what would not, in a sentence or two, with a blank behind; nothing where there are no snapshots.
+/// The snapshots that can and cannot be recovered, as sentences with a trailing blank; "" without snapshots.
 pub(super) fn planned<'a>(sets: impl Iterator<Item = (&'a Found, &'a [LeftOut])>) -> String {
     let (mut back, mut gone) = (Vec::new(), Vec::new());
     for (found, left_out) in sets {
@@ -46,7 +46,7 @@ pub(super) fn planned<'a>(sets: impl Iterator<Item = (&'a Found, &'a [LeftOut])>
     }
     let sentence = |what: &str, all: &[String]| match all.is_empty() {
         true => String::new(),
-        false => format!("Snapshots that {what}: {}. ", in_words(all)),
+        false => format!("Snapshots that {what} be recovered: {}. ", in_words(all)),
     };
-    sentence("come back", &back) + &sentence("do not come back", &gone)
+    sentence("can", &back) + &sentence("cannot", &gone)
 }

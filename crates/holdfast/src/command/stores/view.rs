@@ -1,6 +1,6 @@
-//! Where a set lies, and how far a change of that is, in words.
+//! The stores of a set and the progress of a change, as text.
 
-use super::lists;
+use super::list;
 use crate::command::set::store_text;
 use crate::output;
 use holdfast_api::v1;
@@ -8,21 +8,21 @@ use holdfast_set::recovery::Stores;
 use holdfast_types::{Placement, PlacementPhase};
 use serde::Serialize;
 
-/// A set's stores, as `set stores show` tells them.
+/// A set's stores, as `set stores show` prints them.
 #[derive(Debug, Serialize)]
 pub struct Shown {
     set: String,
     id: u64,
-    /// As group 0 has it.
+    /// As stored in group 0.
     placement: String,
     /// settled, filling or ending.
     phase: &'static str,
     write_quorum: usize,
-    /// While they are changed: of those that are to be.
+    /// During a change: the write quorum of the new list.
     next_write_quorum: Option<usize>,
-    /// What the change waits for, as the set's leader says; "" where nothing.
+    /// What the change waits for, from the set's leader; "" if nothing.
     waits: String,
-    /// What `cluster recover --from-store` is told at this moment.
+    /// Argument for `cluster recover --from-store` at this time.
     from_store: String,
     stores: Vec<OneStore>,
 }
@@ -31,9 +31,9 @@ pub struct Shown {
 #[derive(Debug, Serialize)]
 struct OneStore {
     store: String,
-    /// stays, joins or leaves; "" where nothing is changed.
+    /// stays, joins or leaves; "" without a change.
     part: &'static str,
-    /// As the gateway that serves the set has it; absent where it does not say.
+    /// From the gateway that serves the set, if it reports it.
     health: Option<v1::StoreReplica>,
 }
 
@@ -46,20 +46,20 @@ pub fn phase_word(placement: &Placement) -> &'static str {
     }
 }
 
-/// The same in a sentence; "" where nothing is changed.
+/// The phase as a sentence; "" without a change.
 pub fn phase_text(placement: &Placement) -> &'static str {
     match placement.next {
         None => "",
         Some((PlacementPhase::Filling, _)) => {
-            "filling: the new stores are filled, the old ones count; `set stores abandon` goes back"
+            "filling: copying to the new stores; the old list is valid; `set stores abandon` cancels the change"
         }
         Some((PlacementPhase::Ending, _)) => {
-            "ending: decided; everything is compared once more, then the new stores count"
+            "ending: the change is decided; all objects are compared once more, then the new list becomes valid"
         }
     }
 }
 
-/// A line for where sets are listed, while the stores of one are changed.
+/// A line for lists of sets, if the stores of this set are being changed.
 pub fn line(set: &v1::SetSummary, health: Option<&v1::StoreHealth>) -> Option<String> {
     let placement = Placement::parse(&set.store);
     placement.next.as_ref()?;
@@ -68,7 +68,7 @@ pub fn line(set: &v1::SetSummary, health: Option<&v1::StoreHealth>) -> Option<St
     Some(format!("{}{waits}", phase_text(&placement)))
 }
 
-/// What a recovery is told. While the new stores are being filled the old ones are enough; later either list may count, and both are told.
+/// The stores for a recovery: the old list during `filling`; both lists during `ending`, when either may be the valid one.
 pub fn from_store(placement: &Placement) -> String {
     match placement.next {
         Some((PlacementPhase::Filling, _)) => placement.stores.clone(),
@@ -76,14 +76,14 @@ pub fn from_store(placement: &Placement) -> String {
     }
 }
 
-/// From what the set's gateway says.
+/// From the status of the set.
 pub fn of(status: &v1::SetStatus) -> Shown {
     let set = status.set.clone().unwrap_or_default();
     let placement = Placement::parse(&set.store);
     let quorum = |text: &str| Stores::parse(text).map_or(1, |list| list.write_quorum());
-    // One that has not heard of a step yet shows other stores, or the same in another order.
+    // A gateway that does not know the latest step yet reports other stores, or another order.
     let health = status.store_health.as_ref().filter(|health| health.placement == set.store);
-    let all = lists::both(&placement);
+    let all = list::both(&placement);
     let alone = |health: &v1::StoreHealth| v1::StoreReplica {
         store: set.store.clone(),
         now: health.now.clone(),
@@ -98,7 +98,9 @@ pub fn of(status: &v1::SetStatus) -> Shown {
     let stores = all.into_iter().enumerate();
     let stores = stores.map(|(at, (store, part))| OneStore { health: of_store(at), store, part }).collect();
     let late = match (&placement.next, &status.store_health) {
-        (Some(_), Some(found)) if found.placement != set.store => "the gateway that serves the set opens them",
+        (Some(_), Some(found)) if found.placement != set.store => {
+            "the gateway that serves the set opens the new stores"
+        }
         _ => "",
     };
     let waits = health.map_or_else(|| late.to_string(), |health| health.placement_waits.clone());
@@ -118,10 +120,10 @@ pub fn of(status: &v1::SetStatus) -> Shown {
 fn lacks(health: &v1::StoreReplica) -> String {
     let stuck = match health.stuck_objects {
         0 => String::new(),
-        stuck => format!(", {stuck} of them in no other store whole"),
+        stuck => format!(", {stuck} of them intact in no other store"),
     };
     match (health.missing_objects, health.compared) {
-        (0, true) => "nothing".to_string(),
+        (0, true) => "none".to_string(),
         (0, false) => "not compared yet".to_string(),
         (objects, _) => format!("{objects} objects, {}{stuck}", output::bytes(health.missing_bytes)),
     }
@@ -130,7 +132,7 @@ fn lacks(health: &v1::StoreReplica) -> String {
 fn trouble(health: &v1::StoreReplica) -> String {
     let text =
         store_text(&v1::StoreHealth { now: health.now.clone(), last: health.last.clone(), ..Default::default() });
-    if health.head_behind { format!("heads differ; {text}") } else { text }
+    if health.head_behind { format!("head is outdated; {text}") } else { text }
 }
 
 impl Shown {
@@ -146,14 +148,14 @@ impl Shown {
         };
         let mut facts = vec![
             output::fact("set", &format!("{} (group {})", self.set, self.id)),
-            output::fact("counts once it is in", &quorum),
+            output::fact("write quorum", &quorum),
         ];
         if placement.next.is_some() {
             facts.push(output::fact("change", phase_text(&placement)));
             facts.push(output::fact("waits for", &self.waits));
         }
-        // In one line however long it is: it is copied.
-        facts.push(format!("{:<22}--from-store '{}'", "recovery is told", self.from_store));
+        // On one line, to be copied.
+        facts.push(format!("{:<22}--from-store '{}'", "for a recovery use", self.from_store));
         let changing = placement.next.is_some();
         let rows = self.stores.iter().map(|one| {
             let part = if changing { one.part } else { "" };
@@ -166,11 +168,11 @@ impl Shown {
                 health.map_or_else(unknown, trouble),
             ]
         });
-        let table = output::table_with_trouble(["STORE", "PART", "LACKS", "ANSWERS"], rows, &[3], 1);
+        let table = output::table_with_messages(["STORE", "CHANGE", "MISSING", "HEALTH"], rows, &[3], 1);
         format!("{}\n\n{table}", facts.join("\n"))
     }
 
-    /// Objects and bytes that the stores that are to be lack, as far as it is known, and whether all of it is.
+    /// Known missing objects and bytes of the stores in the new list, and whether all stores have been compared.
     pub fn lacking(&self) -> (u64, u64, bool) {
         let to_be = self.stores.iter().filter(|store| store.part != "leaves");
         to_be.fold((0, 0, true), |(objects, bytes, all), one| match &one.health {
@@ -213,18 +215,18 @@ mod tests {
     const FILLING: &str = "file:///a | c=2 w=2 file:///b file:///a file:///c";
 
     #[test]
-    fn a_change_is_shown_with_what_each_store_is_in_it() {
+    fn a_change_is_shown_with_the_part_of_each_store() {
         let replicas = vec![replica("a", 0, true), replica("b", 3, true), replica("c", 0, false)];
         let shown = of(&status(FILLING, FILLING, "b lacks 3 objects", replicas));
         let text = shown.text();
         for words in [
             "1 of 1 now, 2 of 3 then",
-            "filling: the new stores are filled",
+            "filling: copying to the new stores",
             "waits for             b lacks 3 objects",
             "--from-store 'file:///a'",
-            "\nfile:///a  stays  nothing           ok",
-            "\nfile:///b  joins  3 objects, 3MiB   ok",
-            "\nfile:///c  joins  not compared yet  ok",
+            "\nfile:///a  stays   none              ok",
+            "\nfile:///b  joins   3 objects, 3MiB   ok",
+            "\nfile:///c  joins   not compared yet  ok",
         ] {
             assert!(text.contains(words), "{words:?} in {text}");
         }
@@ -235,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_late_gateway_says_of_other_stores_is_not_shown() {
+    fn the_report_of_an_outdated_gateway_is_not_shown() {
         let shown = of(&status(FILLING, "file:///a", "", vec![replica("a", 0, true)]));
         assert!(shown.stores.iter().all(|store| store.health.is_none()));
-        assert!(shown.waits().contains("opens them"), "{}", shown.waits());
+        assert!(shown.waits().contains("opens the new stores"), "{}", shown.waits());
     }
 
     #[test]
-    fn one_store_that_stays_is_shown_by_its_set() {
+    fn a_single_store_has_the_health_of_its_set() {
         let shown = of(&status("file:///a", "file:///a", "", vec![]));
         assert_eq!((shown.phase, shown.from_store.as_str()), ("settled", "file:///a"));
-        assert!(shown.text().ends_with("\nfile:///a  -     nothing  ok"), "{}", shown.text());
+        assert!(shown.text().ends_with("\nfile:///a  -       none     ok"), "{}", shown.text());
     }
 }

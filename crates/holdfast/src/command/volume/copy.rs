@@ -1,5 +1,5 @@
-//! What `holdfast volume import` and `export` have in common: arguments and help, and what an interrupted one left. Both keep several requests
-//! in flight, skip zeroes, give a digest at the end, and have a place to go on from.
+//! Shared by `holdfast volume import` and `export`: arguments, help, and the state of an interrupted copy. Both keep several requests
+//! in flight, skip zeroes, print a digest, and can resume.
 
 use super::VolumePath;
 use super::image::Content;
@@ -14,13 +14,13 @@ use std::str::FromStr;
 use std::time::Instant;
 
 pub const IMPORT: &str = "\
-The image is raw. It must fit the volume; what the volume has beyond it becomes zeroes. Holes and runs of zeroes are not sent as data. The set must be free:
-it is held while the import runs, through the loss of gateways. The digest printed at the end is that of the image (sha256sum).
+The image must be raw and not larger than the volume; the rest of the volume becomes zeroes. Holes and runs of zeroes are not sent as data. The set must
+have no owner: the import holds its lease, and survives the loss of gateways. The digest at the end is that of the image (sha256sum).
 
-Asks where the volume holds data, or held some until lately; --overwrite is the answer where nobody can be asked, as with an image from standard input.
+Asks for confirmation if the volume has data, or had data recently. If standard input is no terminal, or is the image, use --overwrite.
 
-With --state an import that was interrupted, also by a crash, goes on where it was: with the same command, as long as nobody else has held the set.
-It does not ask again.
+With --state, an interrupted import can be resumed, also after a crash: run the same command again. It must be the last owner of the set. It does not ask
+for confirmation again.
 
 Examples:
   holdfast volume import disk.img demo/vol1
@@ -30,25 +30,25 @@ Examples:
 ";
 
 pub const EXPORT: &str = "\
-A volume of a snapshot is exported while the set is used. A volume without @SNAPSHOT is exported as it is now: the set must be free, and is held meanwhile.
-The image is raw and sparse. The digest printed at the end is that of the image (sha256sum).
+With @SNAPSHOT, the set may be in use. Without it, the present content is exported: the set must have no owner, and the export holds its lease.
+The image is raw and sparse. The digest at the end is that of the image (sha256sum).
 
-A file is written as FILE.part, which gets its name once it is whole and on the disk: an export that was interrupted leaves no FILE, and with --overwrite
-the old one. Standard output and block devices are written as they are.
+A file is written as FILE.part, and renamed to FILE when it is complete and synced: an interrupted export leaves no FILE, or with --overwrite the old FILE.
+Standard output and block devices are written directly.
 
-With --state an export of a snapshot to a file that was interrupted goes on where it was, with the same command.
+With --state, an interrupted export of a snapshot to a file can be resumed: run the same command again.
 
 Examples:
   holdfast volume export demo/vol1@monday monday.img
   holdfast volume export demo/vol1@monday monday.img --state monday.state
   holdfast volume export demo/vol1@monday - | zstd > monday.img.zst
-  qemu-img convert -f raw -O qcow2 monday.img monday.qcow2          what was exported, as qcow2
+  qemu-img convert -f raw -O qcow2 monday.img monday.qcow2          converts the export to qcow2
 ";
 
 /// Requests in flight.
 const PARALLEL: usize = 16;
 const PARALLEL_MAX: i64 = 64;
-/// How far ahead an export asks which ranges hold nothing.
+/// Length of a block status query of an export.
 pub(super) const STATUS_BYTES: u64 = 1 << 30;
 
 /// `holdfast volume import`.
@@ -60,7 +60,7 @@ pub struct ImportArgs {
     /// The set and the volume's name
     #[arg(value_name = "SET/VOLUME")]
     pub volume: VolumePath,
-    /// Do not ask where the volume holds data: all of it is replaced
+    /// Replace existing data of the volume without confirmation
     #[arg(long)]
     pub overwrite: bool,
     #[command(flatten)]
@@ -76,17 +76,17 @@ pub struct ExportArgs {
     /// The image to write, or - for standard output
     #[arg(value_name = "FILE|-")]
     pub image: PathBuf,
-    /// Replace a file that is there, once the new one is whole; and the FILE.part that another export left
+    /// Replace an existing file when the new one is complete, and the FILE.part of another export
     #[arg(long)]
     pub overwrite: bool,
     #[command(flatten)]
     pub how: How,
 }
 
-/// What both take.
+/// Options of both.
 #[derive(Debug, Args)]
 pub struct How {
-    /// Note in this file how far it is, and go on from there where it says so; it is removed at the end
+    /// Save the progress in this file, and resume from it if it exists; it is removed at the end
     #[arg(long, visible_alias = "resume", value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Requests in flight
@@ -106,7 +106,7 @@ impl How {
 pub struct ExportPath {
     /// The volume.
     pub volume: VolumePath,
-    /// As it was then.
+    /// The snapshot, if any.
     pub snapshot: Option<Name>,
 }
 
@@ -143,7 +143,7 @@ pub(super) fn seconds(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// What an interrupted copy between the same ends left.
+/// The saved state of an interrupted copy with the same source and target.
 pub(super) fn earlier(path: Option<&Path>, ends: &Ends) -> Result<Option<State>, CliError> {
     let Some(state) = path.map(State::load).transpose()?.flatten() else { return Ok(None) };
     state.fits(ends)?;
@@ -153,13 +153,13 @@ pub(super) fn earlier(path: Option<&Path>, ends: &Ends) -> Result<Option<State>,
 pub(super) fn forget(path: Option<&Path>) -> Result<(), CliError> {
     match path.map(std::fs::remove_file) {
         Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(CliError::failed("the copy is whole, and its state file stays").because(&error))
+            Err(CliError::failed("the copy is complete, but its state file could not be removed").because(&error))
         }
         _ => Ok(()),
     }
 }
 
-/// What was read, as a part of an image.
+/// Converts data from NBD to a part of an image.
 pub(super) fn content(part: ReadPart) -> Content {
     match part {
         ReadPart::Data(data) => Content::Data(data),

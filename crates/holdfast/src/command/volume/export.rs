@@ -1,10 +1,10 @@
-//! `holdfast volume export`: a volume, or one of a snapshot, into an image.
+//! `holdfast volume export`: copies a volume, or a volume of a snapshot, to an image.
 
+use super::connection::Connection;
 use super::copy::{ExportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
 use super::find;
 use super::image::{Content, Hash, PIECE_BYTES, Sink};
-use super::link::Link;
-use super::part::{Part, check_state};
+use super::part_file::{PartFile, check_state};
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
@@ -24,37 +24,35 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     let begun = Instant::now();
     let volume = &args.volume.volume;
     if args.how.state.is_some() && (args.volume.snapshot.is_none() || is_pipe(&args.image)) {
-        let error = CliError::usage(
-            "--state is for the export of a snapshot to a file: anything else may not be the same when it goes on",
-        );
+        let error = CliError::usage("--state: found an export that cannot be resumed, expected a snapshot and a file");
         return Err(error.next(format!("`holdfast snapshot create {}@NAME`, then export {volume}@NAME", volume.set)));
     }
-    let link = match &args.volume.snapshot {
-        Some(snapshot) => Link::snapshot(common, volume, snapshot).await?,
+    let connection = match &args.volume.snapshot {
+        Some(snapshot) => Connection::snapshot(common, volume, snapshot).await?,
         None => {
-            let found = find(&mut super::door(common), volume).await?;
-            Link::volume(common, volume, (found.id, found.size_bytes)).await?
+            let found = find(&mut super::connect(common), volume).await?;
+            Connection::volume(common, volume, (found.id, found.size_bytes)).await?
         }
     };
     let ends = Ends {
         kind: "export".into(),
         volume: args.volume.to_string(),
-        // The snapshot's id says which volume: its name in it.
+        // The id of the snapshot and the name identify the volume.
         volume_id: 0,
-        volume_bytes: link.size(),
-        snapshot_id: link.snapshot_id().to_string(),
+        volume_bytes: connection.size(),
+        snapshot_id: connection.snapshot_id().to_string(),
         image: args.image.display().to_string(),
-        image_bytes: link.size(),
+        image_bytes: connection.size(),
     };
     let copied = async {
         let earlier = earlier(args.how.state.as_deref(), &ends)?;
         let (sink, hash, part) = open_sink(args, &ends, earlier.as_ref())?;
         let resumed = hash.bytes;
-        let drained = drain(common, args, &link, &ends, sink, hash).await;
+        let drained = drain(common, args, &connection, &ends, sink, hash).await;
         let (hash, data_bytes) = drained.map_err(|error| not_whole(error, part.as_ref()))?;
-        // A live volume: it was ours, and nobody else's, while it was read.
+        // A live volume: proves that the lease was held during the export.
         if args.volume.snapshot.is_none() {
-            link.flush().await.map_err(|error| not_whole(error, part.as_ref()))?;
+            connection.flush().await.map_err(|error| not_whole(error, part.as_ref()))?;
         }
         if let Some(part) = part {
             part.finish()?;
@@ -63,12 +61,12 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     };
     let copied = tokio::select! {
         copied = copied => copied,
-        () = link.keep() => Err(CliError::failed("the lease is renewed no more").next(format!(
-            "`holdfast set show {}` says who holds the set; begin anew once it is free, or export a snapshot, which needs no lease",
+        () = connection.keep() => Err(CliError::failed("the lease is not renewed any more").next(format!(
+            "`holdfast set show {}` shows the owner; start again when the lease is released, or export a snapshot, which needs no lease",
             volume.set
         ))),
     };
-    link.close().await;
+    connection.close().await;
     let (hash, data_bytes, resumed) = copied?;
     forget(args.how.state.as_deref())?;
     let (sha256, seconds) = (hash.text(), seconds(begun));
@@ -77,14 +75,14 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
         "resumed_from": resumed, "sha256": sha256, "seconds": seconds,
     });
     let text = || {
-        let from = if resumed > 0 { format!(", from {} on", output::bytes(resumed)) } else { String::new() };
+        let from = if resumed > 0 { format!(", resumed at {}", output::bytes(resumed)) } else { String::new() };
         let (all, data) = (output::bytes(hash.bytes), output::bytes(data_bytes));
-        format!("{} has {all}{from}, {data} of it data, in {seconds} s\nsha256 {sha256}", args.volume)
+        format!("exported {}: {all} ({data} of data){from}, in {seconds} s\nsha256 {sha256}", args.volume)
     };
     if !is_pipe(&args.image) {
         return output::show(common.output, &json, text);
     }
-    // Standard output has the image.
+    // Standard output is the image.
     output::remark(&match common.output {
         output::Format::Table => text(),
         output::Format::Json => json.to_string(),
@@ -92,16 +90,20 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     Ok(())
 }
 
-/// What became of an export to a file that did not end.
-fn not_whole(mut error: CliError, part: Option<&Part>) -> CliError {
+/// Adds the path of the incomplete file to an error.
+fn not_whole(mut error: CliError, part: Option<&PartFile>) -> CliError {
     if let Some(part) = part {
-        error.message.push_str(&format!("; what was written so far is in {}", part.path().display()));
+        error.message.push_str(&format!("; the incomplete image is {}", part.path().display()));
     }
     error
 }
 
-/// Where to write, and what is there of an interrupted export: read again, not believed. A file gets its name at the end.
-fn open_sink(args: &ExportArgs, ends: &Ends, earlier: Option<&State>) -> Result<(Sink, Hash, Option<Part>), CliError> {
+/// Opens the target. The finished part of an interrupted export is read again and checked.
+fn open_sink(
+    args: &ExportArgs,
+    ends: &Ends,
+    earlier: Option<&State>,
+) -> Result<(Sink, Hash, Option<PartFile>), CliError> {
     let path = args.image.as_path();
     if is_pipe(path) {
         return Ok((Sink::Stream(Box::new(std::io::stdout())), Hash::new(), None));
@@ -113,15 +115,15 @@ fn open_sink(args: &ExportArgs, ends: &Ends, earlier: Option<&State>) -> Result<
     if let Some(state) = &args.how.state {
         check_state(path, state)?;
     }
-    let part = Part::open(path, args.overwrite, earlier.map(|state| state.done_bytes))?;
+    let part = PartFile::open(path, args.overwrite, earlier.map(|state| state.done_bytes))?;
     let failed = |error: std::io::Error| about(part.path(), &error);
     let hash = match earlier {
         None => Hash::new(),
         Some(state) => check_written(part.file(), part.path(), state)?,
     };
-    // What lies behind is written anew: as holes, where it is zeroes.
+    // Removes everything after the finished part.
     part.file().set_len(hash.bytes).and_then(|()| part.file().set_len(ends.volume_bytes)).map_err(failed)?;
-    // From here on the same command goes on with it.
+    // From here on it can be resumed.
     if let (Some(state), None) = (&args.how.state, earlier) {
         State::new(ends.clone(), 0, hash.text(), 0).save(state)?;
     }
@@ -142,12 +144,15 @@ fn check_written(file: &File, path: &Path, state: &State) -> Result<Hash, CliErr
         return Ok(hash);
     }
     let (found, expected) = (hash.text(), &state.done_sha256);
-    let text =
-        format!("{}: its first {} bytes have SHA-256 {found}, expected {expected}", path.display(), state.done_bytes);
-    Err(CliError::failed(text).next("it was changed since: delete the state file and export from the beginning"))
+    let text = format!(
+        "{}: found SHA-256 {found} of its first {} bytes, expected {expected}",
+        path.display(),
+        state.done_bytes
+    );
+    Err(CliError::failed(text).next("the file was changed: delete the state file and export from the beginning"))
 }
 
-/// Ranges in order, and which of them need no reading.
+/// The ranges of the volume in order, with their block status.
 struct Ahead {
     at: u64,
     end: u64,
@@ -155,13 +160,13 @@ struct Ahead {
 }
 
 impl Ahead {
-    async fn next(&mut self, link: &Link) -> Result<Option<(u64, u64, bool)>, CliError> {
+    async fn next(&mut self, connection: &Connection) -> Result<Option<(u64, u64, bool)>, CliError> {
         if self.at >= self.end {
             return Ok(None);
         }
         if self.known.is_empty() {
             let len = (self.end - self.at).min(STATUS_BYTES);
-            let extents = link.block_status(self.at, len as u32).await?;
+            let extents = connection.block_status(self.at, len as u32).await?;
             self.known.extend(extents.into_iter().map(|extent| (extent.len.min(len), extent.hole)));
             if self.known.is_empty() {
                 self.known.push_back((len, false));
@@ -182,15 +187,15 @@ impl Ahead {
 async fn drain(
     common: &Common,
     args: &ExportArgs,
-    link: &Link,
+    connection: &Connection,
     ends: &Ends,
     sink: Sink,
     hash: Hash,
 ) -> Result<(Hash, u64), CliError> {
-    let bar = bar(common.output, "export", link.size(), hash.bytes);
+    let bar = bar(common.output, "export", connection.size(), hash.bytes);
     let (tx, mut rx) = mpsc::channel(args.how.parallel());
-    let mut ahead = Ahead { at: hash.bytes, end: link.size(), known: VecDeque::new() };
-    let (state, ends, epoch) = (args.how.state.clone(), ends.clone(), link.epoch());
+    let mut ahead = Ahead { at: hash.bytes, end: connection.size(), known: VecDeque::new() };
+    let (state, ends, epoch) = (args.how.state.clone(), ends.clone(), connection.epoch());
     let writing = tokio::task::spawn_blocking(move || {
         sink.run(hash, &mut rx, |bytes, digest| match &state {
             Some(path) => State::new(ends.clone(), bytes, digest, epoch)
@@ -203,12 +208,12 @@ async fn drain(
     let mut data_bytes = 0;
     loop {
         while flying.len() < args.how.parallel()
-            && let Some((offset, len, hole)) = ahead.next(link).await?
+            && let Some((offset, len, hole)) = ahead.next(connection).await?
         {
             flying.push_back(match hole {
                 true => Box::pin(async move { Ok(vec![Content::Zeroes(len)]) }),
                 false => Box::pin(async move {
-                    link.read(offset, len as u32).await.map(|parts| parts.into_iter().map(content).collect())
+                    connection.read(offset, len as u32).await.map(|parts| parts.into_iter().map(content).collect())
                 }),
             });
         }
@@ -229,8 +234,8 @@ async fn drain(
     let hash = writing.await.map_err(|error| CliError::failed("the image's writer ended").because(&error))?;
     let hash = hash.map_err(|error| about(&args.image, &error))?;
     bar.finish_and_clear();
-    if hash.bytes != link.size() {
-        return Err(CliError::failed(format!("found {} bytes, expected {}", hash.bytes, link.size())));
+    if hash.bytes != connection.size() {
+        return Err(CliError::failed(format!("found {} bytes, expected {}", hash.bytes, connection.size())));
     }
     Ok((hash, data_bytes))
 }

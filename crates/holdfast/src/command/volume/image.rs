@@ -1,5 +1,5 @@
-//! Images on this machine: read in order as runs of data and of zeroes, and written so. Each in a thread of its own, with a bounded number of
-//! pieces between it and the network. The digest is that of all bytes in order, zeroes included: what `sha256sum` says of a raw image.
+//! Local images: read and written in order, as runs of data and of zeroes. Each runs in its own thread, with a bounded number of pieces
+//! between it and the network. The digest covers all bytes including zeroes, as `sha256sum` of a raw image.
 
 use super::state::hex;
 use bytes::{Bytes, BytesMut};
@@ -10,25 +10,25 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use tokio::sync::mpsc;
 
-/// Bytes of data that travel together: what the gateway takes as one entry (R5).
+/// Bytes of data in one piece: the largest write in one log entry (R5).
 pub const PIECE_BYTES: usize = 1 << 20;
-/// A run of zeroes inside data counts from this length on, and at multiples of it: a smaller one is sent as it is.
+/// Zeroes are detected in aligned blocks of this length; shorter runs are sent as data.
 const ZERO_BYTES: usize = 64 << 10;
-/// What file systems keep holes in, in bytes.
+/// Block size of holes in file systems.
 const BLOCK_BYTES: u64 = 4096;
-/// Zeroes of one piece at most.
+/// Most zeroes in one piece.
 pub const ZEROES_MAX: u64 = 1 << 30;
-/// The digest up to here is noted at multiples of it: where an interrupted copy may go on.
+/// Interval of marks: positions with a digest, at which an interrupted copy can resume.
 pub const MARK_BYTES: u64 = 64 << 20;
 
 static ZEROES: [u8; ZERO_BYTES] = [0; ZERO_BYTES];
 
-/// What a piece holds.
+/// Content of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Bytes.
     Data(Bytes),
-    /// So many zeroes.
+    /// A number of zeroes.
     Zeroes(u64),
 }
 
@@ -47,13 +47,13 @@ impl Content {
 pub struct Piece {
     /// Where it begins.
     pub offset: u64,
-    /// What it holds.
+    /// Its content.
     pub content: Content,
-    /// SHA-256 of the image up to the piece's end, where that may be a place to go on from.
+    /// SHA-256 of the image up to the end of the piece, if that is a mark.
     pub mark: Option<String>,
 }
 
-/// SHA-256 of what was seen so far.
+/// Running SHA-256.
 pub struct Hash {
     hash: Sha256,
     /// Bytes seen.
@@ -68,12 +68,12 @@ impl Default for Hash {
 }
 
 impl Hash {
-    /// Of nothing.
+    /// The digest of no bytes.
     pub fn new() -> Self {
         Self { hash: Sha256::new(), bytes: 0, marked: 0 }
     }
 
-    /// Takes in what comes next.
+    /// Adds the next content.
     pub fn content(&mut self, content: &Content) {
         match content {
             Content::Data(data) => self.hash.update(data),
@@ -104,7 +104,7 @@ impl Hash {
     }
 }
 
-/// What came of reading an image.
+/// Result of reading an image.
 pub struct Whole {
     /// Its length in bytes.
     pub bytes: u64,
@@ -114,47 +114,47 @@ pub struct Whole {
     pub sha256: String,
 }
 
-/// Where an earlier copy got to: bytes, and their digest.
+/// Progress of an earlier copy: bytes and their digest.
 pub type Done = (u64, String);
 
-/// Why an image cannot be read on.
+/// Why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The operating system says so.
+    /// Error of the operating system.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is another image, or was changed since.
+    /// Another image, or it was changed.
     #[error(
-        "its first {bytes} bytes are not those of the interrupted copy: found SHA-256 {found}, expected {expected}"
+        "its first {bytes} bytes differ from those of the interrupted copy: found SHA-256 {found}, expected {expected}"
     )]
     Changed { bytes: u64, found: String, expected: String },
-    /// It was cut off, or grew, while it was read.
-    #[error("it had {expected} bytes and has {found} now: it was changed while it was read")]
+    /// Its length changed while it was read.
+    #[error("its length changed while it was read: found {found} bytes, expected {expected}")]
     Shorter { found: u64, expected: u64 },
-    /// The rest would not fit.
-    #[error("it is longer than the volume, which has {volume_bytes} bytes")]
+    /// It does not fit into the volume.
+    #[error("it is longer than the volume of {volume_bytes} bytes")]
     TooLong { volume_bytes: u64 },
     /// The copy has ended.
-    #[error("nobody takes it any more")]
+    #[error("the copy has ended")]
     NotTaken,
 }
 
 /// An image to read.
 pub enum Source {
-    /// A file whose holes the file system knows, and its length.
+    /// A file, possibly with holes, and its length.
     File(File, u64),
-    /// Anything that gives bytes in order.
+    /// A stream of bytes.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Source {
-    /// What comes next at `at`: up to so many bytes of data, or of a hole. 0 at the end.
+    /// Whether a hole starts at `at`, and the length of the hole or data; 0 at the end.
     fn next(&self, at: u64) -> io::Result<(bool, u64)> {
         let Source::File(file, len) = self else { return Ok((false, PIECE_BYTES as u64)) };
         if at >= *len {
             return Ok((false, 0));
         }
-        // Whole blocks, whatever the file system says: what is sent begins and ends at sectors.
+        // Rounded to whole blocks, so that writes are aligned to sectors.
         match seek(file, SeekFrom::Data(at)) {
             Ok(data) if data >= *len => Ok((true, len - at)),
             Ok(data) if data / BLOCK_BYTES * BLOCK_BYTES > at => Ok((true, data / BLOCK_BYTES * BLOCK_BYTES - at)),
@@ -162,9 +162,9 @@ impl Source {
                 let hole = seek(file, SeekFrom::Hole(at)).unwrap_or(*len);
                 Ok((false, hole.max(at + 1).next_multiple_of(BLOCK_BYTES).min(*len) - at))
             }
-            // Nothing but a hole up to the end.
+            // A hole up to the end.
             Err(error) if error == rustix::io::Errno::NXIO => Ok((true, len - at)),
-            // A file system that does not know holes.
+            // A file system without holes.
             Err(_) => Ok((false, len - at)),
         }
     }
@@ -186,17 +186,17 @@ impl Source {
         Ok(got)
     }
 
-    /// Reads all of it, in order, and gives what lies behind `done` to `to`.
+    /// Reads the image in order, and sends everything after `done` to `to`.
     pub fn run(mut self, done: &Done, volume_bytes: u64, to: &mpsc::Sender<Piece>) -> Result<Whole, SourceError> {
         let mut out = Out { hash: Hash::new(), zeroes: 0, data_bytes: 0, done: done.clone(), to };
         loop {
             let at = out.hash.bytes + out.zeroes;
             let (hole, len) = self.next(at)?;
-            // Also a file that grew since, or a stream: one byte beyond the volume is enough to know.
+            // Also for a stream, or a file that grew: one byte beyond the volume is enough.
             if at + if hole { len } else { 0 } > volume_bytes {
                 return Err(SourceError::TooLong { volume_bytes });
             }
-            // Never across the place to go on from.
+            // Never across the resume position.
             let len = if at < done.0 { len.min(done.0 - at) } else { len };
             if len == 0 {
                 break;
@@ -209,7 +209,7 @@ impl Source {
             let got = self.read(at, &mut buffer)?;
             if got == 0 {
                 if let Source::File(_, expected) = &self {
-                    // Somebody cut it off meanwhile: what is missing must not pass for zeroes.
+                    // The file was truncated: the missing part must not be taken for zeroes.
                     let (found, expected) = (at, *expected);
                     return Err(SourceError::Shorter { found, expected });
                 }
@@ -223,7 +223,7 @@ impl Source {
         }
         out.flush()?;
         if let Source::File(file, expected) = &self {
-            // A hole up to the end is what a file system says of a file that was cut off as well.
+            // A truncated file looks like a hole up to the end.
             let (found, expected) = (file.metadata()?.len(), *expected);
             if found != expected {
                 return Err(SourceError::Shorter { found, expected });
@@ -237,10 +237,10 @@ impl Source {
     }
 }
 
-/// Gathers runs of zeroes, and gives everything on in order.
+/// Merges runs of zeroes, and sends everything in order.
 struct Out<'a> {
     hash: Hash,
-    /// Not given on yet.
+    /// Not sent yet.
     zeroes: u64,
     data_bytes: u64,
     done: Done,
@@ -275,7 +275,7 @@ impl Out<'_> {
 
     fn zeroes(&mut self, mut len: u64) -> Result<(), SourceError> {
         while len > 0 {
-            // Not across the place to go on from, nor beyond what one piece may hold.
+            // Not across the resume position, nor beyond the limit of a piece.
             let at = self.hash.bytes + self.zeroes;
             let step = len.min(ZEROES_MAX - self.zeroes);
             let step = if at < self.done.0 { step.min(self.done.0 - at) } else { step };
@@ -292,7 +292,7 @@ impl Out<'_> {
         while !data.is_empty() {
             let mut len = 0;
             let zero = all_zero(&data[..data.len().min(ZERO_BYTES)]);
-            // Blocks alike, up to the next of the other kind.
+            // Consecutive blocks of the same kind.
             while len < data.len() {
                 let block = &data[len..data.len().min(len + ZERO_BYTES)];
                 if all_zero(block) != zero {
@@ -313,17 +313,17 @@ impl Out<'_> {
 }
 
 fn all_zero(bytes: &[u8]) -> bool {
-    // A few at a time, without a branch for each: several times faster.
+    // 64 bytes at a time without branches: several times faster.
     bytes.chunks(64).all(|some| some.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// Where an image is written to.
+/// Target of an image.
 pub enum Sink {
-    /// A new file, all zeroes: runs of zeroes stay holes.
+    /// A new file: runs of zeroes stay holes.
     Sparse(File),
-    /// Something that may hold other bytes, such as a block device.
+    /// A target with old content, such as a block device.
     Dense(File),
-    /// In order, and nothing else.
+    /// A stream, written in order.
     Stream(Box<dyn Write + Send>),
 }
 
@@ -349,7 +349,7 @@ impl Sink {
         }
     }
 
-    /// Everything written so far is on the disk.
+    /// Syncs everything written so far.
     fn sync(&mut self) -> io::Result<()> {
         match self {
             Sink::Sparse(file) | Sink::Dense(file) => file.sync_all(),
@@ -357,7 +357,7 @@ impl Sink {
         }
     }
 
-    /// Writes what comes, in order from where `hash` is; `marked` hears of each place that an interrupted copy may go on from.
+    /// Writes the content in order, starting at the position of `hash`. Calls `marked` at each resume position.
     pub fn run(
         mut self,
         mut hash: Hash,

@@ -1,9 +1,9 @@
-//! `holdfast volume import`: an image into a volume.
+//! `holdfast volume import`: copies an image into a volume.
 
+use super::connection::Connection;
 use super::copy::{ImportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
 use super::find;
 use super::image::{Content, Done, Hash, PIECE_BYTES, Piece, Source, Whole, ZEROES_MAX};
-use super::link::Link;
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
@@ -26,7 +26,7 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
         (Source::Stream(Box::new(std::io::stdin())), 0)
     } else {
         let file = File::open(&args.image)
-            .map_err(|error| CliError::usage(format!("{}", args.image.display())).because(&error))?;
+            .map_err(|error| CliError::usage(format!("image {}", args.image.display())).because(&error))?;
         let found = file.metadata().map_err(|error| about(&args.image, &error))?;
         if found.is_file() {
             (Source::File(file, found.len()), found.len())
@@ -34,10 +34,13 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
             (Source::Stream(Box::new(file)), 0)
         }
     };
-    let found = find(&mut super::door(common), &args.volume).await?;
+    let found = find(&mut super::connect(common), &args.volume).await?;
     if image_bytes > found.size_bytes {
-        let text = format!("the image has {image_bytes} bytes, and volume {} has {}", args.volume, found.size_bytes);
-        return Err(CliError::usage(text).next("`holdfast volume grow` makes the volume larger"));
+        let text = format!(
+            "the image is too large: found {image_bytes} bytes, expected at most {} of volume {}",
+            found.size_bytes, args.volume
+        );
+        return Err(CliError::usage(text).next("enlarge the volume with `holdfast volume grow`"));
     }
     let ends = Ends {
         kind: "import".into(),
@@ -50,24 +53,24 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
     };
     let earlier = earlier(args.how.state.as_deref(), &ends)?;
     if let Some(state) = &earlier {
-        let epoch = super::status(&mut super::door(common), args.volume.set.as_str(), false).await?.epoch;
+        let epoch = super::status(&mut super::connect(common), args.volume.set.as_str(), false).await?.epoch;
         if epoch != state.epoch {
             let text = format!(
-                "set {} was held by somebody since: found epoch {epoch}, expected {}",
+                "set {} had another owner since the interruption: found epoch {epoch}, expected {}",
                 args.volume.set, state.epoch
             );
             return Err(CliError::refused(text).next("delete the state file and import from the beginning"));
         }
     }
-    let link = Link::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
+    let connection = Connection::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
     let done = tokio::select! {
-        done = fill(common, args, &link, source, &ends, earlier.as_ref()) => done,
-        () = link.keep() => Err(CliError::failed("the lease is renewed no more").next(format!(
-            "`holdfast set show {}` says who holds the set; the same command begins anew, with --state it goes on where it was if nobody else has held the set since",
+        done = fill(common, args, &connection, source, &ends, earlier.as_ref()) => done,
+        () = connection.keep() => Err(CliError::failed("the lease is not renewed any more").next(format!(
+            "`holdfast set show {}` shows the owner; run the same command again: with --state it resumes if the set had no other owner",
             args.volume.set
         ))),
     };
-    link.close().await;
+    connection.close().await;
     let Whole { bytes: whole, data_bytes, sha256 } = done?;
     forget(args.how.state.as_deref())?;
     let (resumed, seconds) = (earlier.map_or(0, |state| state.done_bytes), seconds(begun));
@@ -76,20 +79,20 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
         "resumed_from": resumed, "sha256": sha256, "seconds": seconds,
     });
     output::show(common.output, &json, || {
-        let from = if resumed > 0 { format!(", from {} on", output::bytes(resumed)) } else { String::new() };
+        let from = if resumed > 0 { format!(", resumed at {}", output::bytes(resumed)) } else { String::new() };
         let (all, data) = (output::bytes(whole), output::bytes(data_bytes));
-        format!("{} holds {all}{from}, {data} of it data, in {seconds} s\nsha256 {sha256}", args.volume)
+        format!("imported into {}: {all} ({data} of data){from}, in {seconds} s\nsha256 {sha256}", args.volume)
     })
 }
 
-/// Pieces may be answered in any order; what counts as done is the run from the beginning on.
+/// Answers may arrive in any order; finished is the range from the beginning without a gap.
 struct Tally {
     done: u64,
     behind: BTreeMap<u64, (u64, Option<String>)>,
 }
 
 impl Tally {
-    /// The last mark that is done now.
+    /// Adds an answer and returns the last finished mark.
     fn answered(&mut self, offset: u64, len: u64, mark: Option<String>) -> Option<(u64, String)> {
         self.behind.insert(offset, (len, mark));
         let mut last = None;
@@ -104,7 +107,7 @@ impl Tally {
 async fn fill(
     common: &Common,
     args: &ImportArgs,
-    link: &Link,
+    connection: &Connection,
     source: Source,
     ends: &Ends,
     earlier: Option<&State>,
@@ -117,12 +120,12 @@ async fn fill(
         None => Ok(()),
     };
     match earlier {
-        Some(state) => check_filled(link, state).await?,
+        Some(state) => check_filled(connection, state).await?,
         None if args.overwrite => {}
-        None => ask_before_data_goes(args, link, ends.volume_bytes).await?,
+        None => ask_before_data_goes(args, connection, ends.volume_bytes).await?,
     }
-    // Before anything is written under it: the next one knows this lease as its own.
-    let mut epoch = link.epoch();
+    // Saved before the first write, so that a resumed import recognizes its own lease.
+    let mut epoch = connection.epoch();
     if done.0 == 0 {
         marked.1 = Hash::new().text();
     }
@@ -137,14 +140,14 @@ async fn fill(
         loop {
             tokio::select! {
                 piece = rx.recv(), if !ended && flying.len() < args.how.parallel() => match piece {
-                    Some(piece) => flying.push(write(link, piece)),
+                    Some(piece) => flying.push(write(connection, piece)),
                     None => ended = true,
                 },
                 Some(answered) = flying.next(), if !flying.is_empty() => {
                     let (offset, len, mark) = answered?;
                     bar.inc(len);
                     let last = tally.answered(offset, len, mark);
-                    let now = link.epoch();
+                    let now = connection.epoch();
                     if last.is_some() || now != epoch {
                         marked = last.unwrap_or(marked.clone());
                         epoch = now;
@@ -164,26 +167,26 @@ async fn fill(
     let whole = whole.map_err(|error| {
         CliError::failed(format!("image {}", args.image.display()))
             .because(&error)
-            .next("nothing beyond the end of the volume was written; what was copied so far stays in the volume")
+            .next("nothing was written beyond the end of the volume; the copied part stays in the volume")
     })?;
-    clear_rest(link, whole.bytes, ends.volume_bytes).await?;
-    link.flush().await?;
+    clear_rest(connection, whole.bytes, ends.volume_bytes).await?;
+    connection.flush().await?;
     bar.finish_and_clear();
     Ok(whole)
 }
 
-/// How long is looked for data in a volume that may be empty.
+/// Time limit of the search for data in the volume.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
-/// Looked at by one read.
+/// Bytes of one read of the search.
 const LOOK_BYTES: u64 = 16 << 20;
 
-/// Refuses, or asks, where the volume may hold something that nobody has said may go.
-async fn ask_before_data_goes(args: &ImportArgs, link: &Link, volume_bytes: u64) -> Result<(), CliError> {
+/// Asks for confirmation if the volume may contain data.
+async fn ask_before_data_goes(args: &ImportArgs, connection: &Connection, volume_bytes: u64) -> Result<(), CliError> {
     const OPTION: &str = "--overwrite";
-    let status = async |at, len| link.block_status(at, len).await;
+    let status = async |at, len| connection.block_status(at, len).await;
     let read = async |at, len| {
-        Ok(link.read(at, len).await?.into_iter().map(content).all(|part| match part {
+        Ok(connection.read(at, len).await?.into_iter().map(content).all(|part| match part {
             Content::Data(data) => data.iter().all(|byte| *byte == 0),
             Content::Zeroes(_) => true,
         }))
@@ -192,23 +195,22 @@ async fn ask_before_data_goes(args: &ImportArgs, link: &Link, volume_bytes: u64)
         return Ok(());
     };
     let text = format!(
-        "volume {} may hold data, the first at {} or behind; an import overwrites all of it",
+        "volume {} may contain data, at offset {} or later, which the import would overwrite",
         args.volume,
         output::bytes(at)
     );
     if is_pipe(&args.image) {
-        // Standard input is the image: no answer can come from there.
-        return Err(CliError::declined(text).next(format!("add {OPTION} to do it without a question")));
+        // Standard input is the image.
+        return Err(CliError::declined(text).next(format!("add {OPTION} to skip the question")));
     }
-    let question =
-        format!("Volume {} of {} may hold data. Overwrite all of it?", args.volume, output::bytes(volume_bytes));
-    // In a thread of its own: the lease is renewed while a person thinks.
+    let question = format!("Volume {} ({}) may contain data. Overwrite it?", args.volume, output::bytes(volume_bytes));
+    // In its own thread, so that the lease is renewed meanwhile.
     let asked = tokio::task::spawn_blocking(move || super::super::confirm_or(&question, &text, OPTION));
-    asked.await.map_err(|error| CliError::failed("the question ended").because(&error))?
+    asked.await.map_err(|error| CliError::failed("the confirmation failed").because(&error))?
 }
 
-/// Where data may begin, in bytes; `None` where all of it certainly reads as zeroes. `read`: whether so many bytes there are zeroes; asked where a gateway cannot say so
-/// without reading, which it says of all that a checkpoint knows. What was not looked at by `until` counts as data.
+/// Offset of the first possible data; `None` if the volume certainly reads as zeroes. `read` returns whether a range is all zeroes; it is used where the block
+/// status is "allocated", as for everything in a checkpoint. A range that was not checked by `until` counts as data.
 async fn first_data(
     volume_bytes: u64,
     until: Instant,
@@ -230,7 +232,7 @@ async fn first_data(
             }
             at = end;
         }
-        // An answer that says nothing is no word for zeroes.
+        // An empty answer does not mean zeroes.
         if at == before {
             return Ok(Some(at));
         }
@@ -238,13 +240,13 @@ async fn first_data(
     Ok(None)
 }
 
-/// What an interrupted import has written is read again under the new lease, not believed: a rollback, or a shrink and a growth, leave no epoch behind.
-async fn check_filled(link: &Link, state: &State) -> Result<(), CliError> {
+/// Reads and checks the finished part of an interrupted import under the new lease: a rollback, or a shrink and a grow, do not change the epoch.
+async fn check_filled(connection: &Connection, state: &State) -> Result<(), CliError> {
     let mut hash = Hash::new();
     while hash.bytes < state.done_bytes {
         let left = state.done_bytes - hash.bytes;
         let len = left.next_multiple_of(SECTOR_BYTES).min(PIECE_BYTES as u64);
-        for part in link.read(hash.bytes, len as u32).await? {
+        for part in connection.read(hash.bytes, len as u32).await? {
             let left = state.done_bytes.saturating_sub(hash.bytes);
             hash.content(&match content(part) {
                 Content::Data(data) if data.len() as u64 > left => Content::Data(data.slice(..left as usize)),
@@ -258,34 +260,36 @@ async fn check_filled(link: &Link, state: &State) -> Result<(), CliError> {
     }
     let (bytes, found, expected) = (state.done_bytes, hash.text(), &state.done_sha256);
     let text =
-        format!("the volume's first {bytes} bytes have SHA-256 {found}, expected {expected}: they were changed since");
+        format!("the finished part was changed: found SHA-256 {found} of the first {bytes} bytes, expected {expected}");
     Err(CliError::refused(text).next("delete the state file and import from the beginning"))
 }
 
-/// What the volume has behind the image.
-async fn clear_rest(link: &Link, image_bytes: u64, volume_bytes: u64) -> Result<(), CliError> {
+/// Zeroes the volume after the end of the image.
+async fn clear_rest(connection: &Connection, image_bytes: u64, volume_bytes: u64) -> Result<(), CliError> {
     let mut at = image_bytes.next_multiple_of(SECTOR_BYTES);
     while at < volume_bytes {
         let len = (volume_bytes - at).min(ZEROES_MAX);
-        link.zero(at, len as u32).await?;
+        connection.zero(at, len as u32).await?;
         at += len;
     }
     Ok(())
 }
 
-/// Writes a piece: where, how long, and the mark that it carries.
-async fn write(link: &Link, piece: Piece) -> Result<(u64, u64, Option<String>), CliError> {
+/// Writes a piece; returns its offset, length and mark.
+async fn write(connection: &Connection, piece: Piece) -> Result<(u64, u64, Option<String>), CliError> {
     let Piece { offset, content, mark } = piece;
     let len = content.bytes();
     match content {
-        Content::Data(data) if data.len().is_multiple_of(SECTOR_BYTES as usize) => link.write(offset, data).await?,
-        // The image's last bytes: the rest of their sector is zeroes.
+        Content::Data(data) if data.len().is_multiple_of(SECTOR_BYTES as usize) => {
+            connection.write(offset, data).await?
+        }
+        // The last bytes of the image, padded with zeroes to a sector.
         Content::Data(data) => {
             let mut whole = BytesMut::zeroed(data.len().next_multiple_of(SECTOR_BYTES as usize));
             whole[..data.len()].copy_from_slice(&data);
-            link.write(offset, whole.freeze()).await?;
+            connection.write(offset, whole.freeze()).await?;
         }
-        Content::Zeroes(len) => link.zero(offset, len.next_multiple_of(SECTOR_BYTES) as u32).await?,
+        Content::Zeroes(len) => connection.zero(offset, len.next_multiple_of(SECTOR_BYTES) as u32).await?,
     }
     Ok((offset, len, mark))
 }
@@ -295,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_whole_from_the_beginning_counts_as_done() {
+    fn only_a_range_without_gaps_counts_as_finished() {
         let mut tally = Tally { done: 0, behind: BTreeMap::new() };
         let mark = |text: &str| Some(text.to_string());
         assert_eq!(tally.answered(10, 10, mark("b")), None, "a hole before it");
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(tally.done, 40);
     }
 
-    /// Looked for in the answers of a gateway, each of which may end anywhere.
+    /// Answers of a gateway may end anywhere.
     #[tokio::test]
     async fn the_first_data_of_a_volume_is_found() {
         const GIB: u64 = 1 << 30;
@@ -321,7 +325,7 @@ mod tests {
                     None => vec![Extent { len: end - at, hole: true }],
                 })
             };
-            // Not a word is believed but "hole": what is there is read.
+            // Allocated ranges are read.
             let read =
                 async |at: u64, len: u32| Ok(!data.is_some_and(|data| (at..at + u64::from(len)).contains(&data)));
             let later = Instant::now() + Duration::from_secs(600);

@@ -1,10 +1,10 @@
-//! How far a copy is, for a person at a terminal.
+//! Progress bar of a copy.
 
 use crate::output::Format;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// A bar on standard error; nothing where no person looks. `total` is 0 where it is not known, `done` what an earlier run has copied; both in bytes.
+/// A bar on standard error, hidden with JSON output. `total` is 0 if unknown; `done` was copied by an earlier run. Both in bytes.
 pub fn bar(format: Format, what: &str, total: u64, done: u64) -> ProgressBar {
     if format == Format::Json {
         return ProgressBar::hidden();
@@ -21,7 +21,7 @@ pub fn bar(format: Format, what: &str, total: u64, done: u64) -> ProgressBar {
     }
     bar.set_prefix(what.to_string());
     bar.set_position(done);
-    // That was no progress of this run: what is left would seem to take no time.
+    // `done` was not copied by this run: without the reset the estimate would be too short.
     bar.reset_eta();
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_goes_on_begins_where_the_one_before_ended() {
+    fn a_resumed_copy_starts_at_its_old_position() {
         for total in [100, 0] {
             let bar = bar(Format::Table, "import", total, 40);
             bar.inc(5);

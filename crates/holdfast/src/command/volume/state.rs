@@ -1,7 +1,7 @@
-//! What a copy has done so far, in a small file: where an interrupted one goes on.
+//! Progress of a copy in a small file, to resume an interrupted copy.
 //!
-//! COPIED-T1  It says no more than is true after a loss of power: what it counts as done was answered as durable (import), or is synced (export).
-//! COPIED-T2  It is believed only where all of it fits: its own checksum, the two ends of the copy, and the digest of what is counted as done.
+//! COPIED-T1  It is correct after a power failure: finished data was acknowledged as durable (import), or is synced (export).
+//! COPIED-T2  It is used only if everything matches: its checksum, source and target, and the digest of the finished data.
 
 use crate::exit::CliError;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use std::io::Write;
 use std::path::Path;
 
 const VERSION: u32 = 1;
-/// Bytes of the file at most: one that is longer is not ours.
+/// Longest valid file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The two ends of a copy: it goes on only between the same.
+/// Source and target of a copy; both must be the same to resume it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ends {
     /// `import` or `export`.
@@ -26,9 +26,9 @@ pub struct Ends {
     pub volume_bytes: u64,
     /// The snapshot's id; "" for a volume.
     pub snapshot_id: String,
-    /// The image as it was named.
+    /// The image as named on the command line.
     pub image: String,
-    /// Length of the image in bytes; 0 where it is not known (a pipe).
+    /// Length of the image in bytes; 0 if unknown (a pipe).
     pub image_bytes: u64,
 }
 
@@ -36,13 +36,13 @@ pub struct Ends {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Between what.
+    /// Source and target.
     pub ends: Ends,
-    /// Bytes from the beginning that are done.
+    /// Finished bytes from the beginning.
     pub done_bytes: u64,
     /// SHA-256 of the image up to there.
     pub done_sha256: String,
-    /// Epoch of the lease that it was written under: nobody has held the set since, where it is the last one granted. 0 for a snapshot.
+    /// Epoch of the lease during the copy; 0 for a snapshot. If it is still the latest epoch, nobody else has held the set since.
     pub epoch: u64,
     check: String,
 }
@@ -53,24 +53,24 @@ pub fn hex(digest: &[u8]) -> String {
 }
 
 impl State {
-    /// Of a copy that has come so far.
+    /// State of a copy.
     pub fn new(ends: Ends, done_bytes: u64, done_sha256: String, epoch: u64) -> Self {
         let mut state = Self { version: VERSION, ends, done_bytes, done_sha256, epoch, check: String::new() };
         state.check = state.sum();
         state
     }
 
-    /// COPIED-T2: over all fields but itself.
+    /// COPIED-T2: checksum over all other fields.
     fn sum(&self) -> String {
         let fields = (self.version, &self.ends, self.done_bytes, &self.done_sha256, self.epoch);
         hex(&Sha256::digest(serde_json::to_vec(&fields).unwrap_or_default()))
     }
 
-    /// Reads the file; `None` where there is none.
+    /// Reads the file; `None` if it does not exist.
     pub fn load(path: &Path) -> Result<Option<Self>, CliError> {
         let wrong = |why: String| {
             CliError::usage(format!("state file {}: {why}", path.display()))
-                .next("delete it to begin anew; what was copied before is copied again")
+                .next("delete it to start the copy from the beginning")
         };
         let length = match std::fs::metadata(path) {
             Ok(found) => found.len(),
@@ -86,12 +86,12 @@ impl State {
             return Err(wrong(format!("found version {}, expected {VERSION}", state.version)));
         }
         if state.check != state.sum() {
-            return Err(wrong("its checksum does not match: it was changed, or cut short".to_string()));
+            return Err(wrong("its checksum does not match: it was changed or truncated".to_string()));
         }
         Ok(Some(state))
     }
 
-    /// Replaces the file as a whole, synced.
+    /// Replaces the file atomically and syncs it.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec(self).map_err(std::io::Error::other)?;
@@ -108,13 +108,16 @@ impl State {
         write().map_err(|error| CliError::failed(format!("state file {}", path.display())).because(&error))
     }
 
-    /// COPIED-T2: whether it is of this copy.
+    /// COPIED-T2: checks that it belongs to this copy.
     pub fn fits(&self, ends: &Ends) -> Result<(), CliError> {
         if self.ends == *ends {
             return Ok(());
         }
-        Err(CliError::usage(format!("the state file is of another copy: found {:?}, expected {ends:?}", self.ends))
-            .next("delete it to begin anew, or name the file of this copy"))
+        Err(CliError::usage(format!(
+            "the state file belongs to another copy: found {:?}, expected {ends:?}",
+            self.ends
+        ))
+        .next("delete it to start from the beginning, or use the state file of this copy"))
     }
 }
 
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_believed_whole_or_not_at_all() {
+    fn a_changed_or_truncated_state_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         assert_eq!(State::load(&path).unwrap(), None);
@@ -143,7 +146,7 @@ mod tests {
         state.save(&path).unwrap();
         assert_eq!(State::load(&path).unwrap(), Some(state.clone()));
         state.fits(&ends()).unwrap();
-        assert!(state.fits(&Ends { volume_id: 4, ..ends() }).is_err(), "a volume of that name is another one");
+        assert!(state.fits(&Ends { volume_id: 4, ..ends() }).is_err(), "another volume with the same name");
         let text = std::fs::read_to_string(&path).unwrap();
         for changed in
             [text.replace(":64,", ":65,"), text.replace("\"ab\"", "\"ac\""), text[..text.len() - 2].to_string()]

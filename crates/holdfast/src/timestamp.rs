@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time of day, Unix milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment(pub u64);
+pub struct Timestamp(pub u64);
 
 const DAY_S: i64 = 86_400;
 
@@ -30,7 +30,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = i64::try_from(self.0 / 1000).unwrap_or(i64::MAX);
         let ((year, month, day), of_day) = (date(seconds.div_euclid(DAY_S)), seconds.rem_euclid(DAY_S));
@@ -40,15 +40,15 @@ impl fmt::Display for Moment {
 }
 
 /// Now.
-pub fn now() -> Moment {
+pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Moment(since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    Timestamp(since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// Reads `2026-11-22T04:00:00Z`, `2026-11-22T05:00+01:00`, or a duration from now, such as `10m`. Seconds may be left out, the zone may not.
-pub fn parse(text: &str) -> Result<Moment, String> {
+pub fn parse(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = duration::parse(text) {
-        return Ok(Moment(now().0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))));
+        return Ok(Timestamp(now().0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))));
     }
     read(text).ok_or_else(|| {
         format!("found {text:?}, expected a time with its zone such as 2026-11-22T04:00:00Z, or a duration from now such as 10m")
@@ -60,7 +60,7 @@ fn number(text: &str, digits: usize, range: std::ops::RangeInclusive<i64>) -> Op
     whole.then(|| text.parse::<i64>().ok())?.filter(|number| range.contains(number))
 }
 
-fn read(text: &str) -> Option<Moment> {
+fn read(text: &str) -> Option<Timestamp> {
     let (day, rest) = text.split_once(['T', ' '])?;
     let mut parts = day.split('-');
     let year = number(parts.next()?, 4, 1970..=9999)?;
@@ -94,7 +94,7 @@ fn read(text: &str) -> Option<Moment> {
         return None;
     }
     let seconds = day * DAY_S + (hour * 60 + minute - offset) * 60 + second;
-    u64::try_from(seconds).ok().map(|seconds| Moment(seconds * 1000))
+    u64::try_from(seconds).ok().map(|seconds| Timestamp(seconds * 1000))
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
         // Every day of 800 years, at some second of it.
         for day in 0..292_194_i64 {
             let seconds = u64::try_from(day * DAY_S + day * 7919 % DAY_S).unwrap();
-            let moment = Moment(seconds * 1000);
+            let moment = Timestamp(seconds * 1000);
             assert_eq!(read(&moment.to_string()), Some(moment), "{moment}");
         }
     }

@@ -1,35 +1,35 @@
-//! Which list of stores a command asks for, from the one that is. Pure: no gateway is asked.
+//! Computes the new list of stores from the present one and the command. Pure: contacts no gateway.
 
 use crate::exit::CliError;
 use crate::output;
 use holdfast_set::recovery::Stores;
 use holdfast_types::{Name, Placement};
 
-/// What is asked for.
+/// A change of the list.
 #[derive(Clone, Debug)]
-pub enum Wish {
-    /// These, and no others.
+pub enum ListChange {
+    /// Use exactly these.
     Change(Vec<String>, Option<usize>),
-    /// These behind those that are.
+    /// Append these.
     Add(Vec<String>, Option<usize>),
-    /// Those that are without these.
+    /// Remove these.
     Drain(Vec<String>, Option<usize>),
-    /// The second in the place of the first.
+    /// Replace the first by the second.
     Replace(String, String),
 }
 
-/// A set's list of stores, as a gateway has written it.
+/// Parses a set's list of stores from a gateway.
 pub fn read(set: &Name, text: &str) -> Result<Stores, CliError> {
-    let next = "check that the gateways run the version of this program";
+    let next = "check that the gateways run the same version as this program";
     Stores::parse(text).map_err(|error| CliError::failed(format!("stores of set {set}")).because(&error).next(next))
 }
 
-/// The list that `wish` makes of `now`, checked as gateways check it.
-pub fn wished(set: &Name, now: &Stores, wish: &Wish) -> Result<Stores, CliError> {
+/// Applies `change` to `now`, with the checks that gateways make.
+pub fn new_list(set: &Name, now: &Stores, change: &ListChange) -> Result<Stores, CliError> {
     let named = |problem: &dyn std::error::Error| CliError::usage("stores").because(problem);
-    let (urls, quorum) = match wish {
-        Wish::Change(urls, quorum) => (urls.clone(), *quorum),
-        Wish::Add(more, quorum) => {
+    let (urls, quorum) = match change {
+        ListChange::Change(urls, quorum) => (urls.clone(), *quorum),
+        ListChange::Add(more, quorum) => {
             let new = more.iter().filter(|url| !now.urls().contains(url));
             let urls: Vec<String> = now.urls().iter().chain(new).cloned().collect();
             if urls.len() == now.urls().len() && quorum.is_none_or(|w| w == now.write_quorum()) {
@@ -37,35 +37,36 @@ pub fn wished(set: &Name, now: &Stores, wish: &Wish) -> Result<Stores, CliError>
             }
             if urls.len() == 2 {
                 let error = CliError::refused(format!(
-                    "set {set} would be in two stores, of which neither may be away: found one more, expected two more"
+                    "set {set} would have two stores and could not survive the loss of either: found 1 new store, expected 2"
                 ));
                 return Err(error.next(format!(
-                    "name two more: `holdfast set stores add {set} URL URL`; or another one in its place: `holdfast set stores change {set} --store URL`"
+                    "add two stores: `holdfast set stores add {set} URL URL`; or move to another store: `holdfast set stores change {set} --store URL`"
                 )));
             }
             (urls, *quorum)
         }
-        Wish::Drain(gone, quorum) => {
+        ListChange::Drain(gone, quorum) => {
             if let Some(url) = gone.iter().find(|url| !now.urls().contains(url)) {
                 return Err(not_there(set, now, url));
             }
             let urls: Vec<String> = now.urls().iter().filter(|url| !gone.contains(url)).cloned().collect();
             if urls.is_empty() {
-                let error = CliError::refused(format!("set {set} would be in no store"));
+                let error = CliError::refused(format!("set {set} would have no store"));
                 return Err(error.next(format!(
-                    "`holdfast set stores replace {set} OLD NEW` puts another in its place; `holdfast set delete {set}` ends the set"
+                    "to replace it use `holdfast set stores replace {set} OLD NEW`; to delete the set use `holdfast set delete {set}`"
                 )));
             }
             if urls.len() == 2 {
-                let error =
-                    CliError::refused(format!("set {set} would be in two stores, of which neither may be away"));
+                let error = CliError::refused(format!(
+                    "set {set} would have two stores and could not survive the loss of either"
+                ));
                 return Err(error.next(format!(
-                    "`holdfast set stores replace {set} OLD NEW` puts another in its place; with a second one drained as well it is in one store"
+                    "replace it with `holdfast set stores replace {set} OLD NEW`, or drain two stores at once"
                 )));
             }
             (urls, *quorum)
         }
-        Wish::Replace(old, new) => {
+        ListChange::Replace(old, new) => {
             if !now.urls().contains(old) && now.urls().contains(new) {
                 return Ok(now.clone());
             }
@@ -73,16 +74,15 @@ pub fn wished(set: &Name, now: &Stores, wish: &Wish) -> Result<Stores, CliError>
                 return Err(not_there(set, now, old));
             }
             if old != new && now.urls().contains(new) {
-                let error = CliError::refused(format!("set {set} is in {new} already"));
-                return Err(
-                    error.next(format!("`holdfast set stores drain {set} {old}` takes one away without another"))
-                );
+                let error = CliError::refused(format!("{new} is a store of set {set} already"));
+                return Err(error
+                    .next(format!("to remove a store without a new one use `holdfast set stores drain {set} {old}`")));
             }
             let put = |url: &String| if url == old { new.clone() } else { url.clone() };
             (now.urls().iter().map(put).collect(), Some(now.write_quorum()))
         }
     };
-    let next = "name each store once, three with a write quorum of 2, or five with 3; or one store alone";
+    let next = "use one store, three stores with a write quorum of 2, or five with 3; name each store once";
     let to = Stores::new(urls, quorum).map_err(|error| named(&error).next(next))?;
     to.check_new().map_err(|error| named(&error).next(next))?;
     Ok(to)
@@ -127,8 +127,8 @@ pub fn table(now: &Stores, to: &Stores) -> String {
         [url, before, after, part.to_string()]
     });
     let quorum = |list: &Stores| format!("{} of {}", list.write_quorum(), list.urls().len());
-    let table = output::table(["STORE", "NOW", "THEN", "PART"], rows);
-    format!("{table}\nan object counts once it is in: {} now, {} then", quorum(now), quorum(to))
+    let table = output::table(["STORE", "NOW", "THEN", "CHANGE"], rows);
+    format!("{table}\nwrite quorum: {} now, {} then", quorum(now), quorum(to))
 }
 
 #[cfg(test)]
@@ -142,9 +142,9 @@ mod tests {
         names.iter().map(|name| format!("file:///{name}")).collect()
     }
 
-    fn made(now: &str, wish: &Wish) -> Result<String, Exit> {
+    fn made(now: &str, change: &ListChange) -> Result<String, Exit> {
         let set = Name::new("demo").unwrap();
-        let to = wished(&set, &read(&set, now).unwrap(), wish).map_err(|error| error.exit)?;
+        let to = new_list(&set, &read(&set, now).unwrap(), change).map_err(|error| error.exit)?;
         Ok(format!("{} {}", to.write_quorum(), to.urls().iter().map(|url| &url[8..]).collect::<String>()))
     }
 
@@ -153,37 +153,37 @@ mod tests {
         let one = "file:///a";
         let five = "w=3 file:///a file:///b file:///c file:///d file:///e";
         let cases = [
-            (one, Wish::Change(urls(&["x", "y", "z"]), None), "2 xyz"),
-            (one, Wish::Change(urls(&["x"]), None), "1 x"),
-            (one, Wish::Add(urls(&["x", "y"]), None), "2 axy"),
-            (one, Wish::Add(urls(&["a"]), None), "1 a"),
-            (THREE, Wish::Add(urls(&["x"]), None), "3 abcx"),
-            (THREE, Wish::Add(urls(&["b", "x", "y"]), Some(4)), "4 abcxy"),
-            (THREE, Wish::Add(urls(&["b"]), None), "2 abc"),
-            (five, Wish::Drain(urls(&["b"]), None), "3 acde"),
-            (five, Wish::Drain(urls(&["e", "a"]), None), "2 bcd"),
-            (THREE, Wish::Drain(urls(&["a", "c"]), None), "1 b"),
-            (THREE, Wish::Replace("file:///b".into(), "file:///x".into()), "2 axc"),
-            (one, Wish::Replace("file:///a".into(), "file:///x".into()), "1 x"),
-            (THREE, Wish::Replace("file:///x".into(), "file:///b".into()), "2 abc"),
+            (one, ListChange::Change(urls(&["x", "y", "z"]), None), "2 xyz"),
+            (one, ListChange::Change(urls(&["x"]), None), "1 x"),
+            (one, ListChange::Add(urls(&["x", "y"]), None), "2 axy"),
+            (one, ListChange::Add(urls(&["a"]), None), "1 a"),
+            (THREE, ListChange::Add(urls(&["x"]), None), "3 abcx"),
+            (THREE, ListChange::Add(urls(&["b", "x", "y"]), Some(4)), "4 abcxy"),
+            (THREE, ListChange::Add(urls(&["b"]), None), "2 abc"),
+            (five, ListChange::Drain(urls(&["b"]), None), "3 acde"),
+            (five, ListChange::Drain(urls(&["e", "a"]), None), "2 bcd"),
+            (THREE, ListChange::Drain(urls(&["a", "c"]), None), "1 b"),
+            (THREE, ListChange::Replace("file:///b".into(), "file:///x".into()), "2 axc"),
+            (one, ListChange::Replace("file:///a".into(), "file:///x".into()), "1 x"),
+            (THREE, ListChange::Replace("file:///x".into(), "file:///b".into()), "2 abc"),
         ];
-        for (now, wish, to) in cases {
-            assert_eq!(made(now, &wish).as_deref(), Ok(to), "{now} {wish:?}");
+        for (now, change, to) in cases {
+            assert_eq!(made(now, &change).as_deref(), Ok(to), "{now} {change:?}");
         }
         let refused = [
-            (one, Wish::Add(urls(&["x"]), None), Exit::Refused),
-            (one, Wish::Drain(urls(&["a"]), None), Exit::Refused),
-            (THREE, Wish::Drain(urls(&["a"]), None), Exit::Refused),
-            (THREE, Wish::Drain(urls(&["x"]), None), Exit::Refused),
-            (THREE, Wish::Replace("file:///x".into(), "file:///y".into()), Exit::Refused),
-            (THREE, Wish::Replace("file:///a".into(), "file:///b".into()), Exit::Refused),
-            (THREE, Wish::Change(urls(&["a", "b"]), None), Exit::Usage),
-            (THREE, Wish::Change(urls(&["a", "a", "b"]), None), Exit::Usage),
-            (THREE, Wish::Change(urls(&["a", "b", "x"]), Some(3)), Exit::Usage),
-            (five, Wish::Add(urls(&["x"]), None), Exit::Usage),
+            (one, ListChange::Add(urls(&["x"]), None), Exit::Refused),
+            (one, ListChange::Drain(urls(&["a"]), None), Exit::Refused),
+            (THREE, ListChange::Drain(urls(&["a"]), None), Exit::Refused),
+            (THREE, ListChange::Drain(urls(&["x"]), None), Exit::Refused),
+            (THREE, ListChange::Replace("file:///x".into(), "file:///y".into()), Exit::Refused),
+            (THREE, ListChange::Replace("file:///a".into(), "file:///b".into()), Exit::Refused),
+            (THREE, ListChange::Change(urls(&["a", "b"]), None), Exit::Usage),
+            (THREE, ListChange::Change(urls(&["a", "a", "b"]), None), Exit::Usage),
+            (THREE, ListChange::Change(urls(&["a", "b", "x"]), Some(3)), Exit::Usage),
+            (five, ListChange::Add(urls(&["x"]), None), Exit::Usage),
         ];
-        for (now, wish, exit) in refused {
-            assert_eq!(made(now, &wish), Err(exit), "{now} {wish:?}");
+        for (now, change, exit) in refused {
+            assert_eq!(made(now, &change), Err(exit), "{now} {change:?}");
         }
     }
 
@@ -191,15 +191,15 @@ mod tests {
     fn before_and_after_stand_side_by_side() {
         let set = Name::new("demo").unwrap();
         let now = read(&set, THREE).unwrap();
-        let to = wished(&set, &now, &Wish::Replace("file:///b".into(), "file:///x".into())).unwrap();
+        let to = new_list(&set, &now, &ListChange::Replace("file:///b".into(), "file:///x".into())).unwrap();
         assert_eq!(leaving(&now, &to), ["file:///b"]);
         let lines = [
-            "STORE      NOW  THEN  PART",
+            "STORE      NOW  THEN  CHANGE",
             "file:///a  1    1     stays",
             "file:///b  2    -     leaves",
             "file:///c  3    3     stays",
             "file:///x  -    2     joins",
-            "an object counts once it is in: 2 of 3 now, 2 of 3 then",
+            "write quorum: 2 of 3 now, 2 of 3 then",
         ];
         assert_eq!(table(&now, &to).lines().collect::<Vec<_>>(), lines);
     }

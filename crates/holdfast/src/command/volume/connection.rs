@@ -1,15 +1,15 @@
-//! A volume over NBD, or one of a snapshot, for a copy of it: through the loss of any gateway, for as long as the command's time lasts.
+//! An NBD connection to a volume, or to a volume of a snapshot, for a copy. It survives the loss of gateways within the time limit.
 //!
-//! LINK-L1  A volume is written and read under a lease of its own, renewed while the copy runs: nobody else writes meanwhile.
-//! LINK-L2  A lost connection is followed by a continued lease, which is a new epoch: what was on its way under the old one can do nothing any more
-//!     (R6), so that asking again for what was not answered is always right.
-//! LINK-L3  Every grant must name the volume with the id and the size of the beginning: under the same name there may be another one since.
+//! LINK-L1  The copy of a volume holds the lease of the set and renews it, so that nobody else writes meanwhile.
+//! LINK-L2  After a lost connection the lease is continued with a new epoch. Requests of the old epoch have no further effect (R6), so it is always
+//!     safe to repeat unanswered requests.
+//! LINK-L3  Every grant must list the volume with the original id and size: another volume may have its name by now.
 
 use super::super::set::status;
 use super::super::snapshot::{SnapshotArg, find as find_snapshot, token as snapshot_token};
 use super::VolumePath;
 use crate::cli::Common;
-use crate::door::{Client, Door, Effect, request_id};
+use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::{CliError, Exit};
 use bytes::Bytes;
 use holdfast_api::v1;
@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time to live of a copy's lease: a copy that was killed holds up the next one for so long.
+/// Time to live of the lease: after a killed copy the next one waits for this time.
 const TTL: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A request is asked again so often at least, however long each time took.
+/// Minimum number of attempts of one request, whatever their duration.
 const LOSSES_MIN: u32 = 4;
 
-/// How long one read may stay unanswered, at least: a store may be away for a while.
+/// Minimum time limit of a read: the store may be down for a while.
 const READ_LIMIT: Duration = Duration::from_secs(300);
 
 /// The lease of a copy.
@@ -39,7 +39,7 @@ struct Held {
 }
 
 /// An open volume.
-pub struct Link {
+pub struct Connection {
     common: Common,
     volume: VolumePath,
     snapshot: Option<(Name, String)>,
@@ -51,27 +51,27 @@ pub struct Link {
     volume_as: Option<(u32, u64)>,
 }
 
-impl Link {
-    /// Takes the lease and connects. Waits for a lease that an earlier copy by this host left behind.
+impl Connection {
+    /// Acquires the lease and connects. Waits for the lease of an earlier copy by this host to expire.
     pub async fn volume(common: &Common, volume: &VolumePath, (id, size): (u32, u64)) -> Result<Self, CliError> {
-        let mut link = Self::new(common, volume, None)?;
-        link.volume_as = Some((id, size));
+        let mut connection = Self::new(common, volume, None)?;
+        connection.volume_as = Some((id, size));
         let deadline = Instant::now() + common.timeout();
         let grant = loop {
-            let mut door = super::door(common);
+            let mut api = super::connect(common);
             let request = v1::AcquireLeaseRequest {
                 set: volume.set.to_string(),
-                owner: link.owner.to_string(),
+                owner: connection.owner.to_string(),
                 ttl_ms: u32::try_from(TTL.as_millis()).unwrap_or(u32::MAX),
                 request_id: request_id(),
                 force: false,
             };
             let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
-            match door.call(&format!("acquire the lease of {}", volume.set), Effect::Changes, call).await {
+            match api.call(&format!("acquire the lease of {}", volume.set), Effect::Changes, call).await {
                 Ok(grant) => break grant,
                 Err(error) if error.code == "held" && Instant::now() < deadline => {
-                    let lease = status(&mut door, volume.set.as_str(), false).await?.lease;
-                    if lease.is_some_and(|lease| lease.owner != link.owner.as_str()) {
+                    let lease = status(&mut api, volume.set.as_str(), false).await?.lease;
+                    if lease.is_some_and(|lease| lease.owner != connection.owner.as_str()) {
                         return Err(error);
                     }
                     tokio::time::sleep(PAUSE).await;
@@ -80,42 +80,42 @@ impl Link {
             }
         };
         let lease = grant.lease.clone().unwrap_or_default();
-        link.note(&grant);
-        let opened = match link.check(&grant) {
-            Ok(()) => link.connect_leased(&lease.gateway_nbd, 1).await,
+        connection.note(&grant);
+        let opened = match connection.check(&grant) {
+            Ok(()) => connection.connect_leased(&lease.gateway_nbd, 1).await,
             Err(error) => Err(error),
         };
         let requests = match opened {
             Ok(requests) => requests,
             Err(error) => {
-                link.close().await;
+                connection.close().await;
                 return Err(error);
             }
         };
-        link.size = requests.size();
-        link.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
-        Ok(link)
+        connection.size = requests.size();
+        connection.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        Ok(connection)
     }
 
-    /// Connects to a volume as a snapshot has it: read-only, without a lease.
+    /// Connects to a volume of a snapshot: read-only, without a lease.
     pub async fn snapshot(common: &Common, volume: &VolumePath, snapshot: &Name) -> Result<Self, CliError> {
-        let mut door = super::door(common);
+        let mut api = super::connect(common);
         let arg = SnapshotArg { set: volume.set.clone(), name: snapshot.clone() };
-        let Some(found) = find_snapshot(&mut door, &arg).await?.filter(|found| !found.pending) else {
-            return Err(CliError::refused(format!("there is no finished snapshot {arg}"))
-                .next(format!("`holdfast snapshot list {}` shows them", volume.set)));
+        let Some(found) = find_snapshot(&mut api, &arg).await?.filter(|found| !found.pending) else {
+            return Err(CliError::refused(format!("there is no snapshot {arg}, or it is still pending"))
+                .next(format!("`holdfast snapshot list {}` shows all", volume.set)));
         };
-        let mut link = Self::new(common, volume, Some((snapshot.clone(), found.id)))?;
-        let requests = link.connect_snapshot(&mut door).await?;
-        link.size = requests.size();
-        link.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
-        Ok(link)
+        let mut connection = Self::new(common, volume, Some((snapshot.clone(), found.id)))?;
+        let requests = connection.connect_snapshot(&mut api).await?;
+        connection.size = requests.size();
+        connection.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        Ok(connection)
     }
 
     fn new(common: &Common, volume: &VolumePath, snapshot: Option<(Name, String)>) -> Result<Self, CliError> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let owner = Owner::new(format!("copy/{}/{}", host.trim(), volume.name))
-            .map_err(|error| CliError::usage("this host's name is no owner").because(&error))?;
+            .map_err(|error| CliError::usage("this host's name cannot be used as owner").because(&error))?;
         let now = tokio::sync::Mutex::new((0, None));
         let (common, volume) = (common.clone(), volume.clone());
         Ok(Self { common, volume, snapshot, owner, held: Mutex::new(None), now, size: 0, volume_as: None })
@@ -145,11 +145,11 @@ impl Link {
         *self.held.locked() = Some(Held { token: grant.token.clone(), epoch });
     }
 
-    /// For good: what was copied so far may be written over by now.
+    /// Final: another owner may have overwritten the copied data.
     fn fenced(&self, why: &str) -> CliError {
         let set = &self.volume.set;
-        CliError::fenced(format!("another owner took set {set}{why}")).next(format!(
-            "`holdfast set show {set}` says who holds it; once it is free begin anew, without a state file of before"
+        CliError::fenced(format!("another owner acquired set {set}{why}")).next(format!(
+            "`holdfast set show {set}` shows the owner. When the lease is released, start again without the old state file"
         ))
     }
 
@@ -159,16 +159,16 @@ impl Link {
         let found = grant.volumes.iter().find(|volume| volume.name == self.volume.name.as_str());
         let found = match found {
             Some(found) if (found.id, found.size_bytes) == (id, size) => return Ok(()),
-            Some(found) => format!("volume number {} of {} bytes", found.id, found.size_bytes),
+            Some(found) => format!("id {} with {} bytes", found.id, found.size_bytes),
             None => "no such volume".to_string(),
         };
-        let text = format!("{}: found {found}, expected number {id} of {size} bytes", self.volume);
-        Err(CliError::refused(text).next("it was changed meanwhile: begin anew"))
+        let text = format!("volume {}: found {found}, expected id {id} with {size} bytes", self.volume);
+        Err(CliError::refused(text).next("the volume was changed meanwhile: start again"))
     }
 
     async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
         let token = self.held().and_then(|held| Token::from_text(&held.token));
-        let Some(token) = token else { return Err(CliError::failed("the grant has no token")) };
+        let Some(token) = token else { return Err(CliError::failed("the gateway's answer has no token")) };
         let session = Some(Session { token, slot: 0, incarnation: generation });
         self.open(nbd, None, session).await
     }
@@ -181,10 +181,10 @@ impl Link {
     ) -> Result<Requests, CliError> {
         if nbd.is_empty() {
             return Err(CliError::failed(format!(
-                "the gateway that serves {} has no TCP listener for NBD",
+                "the gateway that serves {} has no NBD address (TCP)",
                 self.volume.set
             ))
-            .next("set nbd.listen in its settings"));
+            .next("set nbd_listen in its settings"));
         }
         let name = ExportName { set: self.volume.set.clone(), volume: self.volume.name.clone(), snapshot, session };
         Requests::connect(nbd, &name)
@@ -192,17 +192,19 @@ impl Link {
             .map_err(|error| CliError::unreachable(format!("{}", self.volume)).because(&error))
     }
 
-    async fn connect_snapshot(&self, door: &mut Door) -> Result<Requests, CliError> {
-        let leader = status(door, self.volume.set.as_str(), false).await?.leader;
+    async fn connect_snapshot(&self, api: &mut ClusterClient) -> Result<Requests, CliError> {
+        let leader = status(api, self.volume.set.as_str(), false).await?.leader;
         let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
-        let Some((name, _)) = &self.snapshot else { return Err(CliError::failed("this is no export of a snapshot")) };
+        let Some((name, _)) = &self.snapshot else {
+            return Err(CliError::failed("this is not an export of a snapshot"));
+        };
         let arg = SnapshotArg { set: self.volume.set.clone(), name: name.clone() };
-        let token = Token::from_text(&snapshot_token(door, &arg).await?.token);
+        let token = Token::from_text(&snapshot_token(api, &arg).await?.token);
         self.open(&nbd, Some(SnapshotExport { name: name.clone(), token }), None).await
     }
 
-    /// LINK-L2. One more connection, for whoever is left without.
-    async fn again(&self, door: &mut Door, generation: u64) -> Result<Requests, CliError> {
+    /// LINK-L2. Connects again.
+    async fn again(&self, api: &mut ClusterClient, generation: u64) -> Result<Requests, CliError> {
         let Some((snapshot, id)) = &self.snapshot else {
             let held = self.held().ok_or_else(|| CliError::failed("there is no lease"))?;
             let request = v1::ContinueLeaseRequest {
@@ -213,24 +215,24 @@ impl Link {
             };
             let call = async |mut client: Client| client.continue_lease(request.clone()).await;
             let what = format!("continue the lease of {}", self.volume.set);
-            let grant = door.call(&what, Effect::Changes, call).await?;
+            let grant = api.call(&what, Effect::Changes, call).await?;
             self.note(&grant);
             self.check(&grant)?;
             return self.connect_leased(&grant.lease.unwrap_or_default().gateway_nbd, generation).await;
         };
         let arg = SnapshotArg { set: self.volume.set.clone(), name: snapshot.clone() };
-        let found = find_snapshot(door, &arg).await?;
+        let found = find_snapshot(api, &arg).await?;
         if found.is_none_or(|found| found.id != *id) {
             let next = format!(
-                "export another one, from the beginning: `holdfast snapshot list {}` shows them; a state file of this one is of no use any more",
+                "export another snapshot from the beginning (`holdfast snapshot list {}` shows all), without the old state file",
                 self.volume.set
             );
-            return Err(CliError::refused(format!("snapshot {arg} was deleted while it was read")).next(next));
+            return Err(CliError::refused(format!("snapshot {arg} was deleted during the export")).next(next));
         }
-        self.connect_snapshot(door).await
+        self.connect_snapshot(api).await
     }
 
-    /// The connection; a new one in place of the one of `lost`. Its number comes with it.
+    /// The connection and its number. Connects again if connection `lost` is the present one.
     async fn requests(&self, lost: u64) -> Result<(u64, Arc<Requests>), CliError> {
         let mut now = self.now.lock().await;
         if let (number, Some(requests)) = &*now
@@ -244,8 +246,8 @@ impl Link {
             now.0 += 1;
             let number = now.0;
             let left = deadline.saturating_duration_since(Instant::now()).max(PAUSE);
-            let mut door = Door::new(&self.common.dialer, &self.common.api, left);
-            match self.again(&mut door, number).await {
+            let mut api = ClusterClient::new(&self.common.dialer, &self.common.api, left);
+            match self.again(&mut api, number).await {
                 Ok(requests) => {
                     let requests = Arc::new(requests);
                     now.1 = Some(requests.clone());
@@ -265,7 +267,7 @@ impl Link {
 
     async fn until_answered<T>(&self, ask: impl AsyncFn(&Requests) -> Result<T, RequestError>) -> Result<T, CliError> {
         let mut lost = 0;
-        // Of this one request: a gateway that closes whenever it is asked just this (R9: it cannot read what is there) would be asked for ever.
+        // Counted per request: a gateway that closes the connection on this request (R9: unreadable data) must not be asked forever.
         let mut losses = 0;
         let mut deadline = None;
         loop {
@@ -276,25 +278,22 @@ impl Link {
                     return Err(self.fenced(""));
                 }
                 Err(RequestError::Refused(errno)) => {
-                    let text = format!("{} answered {errno:?}: it may have been shrunk or deleted", self.volume);
-                    let next = format!(
-                        "`holdfast volume list {}` shows what there is; begin anew with the volume as it is now",
-                        self.volume.set
-                    );
+                    let text = format!("volume {} answered {errno:?}: it may have been shrunk or deleted", self.volume);
+                    let next = format!("`holdfast volume list {}` shows all volumes; start again", self.volume.set);
                     return Err(CliError::failed(text).next(next));
                 }
                 Err(RequestError::Lost(why)) => {
-                    tracing::info!(volume = %self.volume, why, "connection lost; looking for the gateway that serves now");
+                    tracing::info!(volume = %self.volume, why, "connection lost; looking for the new gateway of the set");
                     lost = number;
                     losses += 1;
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.common.timeout());
                     if losses >= LOSSES_MIN && Instant::now() >= deadline {
                         let text = format!(
-                            "{}: the connection was closed {losses} times on the same request: {why}",
+                            "volume {}: the connection was closed {losses} times during the same request: {why}",
                             self.volume
                         );
                         return Err(CliError::failed(text)
-                            .next("the gateway's log says why; `holdfast verify` names what cannot be read"));
+                            .next("see the log of the gateway; `holdfast verify` lists unreadable ranges"));
                     }
                     if losses > 1 {
                         tokio::time::sleep(PAUSE).await;
@@ -304,7 +303,7 @@ impl Link {
         }
     }
 
-    /// Writes; durable once this returns.
+    /// Writes durably.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), CliError> {
         self.until_answered(async |requests| requests.write(offset, data.clone()).await).await
     }
@@ -314,29 +313,29 @@ impl Link {
         self.until_answered(async |requests| requests.zero(offset, len).await).await
     }
 
-    /// Reads a range, whole, in parts.
+    /// Reads a range completely, in parts.
     pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, CliError> {
         let limit = READ_LIMIT.max(self.common.timeout());
         let read = self.until_answered(async |requests| requests.read(offset, len).await);
         // A gateway that cannot read what is there (R9) leaves the read unanswered and goes on with others.
         tokio::time::timeout(limit, read).await.unwrap_or_else(|_| {
-            let text = format!("{}: {len} bytes at {offset} were not read within {limit:?}", self.volume);
+            let text = format!("volume {}: {len} bytes at {offset} were not read within {limit:?}", self.volume);
             Err(CliError::failed(text)
-                .next("the gateway's log and /healthz say why; `holdfast verify` names what cannot be read"))
+                .next("see the log and /healthz of the gateway; `holdfast verify` lists unreadable ranges"))
         })
     }
 
-    /// What is allocated from `offset` on.
+    /// Block status from `offset` on.
     pub async fn block_status(&self, offset: u64, len: u32) -> Result<Vec<Extent>, CliError> {
         self.until_answered(async |requests| requests.block_status(offset, len).await).await
     }
 
-    /// A last answer under the lease: the set was ours until now.
+    /// Flushes; success proves that the lease was held until now.
     pub async fn flush(&self) -> Result<(), CliError> {
         self.until_answered(async |requests| requests.flush().await).await
     }
 
-    /// LINK-L1. Renews the lease until it is dropped: writes do so as well, but a slow source makes pauses.
+    /// LINK-L1. Renews the lease until dropped. Writes renew it too, but a slow source may pause.
     pub async fn keep(&self) {
         if self.snapshot.is_some() {
             return std::future::pending().await;
@@ -346,23 +345,23 @@ impl Link {
             let Some(Held { token, epoch }) = self.held() else { continue };
             let request = v1::RenewLeaseRequest { set: self.volume.set.to_string(), epoch, token };
             let call = async |mut client: Client| client.renew_lease(request.clone()).await;
-            let mut door = Door::new(&self.common.dialer, &self.common.api, TTL / 3);
-            if let Err(error) = door.call("renew the lease", Effect::Reads, call).await {
-                // A lost lease shows itself at the next request.
+            let mut api = ClusterClient::new(&self.common.dialer, &self.common.api, TTL / 3);
+            if let Err(error) = api.call("renew the lease", Effect::Reads, call).await {
+                // If the lease is lost, the next request fails.
                 tracing::debug!(error = error.message, "lease not renewed");
             }
         }
     }
 
-    /// Gives the lease back. One that cannot be given back ends by itself.
+    /// Releases the lease. If that fails, the lease expires.
     pub async fn close(&self) {
         let Some(Held { token, epoch }) = self.held() else { return };
         self.now.lock().await.1 = None;
         let request = v1::ReleaseLeaseRequest { set: self.volume.set.to_string(), epoch, token };
         let call = async |mut client: Client| client.release_lease(request.clone()).await;
-        let mut door = Door::new(&self.common.dialer, &self.common.api, TTL);
-        if let Err(error) = door.call("release the lease", Effect::Reads, call).await {
-            tracing::debug!(error = error.message, "lease not given back; it ends by itself");
+        let mut api = ClusterClient::new(&self.common.dialer, &self.common.api, TTL);
+        if let Err(error) = api.call("release the lease", Effect::Reads, call).await {
+            tracing::debug!(error = error.message, "lease not released; it will expire");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way to a cluster's admin door: any gateway, then the one that it names, with bounded retries and one total timeout.
+//! A client of a cluster's admin API: asks any gateway, follows its leader hint, retries, and has one total time limit.
 
 use crate::exit::CliError;
 use crate::route::{Outcome, Route, Step};
@@ -14,28 +14,28 @@ use tonic::{Response, Status};
 /// A client of one gateway.
 pub type Client = AdminClient<Channel>;
 
-/// How long a connection may take to be made.
+/// Time limit of one connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long one gateway may take over an ordinary call before another one is asked: a stopped process still accepts connections.
+/// Time limit of one attempt at one gateway: the kernel accepts connections for a stopped process too.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A gateway that is stopped or cut off is noticed by its silence even where a call may take long: pings every second, answered within this.
+/// HTTP/2 pings detect a stopped or partitioned gateway during a long call.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// What a lost answer means.
+/// Whether a call changes something, which decides what a lost answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The call changes nothing: ask someone else.
+    /// The call changes nothing: another gateway can be asked.
     Reads,
-    /// The call may have changed something: it is sent again as it is, and its end may be unknown (R12).
+    /// The call may have taken effect: it is repeated with the same request id, and its outcome may stay unknown (R12).
     Changes,
 }
 
-/// Addresses to start from, and the time that a command has in all.
+/// A client of one cluster, with the addresses to start from and the time limit of the whole command.
 #[derive(Debug)]
-pub struct Door {
+pub struct ClusterClient {
     dialer: Dialer,
     addresses: Vec<String>,
     deadline: Instant,
@@ -44,8 +44,8 @@ pub struct Door {
     channels: BTreeMap<String, Channel>,
 }
 
-impl Door {
-    /// `total` runs from now and bounds all calls through this door together.
+impl ClusterClient {
+    /// `total` runs from now and limits all calls of this client together.
     pub fn new(dialer: &Dialer, addresses: &[String], total: Duration) -> Self {
         Self {
             dialer: dialer.clone(),
@@ -57,35 +57,35 @@ impl Door {
         }
     }
 
-    /// A door to this gateway alone, with the time that is left here: for what only it can answer.
+    /// A client of this gateway alone, with the remaining time: for calls that only it can answer.
     pub fn only(&self, address: &str) -> Self {
         let (dialer, addresses) = (self.dialer.clone(), vec![address.to_string()]);
         Self { dialer, addresses, channels: BTreeMap::new(), ..*self }
     }
 
-    /// A door to the same gateways, with the time that is left here, for one call that takes its time there: one attempt may use all that is left.
+    /// A copy for one slow call, with the remaining time: one attempt may use all of it.
     pub fn patiently(&self) -> Self {
         let (dialer, addresses) = (self.dialer.clone(), self.addresses.clone());
         Self { dialer, addresses, channels: BTreeMap::new(), attempt: self.total, ..*self }
     }
 
-    /// The same door for calls that take their time at the gateway, such as a move: one attempt may use all that is left.
+    /// The same client for slow calls, such as a switchover: one attempt may use all the remaining time.
     pub fn patient(mut self) -> Self {
         self.attempt = self.total;
         self
     }
 
-    /// When the time is up.
+    /// When the time limit ends.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Makes `call` until a gateway does it or decides against it.
+    /// Sends `call` until a gateway executes or refuses it.
     ///
     /// `call` may run several times at several gateways: its request must be the same each time, request id included.
     ///
     /// # Errors
-    /// A refusal that is final; nobody reached in time; for [`Effect::Changes`] also "unknown".
+    /// A final refusal; no gateway reached in time; for [`Effect::Changes`] also "unknown".
     pub async fn call<T, F>(&mut self, what: &str, effect: Effect, call: F) -> Result<T, CliError>
     where
         F: AsyncFn(Client) -> Result<Response<T>, Status>,
@@ -111,16 +111,16 @@ impl Door {
                 return Err(CliError::from_refusal(&refusal));
             }
         }
-        let limit = format!("{what}: not within {:?}; {}", self.total, route.last());
+        let limit = format!("{what}: timed out after {:?}; {}", self.total, route.last());
         if effect == Effect::Changes && route.maybe_happened() {
             return Err(CliError::unknown(limit));
         }
         Err(CliError::unreachable(limit).next(
-            "check --api (or HOLDFAST_API) and that more than half of the gateways run; --timeout gives it longer",
+            "check --api (or HOLDFAST_API), and that more than half of the gateways are running; --timeout allows more time",
         ))
     }
 
-    /// Makes `call`, which changes nothing, once, at this gateway alone. `None` where it has no answer of it: not there, too slow, or unwilling.
+    /// Sends `call`, which changes nothing, once, to this gateway alone. `None` if it is unreachable, too slow, or refuses.
     pub async fn once<T, F>(&mut self, address: &str, call: F) -> Option<T>
     where
         F: AsyncFn(Client) -> Result<Response<T>, Status>,
@@ -140,7 +140,7 @@ impl Door {
             Ok(Err(status)) => status,
             Err(_) => {
                 self.channels.remove(address);
-                return Err(Outcome::NoAnswer(format!("nothing within {:?}", self.attempt.min(self.total))));
+                return Err(Outcome::NoAnswer(format!("no answer within {:?}", self.attempt.min(self.total))));
             }
         };
         if let Some(refusal) = Refusal::from_status(&status) {
@@ -166,7 +166,7 @@ impl Door {
         Ok(channel)
     }
 
-    /// The next call starts where this one was answered.
+    /// The next call starts at the gateway that answered this one.
     fn prefer(&mut self, address: &str, known: &[String]) {
         let others = known.iter().filter(|known| *known != address).cloned();
         self.addresses = std::iter::once(address.to_string()).chain(others).collect();
@@ -182,7 +182,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// Identity of one request for all its attempts (R12).
+/// A new request id, which stays the same for all attempts of one request (R12).
 pub fn request_id() -> String {
     holdfast_api::hex128(rand::random::<u128>().max(1))
 }

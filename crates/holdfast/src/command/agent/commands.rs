@@ -1,4 +1,4 @@
-//! Orders to several agents: pause, resume, restart. Each of them is asked, whatever another one said.
+//! Commands to several agents: pause, resume, restart. Every agent gets the command, whatever the others answer.
 
 use super::{Agents, post};
 use crate::cli::Common;
@@ -6,10 +6,10 @@ use crate::exit::{CliError, Exit};
 use crate::output;
 use serde::Serialize;
 
-/// What came of it at one agent.
+/// Result of one agent.
 type Said = (String, Result<String, CliError>);
 
-/// The same as it is printed.
+/// The result in printed form.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
     agent: &'a str,
@@ -28,7 +28,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What has to be looked at first comes first: what may have happened (R12), what failed, who was not reached, who refused.
+/// Severity: unknown effect (R12), then failed, unreachable, refused.
 fn weight(exit: Exit) -> u8 {
     match exit {
         Exit::Unknown => 3,
@@ -38,7 +38,7 @@ fn weight(exit: Exit) -> u8 {
     }
 }
 
-/// What a command says in the end that was not taken by all: the worst of what agents said.
+/// The error if an agent did not execute the command: the most severe of all.
 fn verdict(said: &[Said]) -> Option<CliError> {
     let failed = || said.iter().filter_map(|(agent, said)| Some((agent, said.as_ref().err()?)));
     let (_, worst) = failed().max_by_key(|(_, error)| weight(error.exit))?;
@@ -50,7 +50,7 @@ fn verdict(said: &[Said]) -> Option<CliError> {
         }
     });
     let message = format!(
-        "{} of {} agents did not take it: {}",
+        "{} of {} agents did not execute it: {}",
         failed().count(),
         said.len(),
         each.collect::<Vec<_>>().join("; ")
@@ -58,7 +58,7 @@ fn verdict(said: &[Said]) -> Option<CliError> {
     Some(CliError { message, ..worst.clone() })
 }
 
-/// Asks all agents that were named, at once: hosts that are lost take as long as one.
+/// Sends the command to all given agents in parallel: several lost hosts take as long as one.
 pub(super) async fn each(common: &Common, agents: &Agents, path: &'static str) -> Result<(), CliError> {
     let mut asked = tokio::task::JoinSet::new();
     for (at, address) in agents.agent.iter().cloned().enumerate() {
@@ -71,7 +71,7 @@ pub(super) async fn each(common: &Common, agents: &Agents, path: &'static str) -
     let mut said = asked.join_all().await;
     said.sort_by_key(|(at, _)| *at);
     let said: Vec<Said> = said.into_iter().map(|(_, said)| said).collect();
-    // Alone it says no more than its own words.
+    // For a single agent its own message is enough.
     if let [(_, Err(error))] = &said[..] {
         return Err(error.clone());
     }
@@ -89,7 +89,7 @@ fn table(told: &[Told]) -> String {
             told.message.into(),
         ]
     });
-    output::table(["AGENT", "RESULT", "SAID"], rows)
+    output::table(["AGENT", "RESULT", "MESSAGE"], rows)
 }
 
 #[cfg(test)]
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_what_agents_said_is_the_exit_code() {
+    fn the_exit_code_is_that_of_the_most_severe_error() {
         let (refused, away) = (CliError::refused("db1 is in state standby"), CliError::unreachable("b:8008: refused"));
         let unknown = CliError::unknown("c:8008: no answer");
         assert_eq!(verdict(&[said("a:8008", Ok("paused"))]), None);
         let two = verdict(&[said("a:8008", Err(refused.clone())), said("b:8008", Err(away.clone()))]).unwrap();
         assert_eq!(two.exit, Exit::Unreachable);
-        assert_eq!(two.message, "2 of 2 agents did not take it: a:8008: db1 is in state standby; b:8008: refused");
+        assert_eq!(two.message, "2 of 2 agents did not execute it: a:8008: db1 is in state standby; b:8008: refused");
         let three = [said("a:8008", Err(refused)), said("c:8008", Err(unknown.clone())), said("b:8008", Err(away))];
         assert_eq!(verdict(&three).map(|error| (error.exit, error.next)), Some((Exit::Unknown, unknown.next)));
         let one = verdict(&[three[0].clone(), said("d:8008", Ok("paused"))]).unwrap();

@@ -1,4 +1,4 @@
-//! What `recover` and `verify` share: the key, the stores, and what is found in them. No gateway is asked.
+//! Shared by `recover` and `verify`: the key, the stores, and a survey of their sets. Contacts no gateway.
 
 use crate::exit::CliError;
 use clap::Args;
@@ -7,18 +7,17 @@ use holdfast_set::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
 use std::path::PathBuf;
 
-/// Where a store's keys and place come from, for whoever was refused.
-pub const KEYS_FROM: &str =
-    "keys come from --credentials-file or the AWS variables, endpoint and region from the URL or the environment";
+/// Advice if a store refuses access.
+pub const KEYS_FROM: &str = "credentials are read from --credentials-file or the AWS variables, endpoint and region from the URL (?endpoint=...&region=...) or the AWS variables";
 
-/// Of a set that is in other stores by now, in words.
+/// Part of the error for a set that is in other stores now.
 pub const MOVED: &str = "stores were changed";
 
-/// Where the cluster key is.
+/// Source of the cluster key.
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster_key", required = true, multiple = false)]
 pub struct KeyArgs {
-    /// File with the cluster key: 32 random bytes, or the same as 64 hex digits
+    /// File with the cluster key: 32 random bytes, or 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// File with the passphrase
@@ -29,16 +28,16 @@ pub struct KeyArgs {
     pub passphrase_env: Option<String>,
 }
 
-/// Where the keys of s3:// stores are.
+/// Source of the credentials of s3:// stores.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArgs {
-    /// File with the keys of s3:// stores, as AWS tools have it: of the profile that the URL names with ?profile=NAME, else of AWS_PROFILE or `default`.
-    /// Without it the AWS variables count, AWS_SHARED_CREDENTIALS_FILE among them
+    /// AWS credentials file for s3:// stores, with the profile of ?profile=NAME in the URL, or of AWS_PROFILE, or `default`
+    /// [default: the AWS variables, including AWS_SHARED_CREDENTIALS_FILE]
     #[arg(long, value_name = "FILE")]
     pub credentials_file: Option<PathBuf>,
 }
 
-/// Finds the sets of these stores, by number. Sets that cannot be opened come back beside them.
+/// Finds the sets of these stores, sorted by number, and separately the sets that cannot be opened.
 pub async fn survey(
     key: &KeyArgs,
     access: &StoreArgs,
@@ -48,7 +47,7 @@ pub async fn survey(
         file: key.key_file.clone(),
         passphrase_file: key.passphrase_file.clone(),
         passphrase_env: key.passphrase_env.clone(),
-        // Each head says how its key comes from the passphrase.
+        // Each head contains the parameters for its passphrase.
         passphrase_kdf: None,
     };
     let key = recovery::cluster_key(&config).map_err(|error| CliError::usage("").because(&error))?;
@@ -64,7 +63,7 @@ pub async fn survey(
     Ok((sets, bad))
 }
 
-/// What a recovery's error means for the process.
+/// Translates an error of a recovery.
 pub fn of_recovery(error: &RecoveryError) -> CliError {
     match error {
         RecoveryError::Store(_) if error.may_pass() => CliError::unreachable("").because(error).next(KEYS_FROM),
@@ -74,12 +73,12 @@ pub fn of_recovery(error: &RecoveryError) -> CliError {
     }
 }
 
-/// Which moment of a set its store has, in words.
-pub fn moment(found: &Found) -> String {
+/// The last checkpoint of a set, as text.
+pub fn checkpoint_text(found: &Found) -> String {
     match found.head.covered {
-        None => "nothing: no checkpoint was ever made".to_string(),
+        None => "empty, no checkpoint was ever completed".to_string(),
         Some(c) => format!(
-            "index {} of generation {}, acknowledged before {}",
+            "checkpoint at log index {} of generation {}, with all writes acknowledged before {}",
             c.upto.index.0,
             c.generation,
             super::history::time(c.at_unix_ms)
