@@ -1,11 +1,11 @@
 //! From the seat to served sets: a fresh node of one member takes over the sets in the pair's stores.
 //!
 //! 1. Make the fresh node a cluster of one, whose id is the tenure's. Permanent errors then show up before any head is
-//! touched; each head has a limited number of generations.
+//!    touched; each head has a limited number of generations.
 //! 2. Read the heads of all sets in the pair's stores, and find out which tenure or cluster owns each (PAIR-P3).
 //! 3. Raise each head that an earlier tenure has left, or a cluster that the operator gave up, by a conditional PUT.
-//! From then on no flush of its former holder succeeds (PAIR-P4). After a cluster that was given up: wait until its
-//! gateways, if one still runs, have noticed, as `cluster recover` does (ADR 0013).
+//!    From then on no flush of its former holder succeeds (PAIR-P4). After a cluster that was given up: wait until its
+//!    gateways, if one still runs, have noticed, as `cluster recover` does (ADR 0013).
 //! 4. Restore the sets into the node, with the snapshots and the schedule in their heads.
 //!
 //! After a crash between two steps, another tenure follows, on this gateway or the other one, and begins at 1. If step

@@ -83,6 +83,9 @@ struct Dependency {
     name: String,
     /// `null` for a normal dependency, else `dev` or `build`.
     kind: Option<String>,
+    /// Behind a feature. For a crate of tests: the feature `testing`, which only tests of other crates switch on.
+    #[serde(default)]
+    optional: bool,
 }
 
 /// Names of our own packages in `cargo metadata`, without the prefix.
@@ -112,7 +115,7 @@ fn problems(metadata: &Metadata) -> Vec<String> {
         for dependency in &package.dependencies {
             let to = room(&dependency.name);
             let ours = metadata.packages.iter().any(|p| p.name == dependency.name);
-            let test_only = dependency.kind.as_deref() == Some("dev");
+            let test_only = dependency.kind.as_deref() == Some("dev") || dependency.optional && FOR_TESTS.contains(&to);
             let fine = if ours {
                 allowed.contains(&to) && (!FOR_TESTS.contains(&to) || FOR_TESTS.contains(&from))
                     || test_only && FOR_TESTS.contains(&to)
@@ -141,7 +144,11 @@ mod tests {
             names.map(|name| Package { name: name.into(), dependencies: Vec::new() }).into_iter().collect();
         for package in &mut packages {
             if package.name == from {
-                package.dependencies.push(Dependency { name: to.into(), kind: kind.map(str::to_owned) });
+                package.dependencies.push(Dependency {
+                    name: to.into(),
+                    kind: kind.map(str::to_owned),
+                    optional: false,
+                });
             }
         }
         problems(&Metadata { packages })

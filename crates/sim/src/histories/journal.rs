@@ -279,7 +279,10 @@ impl Consensus for Seat {
     }
 
     fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>> {
-        Box::pin(async { Ok(self.save()) })
+        Box::pin(async {
+            self.save();
+            Ok(())
+        })
     }
 
     fn status(&self) -> GroupStatus {

@@ -100,7 +100,7 @@ impl Quorum {
 }
 
 /// Waits until the time given, and returns the store that goes with it; for ever where there is none.
-async fn at<'a>(impatient: Option<(&'a Replica, Instant)>) -> &'a Replica {
+async fn at(impatient: Option<(&Replica, Instant)>) -> &Replica {
     match impatient {
         Some((silent, until)) => {
             tokio::time::sleep_until(until).await;

@@ -558,7 +558,6 @@ impl Admin for Door {
         self.lead(&world, set.leader)?;
         Ok(Response::new(v1::GetLeaseReply { lease: set.lease.as_ref().map(|(lease, _)| lease.clone()) }))
     }
-
     async fn switchover(&self, request: Request<v1::SwitchoverRequest>) -> Answer<v1::MoveReply> {
         self.enter("switchover").await?;
         let request = request.into_inner();

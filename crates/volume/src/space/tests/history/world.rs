@@ -24,17 +24,15 @@ use holdfast_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
 pub const NODES: usize = 3;
 pub const PAGES: u64 = 3;
-/// Sectors at the beginning of each page that are used: a few slots of an extent each.
-pub const USED: u64 = 600;
 pub const PAGE: u64 = crate::map::PAGE_SECTORS;
+/// Sectors that are used of each page, from its start: a few extents.
+pub const USED: u64 = 600;
 /// How long a confirmation counts; an election takes longer.
 pub const VALID: Duration = Duration::from_secs(1);
 pub const GRACE: Duration = Duration::from_secs(60);
-
-/// What each sector holds that is not zeroes.
+/// What is not zeroes.
 pub type Content = BTreeMap<(VolumeId, u64), u64>;
 
 /// A small generator: the same seed, the same history.
