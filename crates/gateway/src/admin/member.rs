@@ -340,7 +340,8 @@ impl AdminDoor {
         if let Some((id, entry)) = state.set_named(&name) {
             // Of a set whose stores were changed since, the first ones are no other set's.
             if entry.store_url != request.store && !was_changed(&entry.store_url) {
-                let message = format!("set {name} exists with store {}; found {}", entry.store_url, request.store);
+                let message =
+                    format!("set {name} exists already: found store {}, expected {}", request.store, entry.store_url);
                 return Err(Refusal::new(RefusalCode::Exists, message));
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
