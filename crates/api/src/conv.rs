@@ -54,7 +54,7 @@ pub fn disk_from_text(field: &'static str, text: &str) -> Result<u128, FieldErro
 /// # Errors
 /// When it is not 32 lower-case hex digits.
 pub fn token(text: &str) -> Result<Token, FieldError> {
-    Token::from_text(text).ok_or_else(|| bad("token", "(hidden)", HEX))
+    Token::from_text(text).ok_or_else(|| bad("token", &format!("{} characters", text.chars().count()), HEX))
 }
 
 /// Reads a request id.

@@ -24,7 +24,7 @@ pin clone=7 snapshot=monday made-by=5 req=77
 pin clone=8 snapshot=monday made-by=5 req=78
 ----
 i9: pinned root 1
-i10: refused: the set has no snapshot monday that request 00000000000000000000000000000005 made and that is finished; list the snapshots and choose again
+i10: refused: the set has no finished snapshot monday of request 00000000000000000000000000000005; list the snapshots and choose again
 
 # Set 7 became another set: the pin is judged to be over. A copy that judged another number, or another request, lets go of nothing.
 unpin clone=8 req=77

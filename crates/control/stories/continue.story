@@ -59,7 +59,7 @@ continue owner=pg-a gw=1 token=12 new=12 req=13
 continue owner=pg-a gw=1 token=12 new=9 req=13
 acquire owner=pg-b gw=1 token=12 req=13 force
 ----
-i27: refused: the set is held by pg-a at gateway m3 since 2026-11-18T11:06:40Z (epoch e26); wait until the lease is released or expires, or force
+i27: refused: the set is held by pg-a at gateway m3 since 2026-11-18T11:06:40Z (epoch e26); wait until the lease is released or expires, or take it by force
 i28: refused: the new token is one that this lease has used before
 i29: refused: the new token is one that this lease has used before
 i30: refused: the new token is one that this lease has used before

@@ -19,7 +19,7 @@ acquire owner=pg-b gw=1 token=2 req=2 judged=2/2
 judge gw=1
 ----
 i3: renewed
-i4: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:41Z (epoch e2); wait until the lease is released or expires, or force
+i4: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:41Z (epoch e2); wait until the lease is released or expires, or take it by force
 not expired
 
 # Any write renews as well, also a duplicate.
@@ -36,7 +36,7 @@ i5: applied
 not expired
 expired: judged=2/5
 i6: success, nothing changed (applied before)
-i7: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:41Z (epoch e2); wait until the lease is released or expires, or force
+i7: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:41Z (epoch e2); wait until the lease is released or expires, or take it by force
 
 # The other way round: the acquire comes first, and the renewal is fenced.
 now ms=12900
@@ -54,5 +54,5 @@ i10: refused: fenced: found epoch e2, the set is held under epoch e8
 acquire owner=pg-c gw=1 token=3 req=3 judged=2/6
 state
 ----
-i11: refused: the set is held by pg-b at gateway m1 since 2026-11-18T11:06:52Z (epoch e8); wait until the lease is released or expires, or force
+i11: refused: the set is held by pg-b at gateway m1 since 2026-11-18T11:06:52Z (epoch e8); wait until the lease is released or expires, or take it by force
 pg-b at m1 under e8, token 2, renewed i8, since 2026-11-18T11:06:52Z; last s0 of e8; checkpoint none, none under way, 0 segments

@@ -8,8 +8,8 @@ state
 ----
 i1: granted plain/m1:7 at m1 under e1, token 1, renewed i1, since 2026-11-18T11:06:40Z, plain
 i2: applied
-i3: refused: the set is held by plain/m1:7 at gateway m1 since 2026-11-18T11:06:40Z (epoch e1, plain export); wait until the lease is released or expires, or force
-i4: refused: the set is held by plain/m1:7 at gateway m1 since 2026-11-18T11:06:40Z (epoch e1, plain export); wait until the lease is released or expires, or force
+i3: refused: the set is held by plain/m1:7 at gateway m1 since 2026-11-18T11:06:40Z (epoch e1, plain export); wait until the lease is released or expires, or take it by force
+i4: refused: the set is held by plain/m1:7 at gateway m1 since 2026-11-18T11:06:40Z (epoch e1, plain export); wait until the lease is released or expires, or take it by force
 i5: released
 free; last s1 of e1; checkpoint none, none under way, 0 segments
 

@@ -5,12 +5,12 @@ acquire owner=pg-b gw=1 token=2 req=2
 ----
 i1: granted pg-a at m1 under e1, token 1, renewed i1, since 2026-11-18T11:06:40Z
 i2: applied
-i3: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:40Z (epoch e1); wait until the lease is released or expires, or force
+i3: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:40Z (epoch e1); wait until the lease is released or expires, or take it by force
 
 # A second process of the same owner is no better off: an owner's name is no proof.
 acquire owner=pg-a gw=1 token=3 req=3
 ----
-i4: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:40Z (epoch e1); wait until the lease is released or expires, or force
+i4: refused: the set is held by pg-a at gateway m1 since 2026-11-18T11:06:40Z (epoch e1); wait until the lease is released or expires, or take it by force
 
 # The answer got lost, and the first asks again: the same grant, not a new one (R12).
 acquire owner=pg-a gw=1 token=4 req=1

@@ -204,7 +204,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
         let clean = clean.map_err(|_| anyhow::anyhow!("verify panicked"))??;
         must(clean, "verify with one of three stores missing")?;
         let (code, said) = refused?;
-        let named = said.to_string().contains("found nothing of it");
+        let named = said.to_string().contains("found no objects of it");
         anyhow::ensure!(code == REFUSED && named, "recover from {wrong}: exit code {code}, {said}");
         let said = must(new.holdfast(&recover)?, "recover")?;
         let generation = said["sets"][0]["generation"].as_u64();

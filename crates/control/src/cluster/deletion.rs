@@ -52,29 +52,29 @@ pub struct Anyway {
 pub enum InTheWay {
     /// Somebody has the lease.
     #[error(
-        "it is held by {owner}: stop whoever uses it and release the lease, or force, which ends the lease (--force)"
+        "it is held by {owner}: stop the programs that use it and release the lease, or use --force, which ends the lease"
     )]
     Held {
         /// Who.
         owner: String,
     },
     /// Clients.
-    #[error("{count} clients are connected to it: disconnect them, or force, which closes their connections (--force)")]
+    #[error("{count} clients are connected to it: disconnect them, or use --force, which closes their connections")]
     Connected {
         /// How many.
         count: u32,
     },
     /// A clone.
     #[error(
-        "it keeps what set number {clone} shows, a clone of it that is not in this cluster: it is being made just now, or a recovery has not brought it back, and without what is kept here \
-         it can never be read again. Recover it (`holdfast cluster recover`), or delete both for ever (--force --with-snapshots)"
+        "set number {clone} is a clone of it and needs its objects, but is not in this cluster: it is being created, or was not recovered. Without these objects \
+         the clone can never be read again. Recover it (`holdfast cluster recover`), or delete both permanently (--force --with-snapshots)"
     )]
     LostClone {
         /// The clone's number.
         clone: u64,
     },
     /// Snapshots.
-    #[error("it has {count} snapshots: delete them, or say that they go with it (--with-snapshots)")]
+    #[error("it has {count} snapshots: delete them first, or delete them together with the set (--with-snapshots)")]
     Snapshots {
         /// How many.
         count: u32,

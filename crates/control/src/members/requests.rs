@@ -51,7 +51,7 @@ pub enum Objection {
     /// Never: the change itself could not be committed.
     #[error(
         "{group}: {answering} of {of} voters answer and are up to date, and {needed} are needed to change anything. Bring {missing} back \
-         first; where that cannot be, all that is left is a new cluster from the store (holdfast cluster recover)"
+         first; if that is impossible, the only way is a new cluster from the store (holdfast cluster recover)"
     )]
     NoQuorumNow {
         /// The group.
@@ -68,7 +68,7 @@ pub enum Objection {
     /// Not while it is to be stopped: the others could not go on.
     #[error(
         "{group}: with {name} stopped, {answering} of {of} voters would answer and be up to date, and {needed} are needed. {remedy}; \
-         or say --force to move leadership away only, and do not stop it"
+         or use --force to move leadership away only, and do not stop it"
     )]
     NeededUp {
         /// The group.
@@ -105,8 +105,8 @@ pub enum Objection {
     },
     /// Possible, and the next loss stops everything.
     #[error(
-        "{group}: without {name}, {of} voters are left and all of them are needed: the next loss stops the set, which now could bear one. \
-         Replace it instead (holdfast gateway replace {name} --by HOST:PORT), or say --force: nothing acknowledged is lost by it"
+        "{group}: without {name}, {of} voters are left and all of them are needed: the group could not survive the loss of another one. \
+         Replace it instead (holdfast gateway replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
     )]
     NoSpare {
         /// The group.
@@ -119,7 +119,7 @@ pub enum Objection {
     /// Possible, and what is acknowledged is then on one disk.
     #[error(
         "{group}: without {name}, everything that is not in the store yet would be on one disk. Replace it instead (holdfast gateway \
-         replace {name} --by HOST:PORT), or say --force: nothing acknowledged is lost by it"
+         replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
     )]
     OneCopy {
         /// The group.

@@ -377,7 +377,7 @@ pub enum SetRefusal {
     /// Somebody holds the lease.
     #[error(
         "the set is held by {owner} at gateway {gateway} since {} (epoch {epoch}{}); wait until the lease is released or \
-         expires, or force",
+         expires, or take it by force",
         Utc(*.since_unix_ms), if *.plain { ", plain export" } else { "" }
     )]
     Held {
@@ -487,7 +487,7 @@ pub enum SetRefusal {
         max: u32,
     },
     /// The snapshot's name is in use.
-    #[error("a snapshot {name} exists already, or has been asked for")]
+    #[error("snapshot {name} exists already, or is being created")]
     SnapshotNameTaken {
         /// As asked for.
         name: Name,
@@ -516,9 +516,7 @@ pub enum SetRefusal {
     #[error("this request was carried out before, and what it made is gone since: ask anew, under another request id")]
     RequestDone,
     /// No finished snapshot of that name, or another one than was meant.
-    #[error(
-        "the set has no snapshot {name} that request {made_by} made and that is finished; list the snapshots and choose again"
-    )]
+    #[error("the set has no finished snapshot {name} of request {made_by}; list the snapshots and choose again")]
     NoSuchSnapshot {
         /// As asked for.
         name: Name,

@@ -106,20 +106,20 @@ pub fn name_at(at_unix_ms: u64) -> Option<Name> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ScheduleError {
     /// A rule does not read as `15mx8`.
-    #[error("rule {found:?}: expected a time, x, and how many to keep, as in 15mx8 or 1dx30 (s, m, h, d, w)")]
+    #[error("rule {found:?}: expected INTERVALxCOUNT, such as 15mx8 or 1dx30 (units s, m, h, d, w), or `off` alone")]
     Rule {
         /// As written.
         found: String,
     },
     /// A time out of bounds.
-    #[error("rule {found}: expected a time of {EVERY_S_MIN} s to 366 d, and 1 to {KEPT_MAX} to keep")]
+    #[error("rule {found}: expected an interval of {EVERY_S_MIN} s to 366 d, and a count of 1 to {KEPT_MAX}")]
     Bounds {
         /// As written.
         found: String,
     },
     /// Too many rules, two of one length, or more than a set may keep.
     #[error(
-        "schedule {found}: expected at most {RULES_MAX} rules of different times, which keep at most {KEPT_MAX} snapshots together"
+        "schedule {found}: expected at most {RULES_MAX} rules with different intervals, which keep at most {KEPT_MAX} snapshots in total"
     )]
     Sum {
         /// As written.

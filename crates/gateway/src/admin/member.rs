@@ -342,7 +342,8 @@ impl AdminDoor {
         if let Some((id, entry)) = state.set_named(&name) {
             // If the stores of a set were changed since, its first stores cannot be those of another set.
             if entry.store_url != request.store && !was_changed(&entry.store_url) {
-                let message = format!("set {name} exists with store {}; found {}", entry.store_url, request.store);
+                let message =
+                    format!("set {name} exists already: found store {}, expected {}", request.store, entry.store_url);
                 return Err(Refusal::new(RefusalCode::Exists, message));
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });

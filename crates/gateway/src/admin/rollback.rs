@@ -39,7 +39,7 @@ impl AdminDoor {
         if let Some(lease) = set.lease() {
             if !request.force {
                 let text = format!(
-                    "set {} is held by {} (epoch {}): stop the host that uses it, or use force, which ends the lease",
+                    "set {} is held by {} (epoch {}): stop the programs that use it, or use --force, which ends the lease",
                     set.name, lease.owner, lease.epoch
                 );
                 return Err(Refusal::new(RefusalCode::Held, text));

@@ -192,8 +192,7 @@ impl AdminDoor {
         let name = holdfast_api::name("name", &request.name)?;
         let found = set.host.with(|m| m.state().snapshots.get(&name).cloned());
         let Some(found) = found else {
-            let text =
-                format!("there is no finished snapshot {}@{name}: list the snapshots to see which there are", set.name);
+            let text = format!("there is no snapshot {}@{name}, or it is still pending", set.name);
             return Err(Refusal::new(RefusalCode::NotFound, text));
         };
         let token = set.reader.mapping().key.snapshot_token(found.request);

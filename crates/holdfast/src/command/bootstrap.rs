@@ -323,7 +323,7 @@ impl Work<'_> {
         self.report.cluster_id = status.cluster_id.clone();
         self.step(
             "cluster",
-            format!("{} is there already, with {} members", status.cluster_id, status.members.len()),
+            format!("{} exists already, with {} members", status.cluster_id, status.members.len()),
             false,
         );
         self.registered(&status, &nodes).await?;

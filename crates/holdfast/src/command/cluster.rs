@@ -6,26 +6,28 @@ use crate::exit::CliError;
 use holdfast_api::{member_of, v1};
 use holdfast_types::MemberId;
 
-/// Who the gateway behind this api is.
+/// Identity of the gateway.
 pub async fn node(api: &mut ClusterClient) -> Result<v1::Node, CliError> {
-    api.call("ask who it is", Effect::Reads, async |mut client: Client| client.get_node(v1::GetNodeRequest {}).await)
-        .await
+    api.call("get the gateway's identity", Effect::Reads, async |mut client: Client| {
+        client.get_node(v1::GetNodeRequest {}).await
+    })
+    .await
 }
 
-/// What any gateway knows of the cluster.
+/// Status of the cluster, from any gateway.
 pub async fn status(api: &mut ClusterClient) -> Result<v1::ClusterStatusReply, CliError> {
     let call = async |mut client: Client| client.cluster_status(v1::ClusterStatusRequest {}).await;
-    api.call("ask for the cluster's status", Effect::Reads, call).await
+    api.call("get the cluster status", Effect::Reads, call).await
 }
 
-/// Gives the gateway behind `only` its place.
+/// Adopts the gateway of `only` as a member.
 pub async fn adopt(only: &mut ClusterClient, cluster_id: &str, member: u64, disk: &str) -> Result<v1::Node, CliError> {
     let request = v1::AdoptRequest { cluster_id: cluster_id.into(), member, disk: disk.into() };
     only.call("adopt the gateway", Effect::Changes, async |mut client: Client| client.adopt(request.clone()).await)
         .await
 }
 
-/// Registers `node` with the cluster, then adopts it. Both have one effect however often they are sent.
+/// Registers `node` with the cluster, then adopts it. Both are idempotent.
 pub async fn admit(
     api: &mut ClusterClient,
     only: &mut ClusterClient,

@@ -96,7 +96,7 @@ fn of_this_volume(one: &Compared, reply: &v1::DiffSnapshotsReply) -> Result<(), 
 }
 
 /// One volume line of the result.
-fn told(one: &Compared) -> Value {
+fn volume_json(one: &Compared) -> Value {
     json!({
         "kind": "volume", "volume": one.volume.name, "id": one.volume.id, "relation": one.relation_text(),
         "renamed_from": one.renamed_from(), "size_before": one.before().map(|before| before.size_bytes),
@@ -105,7 +105,7 @@ fn told(one: &Compared) -> Value {
 }
 
 /// The same for a volume that the later snapshot does not have.
-fn told_gone(volume: &v1::Volume) -> Value {
+fn gone_json(volume: &v1::Volume) -> Value {
     json!({
         "kind": "volume", "volume": volume.name, "id": volume.id, "relation": "gone",
         "renamed_from": null, "size_before": volume.size_bytes, "size_after": null,
@@ -113,8 +113,8 @@ fn told_gone(volume: &v1::Volume) -> Value {
 }
 
 /// The same as cells of a table.
-fn row(told: &Value) -> [String; 5] {
-    let cell = |name: &str| match &told[name] {
+fn row(volume: &Value) -> [String; 5] {
+    let cell = |name: &str| match &volume[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -135,7 +135,7 @@ impl Printer {
 
     /// Deleted volumes first: a program that applies the lines in order frees a name before another volume uses it.
     fn volumes(&self, volumes: &Volumes) -> Result<(), CliError> {
-        let all: Vec<Value> = volumes.gone.iter().map(told_gone).chain(volumes.there.iter().map(told)).collect();
+        let all: Vec<Value> = volumes.gone.iter().map(gone_json).chain(volumes.there.iter().map(volume_json)).collect();
         if self.json {
             return all.iter().try_for_each(|one| output::show(self.format(), one, String::new));
         }

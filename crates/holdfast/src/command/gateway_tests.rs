@@ -52,7 +52,7 @@ fn what_is_wrong_is_a_usage_error_that_names_the_field() {
         (FILE, "", "upload.bytes: found 256MiB"),
         (FILE, "--set jurnal.bound=1GiB", "unknown field `jurnal`"),
         (FILE, "--set journal.bound=1GB", "found \"1GB\""),
-        (FILE, "--set name.first=x", "name is no section"),
+        (FILE, "--set name.first=x", "name is not a section"),
         (FILE, "--set upload.bytes=64MiB --api-listen 0.0.0.0:7400", "plaintext_network"),
         ("name = ", "", "is no TOML"),
         ("nbd_unix = \"/x\"", "", "key: found 0 sources"),

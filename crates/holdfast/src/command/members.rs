@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(so_far(3, Goal::Out), (0, 2, 905));
         assert_eq!(so_far(9, Goal::Out), (2, 2, 0));
         let text = progress(&status(), MemberId(3), Goal::In).text(Goal::In);
-        assert_eq!(text, "[##########..........] votes in 1 of 2 groups, 905 entries behind");
+        assert_eq!(text, "[##########..........] voter in 1 of 2 groups, 905 log entries behind");
         let nobody = v1::ClusterStatusReply::default();
         assert!(!progress(&nobody, MemberId(3), Goal::Out).done(), "a status of nothing shows nothing");
     }

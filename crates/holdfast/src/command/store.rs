@@ -145,8 +145,8 @@ fn table(rows: &[Row]) -> String {
     output::table_with_messages(["STORE", "FIT", "PUT", "GET", "ERROR"], rows, &[4], 1)
 }
 
-/// Before a recovery raises generations in the stores that these texts name. The sets lie there already; but where conditions are ignored, what is raised fences
-/// nobody. A store that says nothing does not end a recovery: w of several are enough, and the raise itself fails where it does not get through.
+/// Checks the stores before a recovery raises generations in them: without conditional PUTs the raise would fence nobody. A store that does not answer is
+/// skipped: a write quorum is enough, and the raise itself fails if it does not reach one.
 pub async fn check_before_raise(common: &Common, access: &StoreArgs, stores: &[String]) -> Result<(), CliError> {
     let checked = check_all(stores, access, true, CHECK_LIMIT).await?;
     for text in admitted(&checked)? {
@@ -155,17 +155,17 @@ pub async fn check_before_raise(common: &Common, access: &StoreArgs, stores: &[S
     Ok(())
 }
 
-/// What a recovery says of stores that it could not check; refused where one is not fit.
+/// Notes on stores that could not be checked; refused if a store is unfit.
 fn admitted(checked: &[Checked]) -> Result<Vec<String>, CliError> {
     let mut unchecked = Vec::new();
     for (url, outcome) in checked {
         match outcome {
             Ok(_) => {}
             Err(error @ CheckError::Unfit { .. }) => {
-                let next = "nothing was changed; copy what lies there into a store that does, and recover from there";
+                let next = "nothing was changed; copy the objects to another store and recover from there";
                 return Err(CliError::refused(error.to_string()).next(next));
             }
-            Err(error) => unchecked.push(format!("goes on without a check of {}", words(url, error))),
+            Err(error) => unchecked.push(format!("continuing without a check of {}", words(url, error))),
         }
     }
     Ok(unchecked)
@@ -216,12 +216,15 @@ mod tests {
         assert!(text.contains("s3://bad/p: s3://bad/p/ does not do what sets rely on: found"), "{text}");
     }
 
-    /// A recovery goes on without a store that cannot be asked, as it does everywhere, and not with one that fences nobody.
+    /// A recovery continues without an unreachable store, and refuses one that cannot fence.
     #[tokio::test]
     async fn nothing_is_raised_in_a_store_that_ignores_conditions() {
         assert_eq!(admitted(&[fit()]), Ok(Vec::new()));
         let said = admitted(&[denied().await, fit()]).unwrap();
-        assert!(said.len() == 1 && said[0].starts_with("goes on without a check of file:///nonexistent"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].starts_with("continuing without a check of file:///nonexistent"),
+            "{said:?}"
+        );
         let error = admitted(&[denied().await, unfit()]).unwrap_err();
         assert_eq!(error.exit, Exit::Refused);
         assert!(error.next.unwrap().starts_with("nothing was changed"));

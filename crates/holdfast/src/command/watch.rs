@@ -100,15 +100,15 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
         left = left.map(|left| left - 1);
         tokio::select! {
             biased;
-            told = &mut stop => return told.map(|_| ()),
+            signal = &mut stop => return signal.map(|_| ()),
             _ = ticks.tick() => {}
         }
         let seen = tokio::select! {
             biased;
-            told = &mut stop => return told.map(|_| ()),
+            signal = &mut stop => return signal.map(|_| ()),
             seen = look(common) => seen,
         };
-        let seen = not_the_past(before.as_ref(), seen);
+        let seen = not_older(before.as_ref(), seen);
         let now = timestamp::now();
         match (live, common.output) {
             (true, _) => output::say(&format!("{CLEAR}{now}\n\n{}", table(&seen))),
@@ -165,7 +165,7 @@ async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
 }
 
 /// Keeps the previous state of a set if this poll returned an older one (a lease with a lower epoch), because fewer gateways answered.
-fn not_the_past(before: Option<&Seen>, mut now: Seen) -> Seen {
+fn not_older(before: Option<&Seen>, mut now: Seen) -> Seen {
     let Some(before) = before else { return now };
     for (name, set) in &mut now.sets {
         if let Some(known) = before.sets.get(name).filter(|known| known.id == set.id && known.epoch > set.epoch) {
@@ -304,7 +304,7 @@ mod tests {
             answered_by: 2,
             ..v1::SetStatus::default()
         };
-        // Started a moment ago: it has the term from its disk, and has heard of nobody yet.
+        // Started a moment ago: it has the term from its disk, and knows no leader yet.
         let fresh = v1::SetStatus { leader: None, term: 4, answered_by: 3, ..old.clone() };
         let seen = |views: &[&v1::SetStatus]| newest(views).map(|set| set.words());
         for views in [[&old, &new, &fresh], [&fresh, &new, &old]] {
@@ -320,13 +320,13 @@ mod tests {
     #[test]
     fn no_look_goes_back_behind_the_one_before() {
         let (past, present) = (seen("g1", "db1", 17, "ready"), seen("g2", "db2", 45, "ready"));
-        assert_eq!(not_the_past(Some(&present), past.clone()), present);
-        assert_eq!(not_the_past(Some(&past), present.clone()), present);
-        assert_eq!(not_the_past(None, past.clone()), past);
-        // Deleted, and made anew under its name.
+        assert_eq!(not_older(Some(&present), past.clone()), present);
+        assert_eq!(not_older(Some(&past), present.clone()), present);
+        assert_eq!(not_older(None, past.clone()), past);
+        // Deleted, and created again with the same name.
         let mut anew = past;
         anew.sets.get_mut("demo").unwrap().id = 2;
-        assert_eq!(not_the_past(Some(&present), anew.clone()), anew);
+        assert_eq!(not_older(Some(&present), anew.clone()), anew);
     }
 
     #[test]

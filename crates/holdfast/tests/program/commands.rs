@@ -580,7 +580,7 @@ async fn what_makes_no_list_is_refused_before_anybody_is_asked() {
     let two = error(3, &api, &["set", "stores", "add", "demo", "file:///b"]).await;
     assert!(two["next"].as_str().unwrap().contains("holdfast set stores change demo"), "{two}");
     let gone = error(3, &api, &["set", "stores", "drain", "demo", "file:///b"]).await;
-    assert!(gone["message"].as_str().unwrap().contains("but in file:///srv/store"), "{gone}");
+    assert!(gone["message"].as_str().unwrap().contains("its stores are file:///srv/store"), "{gone}");
     error(2, &api, &["set", "stores", "change", "demo", "--store", "file:///a", "--store", "file:///b"]).await;
     error(3, &api, &["set", "stores", "show", "nosuch"]).await;
     assert!(calls(&world).iter().all(|call| !call.contains("change_stores")));

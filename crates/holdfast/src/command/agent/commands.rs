@@ -11,14 +11,14 @@ type Said = (String, Result<String, CliError>);
 
 /// The result in printed form.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct Row<'a> {
     agent: &'a str,
     done: bool,
     exit: u8,
     message: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Row<'a> {
     fn of((agent, said): &'a Said) -> Self {
         let (exit, message) = match said {
             Ok(words) => (Exit::Done, words),
@@ -75,18 +75,18 @@ pub(super) async fn each(common: &Common, agents: &Agents, path: &'static str) -
     if let [(_, Err(error))] = &said[..] {
         return Err(error.clone());
     }
-    let told: Vec<Told> = said.iter().map(Told::of).collect();
-    output::show(common.output, &told, || table(&told))?;
+    let rows: Vec<Row> = said.iter().map(Row::of).collect();
+    output::show(common.output, &rows, || table(&rows))?;
     verdict(&said).map_or(Ok(()), Err)
 }
 
-fn table(told: &[Told]) -> String {
-    let rows = told.iter().map(|told| {
-        let done = if told.done { "done" } else { "not done" };
+fn table(rows: &[Row]) -> String {
+    let rows = rows.iter().map(|row| {
+        let done = if row.done { "done" } else { "not done" };
         [
-            told.agent.to_string(),
-            if told.exit == Exit::Unknown as u8 { "unknown" } else { done }.into(),
-            told.message.into(),
+            row.agent.to_string(),
+            if row.exit == Exit::Unknown as u8 { "unknown" } else { done }.into(),
+            row.message.into(),
         ]
     });
     output::table(["AGENT", "RESULT", "MESSAGE"], rows)

@@ -82,22 +82,22 @@ pub(super) async fn switchover(
         body["scheduled_at_unix_ms"] = at.0.into();
     }
     if dry_run {
-        let told = command(agents, &address, "/switchover", body).await?;
-        return would(common, &before, &told, false, "");
+        let answer = command(agents, &address, "/switchover", body).await?;
+        return show_dry_run(common, &before, &answer, false, "");
     }
     tell(common, &hosts("before", &before));
     if !yes {
-        let told = command(agents, &address, "/switchover", body.clone()).await?;
-        let plan = agreed(common, &told, false, "")?;
+        let answer = command(agents, &address, "/switchover", body.clone()).await?;
+        let plan = checked_plan(common, &answer, false, "")?;
         let whom = plan.map_or_else(|| to.unwrap_or("the other host".into()), |plan| plan.to);
         let when = scheduled.map_or(String::new(), |at| format!(" at {at}"));
         confirm(&format!("Move PostgreSQL from {from} to {whom}{when}? All its clients are disconnected."))?;
     }
     body["dry_run"] = false.into();
     let begun = Instant::now();
-    let told = command(agents, &address, "/switchover", body).await?;
-    done(common, &told)?;
-    let (words, plan) = (told.words(), plan_of(&told.body));
+    let answer = command(agents, &address, "/switchover", body).await?;
+    check_started(common, &answer)?;
+    let (words, plan) = (answer.words(), plan_of(&answer.body));
     if let Some(at) = scheduled {
         let done = serde_json::json!({
             "scheduled_at_unix_ms": at.0, "at": at.to_string(), "message": words, "plan": plan, "before": before,
@@ -117,22 +117,22 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
     if let Some(candidate) = &candidate {
         body["candidate"] = candidate.as_str().into();
     }
-    let told = command(agents, &address, "/failover", body.clone()).await?;
+    let answer = command(agents, &address, "/failover", body.clone()).await?;
     if dry_run {
-        return would(common, &before, &told, allow_data_loss, &reason);
+        return show_dry_run(common, &before, &answer, allow_data_loss, &reason);
     }
     tell(common, &hosts("before", &before));
     // Checked before the confirmation; the agent checks again.
-    let plan = agreed(common, &told, allow_data_loss, &reason)?;
+    let plan = checked_plan(common, &answer, allow_data_loss, &reason)?;
     if !yes {
         confirm("Take over by force? The present owner of the set is fenced: its further writes are refused.")?;
     }
     let begun = Instant::now();
     body["dry_run"] = false.into();
-    let told = command(agents, &address, "/failover", body).await?;
-    done(common, &told)?;
-    tell(common, &told.words());
-    let plan = plan_of(&told.body).or(plan);
+    let answer = command(agents, &address, "/failover", body).await?;
+    check_started(common, &answer)?;
+    tell(common, &answer.words());
+    let plan = plan_of(&answer.body).or(plan);
     arrived(common, agents, vec![address], Moved { before, plan, begun }).await
 }
 
@@ -142,21 +142,32 @@ fn hosts(when: &str, seen: &[Seen]) -> String {
 }
 
 /// The result of `--dry-run`: the hosts, the plan and its outcome.
-fn would(common: &Common, before: &[Seen], told: &Answer, allow_data_loss: bool, reason: &str) -> Result<(), CliError> {
-    taken(told)?;
-    let plan = plan_of(&told.body);
+fn show_dry_run(
+    common: &Common,
+    before: &[Seen],
+    answer: &Answer,
+    allow_data_loss: bool,
+    reason: &str,
+) -> Result<(), CliError> {
+    taken(answer)?;
+    let plan = plan_of(&answer.body);
     let may_go = plan.as_ref().map(|plan| plan.may_go(allow_data_loss, reason).is_ok());
-    let said = serde_json::json!({ "message": told.words(), "may_go": may_go, "plan": plan, "before": before });
+    let said = serde_json::json!({ "message": answer.words(), "may_go": may_go, "plan": plan, "before": before });
     output::show(common.output, &said, || {
         let plan = plan.as_ref().map_or(String::new(), |plan| format!("{}\n\n", plan_text(plan)));
-        format!("{}\n{plan}{}", hosts("now", before), told.words())
+        format!("{}\n{plan}{}", hosts("now", before), answer.words())
     })
 }
 
 /// Shows the plan of an answer and checks that it may be carried out. `None` if an agent of an older build sent no plan.
-fn agreed(common: &Common, told: &Answer, allow_data_loss: bool, reason: &str) -> Result<Option<Plan>, CliError> {
-    taken(told)?;
-    let Some(plan) = plan_of(&told.body) else { return Ok(None) };
+fn checked_plan(
+    common: &Common,
+    answer: &Answer,
+    allow_data_loss: bool,
+    reason: &str,
+) -> Result<Option<Plan>, CliError> {
+    taken(answer)?;
+    let Some(plan) = plan_of(&answer.body) else { return Ok(None) };
     tell(common, &format!("{}\n", plan_text(&plan)));
     match plan.may_go(allow_data_loss, reason) {
         Ok(()) => Ok(Some(plan)),
@@ -165,9 +176,9 @@ fn agreed(common: &Common, told: &Answer, allow_data_loss: bool, reason: &str) -
 }
 
 /// Checks that the move has started. If not, the checks of the plan are shown.
-fn done(common: &Common, told: &Answer) -> Result<(), CliError> {
-    taken(told).inspect_err(|_| {
-        if let Some(plan) = plan_of(&told.body) {
+fn check_started(common: &Common, answer: &Answer) -> Result<(), CliError> {
+    taken(answer).inspect_err(|_| {
+        if let Some(plan) = plan_of(&answer.body) {
             tell(common, &format!("{}\n", plan_text(&plan)));
         }
     })

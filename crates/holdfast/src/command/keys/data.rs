@@ -81,7 +81,7 @@ pub(super) fn describe(keys: &v1::ListKeysReply) -> String {
             let state = match (set.seals.cmp(key), *key == newest(set)) {
                 (std::cmp::Ordering::Equal, _) => "in use".to_string(),
                 (std::cmp::Ordering::Less, _) => "new".to_string(),
-                _ => told(usage.objects, &held, set.needs.is_some()),
+                _ => reason(usage.objects, &held, set.needs.is_some()),
             };
             [
                 set.name.clone(),
@@ -100,7 +100,7 @@ pub(super) fn describe(keys: &v1::ListKeysReply) -> String {
 }
 
 /// Why an older key still exists.
-fn told(objects: u64, held: &[&str], known: bool) -> String {
+fn reason(objects: u64, held: &[&str], known: bool) -> String {
     let rest = (objects > 0).then_some("its data is being rewritten");
     let all: Vec<&str> = rest.into_iter().chain(held.iter().copied()).collect();
     match (known, all.is_empty()) {

@@ -89,11 +89,11 @@ pub fn new_list(set: &Name, now: &Stores, change: &ListChange) -> Result<Stores,
 }
 
 fn not_there(set: &Name, now: &Stores, url: &str) -> CliError {
-    CliError::refused(format!("set {set} is not in {url}, but in {}", now.urls().join(", ")))
-        .next(format!("it may have gone before: `holdfast set stores show {set}` lists them"))
+    CliError::refused(format!("{url} is no store of set {set}; its stores are {}", now.urls().join(", ")))
+        .next(format!("it may have been removed before: `holdfast set stores show {set}` lists the stores"))
 }
 
-/// Whether the set is there already, whatever the number of its list.
+/// Whether both lists have the same stores and quorum, ignoring the number of changes.
 pub fn same(one: &Stores, other: &Stores) -> bool {
     (one.urls(), one.write_quorum()) == (other.urls(), other.write_quorum())
 }

@@ -317,7 +317,7 @@ impl Connection {
     pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, CliError> {
         let limit = READ_LIMIT.max(self.common.timeout());
         let read = self.until_answered(async |requests| requests.read(offset, len).await);
-        // A gateway that cannot read what is there (R9) leaves the read unanswered and goes on with others.
+        // A gateway does not answer a read of unreadable data (R9).
         tokio::time::timeout(limit, read).await.unwrap_or_else(|_| {
             let text = format!("volume {}: {len} bytes at {offset} were not read within {limit:?}", self.volume);
             Err(CliError::failed(text)

@@ -160,7 +160,7 @@ async fn fill(
         Ok::<(), CliError>(())
     };
     let written = writing.await;
-    // The reader ends once nobody takes what it reads.
+    // The reader ends when its receiver is dropped.
     drop(rx);
     written?;
     let whole = reading.await.map_err(|error| CliError::failed("the image's reader ended").because(&error))?;
