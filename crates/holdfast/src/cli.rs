@@ -35,8 +35,9 @@ const ABOUT: &str = "Replicated block devices over NBD, kept in object storage";
 const LONG_ABOUT: &str = "\
 Replicated block devices over NBD, kept in object storage.
 
-Three or more gateways write every change to a journal on a majority of their disks, and upload it to an object store in the background. \
-One gateway at a time serves a set of volumes. When it fails, another gateway takes over; no acknowledged write is lost.";
+Three or more gateways write every change to a journal on a majority of their disks, and upload it \
+to an object store in the background. One gateway at a time serves a set of volumes. When it \
+fails, another gateway takes over; no acknowledged write is lost.";
 
 const START: &str = "\
 Examples:
@@ -228,8 +229,10 @@ Examples:
   holdfast cluster certificates --dir tls --gateway g1 --gateway g2 --host db1 --admin ann
   holdfast cluster certificates --dir tls --gateway g4         one more, of the same CA
 
-Copy ca.pem to every machine, and NAME.pem and NAME.key to the machine NAME. Name them in [tls] of its settings, or by --tls-ca, --tls-certificate
-and --tls-key. Whoever has ca.key can issue certificates for gateways: keep DIR away from gateways and hosts. Existing files are never overwritten.
+Copy ca.pem to every machine, and NAME.pem and NAME.key to the machine NAME. Name them in [tls] of
+its settings, or by --tls-ca, --tls-certificate and --tls-key. Whoever has ca.key can issue
+certificates for gateways: keep DIR away from gateways and hosts. Existing files are never
+overwritten.
 ";
 
 const BOOTSTRAP: &str = "\
@@ -248,7 +251,8 @@ The plan:
   store = \"s3://bucket/prefix\"        # or file:///directory
   volumes = { vol1 = \"100GiB\", vol2 = \"100GiB\" }
 
-Run it again after a failure, or after adding a gateway, set or volume to the plan: what exists already is left as it is.
+Run it again after a failure, or after adding a gateway, set or volume to the plan: what exists
+already is left as it is.
 ";
 
 /// `holdfast gateway`.
@@ -274,7 +278,8 @@ Examples:
   holdfast gateway run --name g1 --data-dir /srv/hf --nbd-unix /run/nbd.sock --key-file key
   holdfast gateway run --config g1.toml --set journal.bound=2GiB --set upload.compression=zstd
 
-A new gateway belongs to no cluster until `holdfast cluster bootstrap` or `holdfast gateway add` adopts it.
+A new gateway belongs to no cluster until `holdfast cluster bootstrap` or `holdfast gateway add`
+adopts it.
 ";
 
 /// `holdfast gateway run`.
@@ -398,9 +403,11 @@ pub enum SetCommand {
 }
 
 const SCHEDULE: &str = "\
-A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter of an hour (UTC, by the gateways' clocks) and keeps the
-first snapshot of each of the last 8 quarters that have one. A snapshot can satisfy several rules. Its name is like auto-20261120T083000Z. A missed
-snapshot is taken late, once. Manual snapshots are never deleted. `off` stops the schedule and deletes nothing.
+A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter
+of an hour (UTC, by the gateways' clocks) and keeps the first snapshot of each of the last 8
+quarters that have one. A snapshot can satisfy several rules. Its name is like
+auto-20261120T083000Z. A missed snapshot is taken late, once. Manual snapshots are never deleted.
+`off` stops the schedule and deletes nothing.
 
 Examples:
   holdfast set schedule demo 15mx8,1hx24,1dx30

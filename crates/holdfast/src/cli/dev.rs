@@ -48,6 +48,7 @@ Examples:
   holdfast dev --dir /tmp/hf --store s3://bucket/prefix
       credentials from the AWS variables; endpoint and region from DIR/g1.toml and so on
 
-It runs in the foreground and stops its gateways when it exits. Started again on the same directory, it continues with the same data.
-The settings of gateway g1 are in DIR/g1.toml and may be edited; its log is DIR/g1.log.
+It runs in the foreground and stops its gateways when it exits. Started again on the same
+directory, it continues with the same data. The settings of gateway g1 are in DIR/g1.toml and may
+be edited; its log is DIR/g1.log.
 ";

@@ -6,13 +6,17 @@ use holdfast_types::Name;
 
 /// Shown below the help of all of them.
 pub const KEY: &str = "\
-Each set has data keys, which encrypt all its objects in the store. The cluster key wraps (encrypts) the data keys. Keys are destroyed:
+Each set has data keys, which encrypt all its objects in the store. The cluster key wraps
+(encrypts) the data keys. Keys are destroyed:
   all keys of a set       by `holdfast set delete`; its objects cannot be decrypted any more
-  an old data key         after `holdfast key rotate-data`, when no snapshot, clone or object needs it
-  the old cluster key     by you, after `holdfast key rotate-cluster`: destroy its file or passphrase
+  an old data key         after `holdfast key rotate-data`, when no snapshot, clone or object
+                          needs it
+  the old cluster key     by you, after `holdfast key rotate-cluster`: destroy its file or
+                          passphrase
 
-Old copies of a set's head object (in a bucket with versioning) or of a data directory (a backup) contain data keys wrapped by the cluster key of that time.
-To destroy a set there too, delete those copies, or rotate the cluster key and destroy the old one.
+Old copies of a set's head object (in a bucket with versioning) or of a data directory (a backup)
+contain data keys wrapped by the cluster key of that time. To destroy a set there too, delete
+those copies, or rotate the cluster key and destroy the old one.
 
 Examples:
   holdfast key list
@@ -47,7 +51,8 @@ Examples:
   holdfast key list
   holdfast key list --output json | jq -r '.left[]'
 
-Keys are shown by fingerprint (16 hex digits). As long as the last line lists anything as not yet wrapped by the new key, the previous key is still needed.
+Keys are shown by fingerprint (16 hex digits). As long as the last line lists anything as not yet
+wrapped by the new key, the previous key is still needed.
 ";
 
 const ROTATE: &str = "\
@@ -62,8 +67,10 @@ Examples:
   holdfast key rotate-cluster
   holdfast key list
 
-If a gateway lacks a key or does not answer, the command names it and changes nothing. If the command is interrupted, keep both keys and run it again.
-When it has ended with 0, remove [key_previous] from the settings and destroy the old key. Recovery from the stores then needs the new key.
+If a gateway lacks a key or does not answer, the command names it and changes nothing. If the
+command is interrupted, keep both keys and run it again. When it has ended with 0, remove
+[key_previous] from the settings and destroy the old key. Recovery from the stores then needs the
+new key.
 ";
 
 const ROTATE_DATA: &str = "\
@@ -71,15 +78,19 @@ Examples:
   holdfast key rotate-data demo
   holdfast key list                            progress: data under each key, and what still needs an old key
 
-The command returns when every gateway has the new key and new data is encrypted with it. The rest runs in the background and survives the loss of gateways:
-garbage collection rewrites data under an old key, limited by [space] move_bytes_per_second and move_requests_per_second. The old key is destroyed when
-nothing needs it any more. Snapshots and clones made before the rotation need it until they are deleted. There is nothing else to do and nothing to keep.
+The command returns when every gateway has the new key and new data is encrypted with it. The rest
+runs in the background and survives the loss of gateways: garbage collection rewrites data under
+an old key, limited by [space] move_bytes_per_second and move_requests_per_second. The old key is
+destroyed when nothing needs it any more. Snapshots and clones made before the rotation need it
+until they are deleted. There is nothing else to do and nothing to keep.
 ";
 
 const KDF: &str = "\
 Example:
   holdfast key kdf
-  argon2id:m=19456,t=2,p=1:5f0c...            add it as passphrase_kdf to [key] of every gateway, next to passphrase_file or passphrase_env
+  argon2id:m=19456,t=2,p=1:5f0c...            add it as passphrase_kdf to [key] of every gateway,
+                                              next to passphrase_file or passphrase_env
 
-In a cluster without this line, adding it changes the cluster key: follow `holdfast key rotate-cluster`, with the passphrase alone in [key_previous].
+In a cluster without this line, adding it changes the cluster key: follow `holdfast key
+rotate-cluster`, with the passphrase alone in [key_previous].
 ";

@@ -10,14 +10,18 @@ use std::time::Duration;
 pub const LEASE: &str = "\
 The NBD export name of a volume under a lease is SET/VOLUME?token=TOKEN&conn=N&gen=N:
   token  printed by `lease acquire` and `lease continue`. It is a secret: it allows writing.
-  conn   number of the connection to this volume, 0 to 63. Parallel connections need different numbers; for a single connection use 0.
-  gen    generation of that connection: 1 for the first, and a higher number each time the same conn connects again, also after a clean disconnect.
-         The gateway first ends the older connection, so that none of its requests is executed after a request of the newer one. A gen that is
-         not higher is refused (libnbd: `server policy prevents NBD_OPT_GO`; the gateway's log gives the reason). Gaps are allowed: `date +%s`
-         works. After `lease acquire` or `lease continue` (a new epoch), gen may start at 1 again.
+  conn   number of the connection to this volume, 0 to 63. Parallel connections need different
+         numbers; for a single connection use 0.
+  gen    generation of that connection: 1 for the first, and a higher number each time the same
+         conn connects again, also after a clean disconnect. The gateway first ends the older
+         connection, so that none of its requests is executed after a request of the newer one. A
+         gen that is not higher is refused (libnbd: `server policy prevents NBD_OPT_GO`; the
+         gateway's log gives the reason). Gaps are allowed: `date +%s` works. After `lease
+         acquire` or `lease continue` (a new epoch), gen may start at 1 again.
 
-Only direct NBD clients need conn and gen: `holdfast attach` sets both and reconnects by itself. Every connection counts, also that of nbdinfo. A client that
-opens several connections with one name must open one only (nbdcopy --connections=1). In an NBD URI, write ? as %3F.
+Only direct NBD clients need conn and gen: `holdfast attach` sets both and reconnects by itself.
+Every connection counts, also that of nbdinfo. A client that opens several connections with one
+name must open one only (nbdcopy --connections=1). In an NBD URI, write ? as %3F.
 
 Examples:
   holdfast lease acquire demo --owner db1
@@ -93,8 +97,8 @@ Examples:
 
 After leadership of a set has moved, this continues the lease at the new leader, with a new epoch
 and a new token. The old token becomes invalid when the new one is first used. With the new epoch,
-gen may start at 1 again (`holdfast lease --help`). A lease cannot be continued if it was released,
-if another owner acquired the set, or if a plain export holds it.
+gen may start at 1 again (`holdfast lease --help`). A lease cannot be continued if it was
+released, if another owner acquired the set, or if a plain export holds it.
 ";
 
 const RENEW: &str = "\
@@ -110,5 +114,6 @@ Examples:
   holdfast lease acquire demo --owner db1
   holdfast lease acquire demo --owner db1 --ttl 1m --output json | jq -r .token
 
-The token is a secret. NBD clients send it in the export name; `holdfast lease --help` explains the export name.
+The token is a secret. NBD clients send it in the export name; `holdfast lease --help` explains
+the export name.
 ";

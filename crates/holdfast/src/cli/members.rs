@@ -98,8 +98,9 @@ const ADD: &str = "\
 Examples:
   holdfast gateway add 10.0.0.4:7400
 
-The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log of every Raft group from its leader, and becomes a voter
-when it has caught up. Its settings decide whether it is a gateway or a witness (role = \"witness\").
+The new gateway must be running (holdfast gateway run) with an empty data_dir. It copies the log
+of every Raft group from its leader, and becomes a voter when it has caught up. Its settings
+decide whether it is a gateway or a witness (role = \"witness\").
 ";
 
 const REMOVE: &str = "\
@@ -107,8 +108,9 @@ Examples:
   holdfast gateway remove g4
   holdfast gateway remove m2 --yes
 
-Leadership moves off the gateway first. Then it leaves every Raft group and the cluster, and its process exits. Its member id and its disk are never
-accepted again; to reuse the machine, give its gateway an empty data_dir and add it.
+Leadership moves off the gateway first. Then it leaves every Raft group and the cluster, and its
+process exits. Its member id and its disk are never accepted again; to reuse the machine, give its
+gateway an empty data_dir and add it.
 ";
 
 const REPLACE: &str = "\
@@ -117,7 +119,8 @@ Examples:
   holdfast gateway replace m2 --by 10.0.0.2:7400      g2 restarted with an empty disk under its old name
   holdfast gateway replace g2 --by 10.0.0.4:7400 --yes --timeout 5m
 
-Asks for confirmation: the member id and the disk of the old gateway are never accepted again. A gateway that lost its disk always joins as a new member.
+Asks for confirmation: the member id and the disk of the old gateway are never accepted again. A
+gateway that lost its disk always joins as a new member.
 ";
 
 const DRAIN: &str = "\

@@ -103,15 +103,19 @@ pub struct HowArgs {
 
 /// Shown below the help of all of them.
 pub const STORES: &str = "\
-The set stays in use during a change. A change runs in the background, also when leadership moves, in these phases:
-  filling   New objects are written to the old and the new stores. Existing objects are copied from the old to the new stores. The old list is
-            valid; `abandon` returns to it.
-  ending    The change is decided and cannot be abandoned. All objects are compared once more, then the new list becomes valid.
-  (none)    Done. Objects of the set that remain in a removed store are not needed. Nothing deletes them: delete them yourself.
+The set stays in use during a change. A change runs in the background, also when leadership moves,
+in these phases:
+  filling   New objects are written to the old and the new stores. Existing objects are copied
+            from the old to the new stores. The old list is valid; `abandon` returns to it.
+  ending    The change is decided and cannot be abandoned. All objects are compared once more,
+            then the new list becomes valid.
+  (none)    Done. Objects of the set that remain in a removed store are not needed. Nothing
+            deletes them: delete them yourself.
 
-There is one change at a time. During a change every upload needs the write quorum of the old and of the new list. If one is missing, the journal grows, as
-when a store is down. The stores of a clone, and of a set that has a clone, cannot be changed.
-After a change, `cluster recover` needs the new list. Write it down: `set stores show` prints it.
+There is one change at a time. During a change every upload needs the write quorum of the old and
+of the new list. If one is missing, the journal grows, as when a store is down. The stores of a
+clone, and of a set that has a clone, cannot be changed. After a change, `cluster recover` needs
+the new list. Write it down: `set stores show` prints it.
 ";
 
 const SHOW: &str = "\
@@ -119,7 +123,8 @@ Examples:
   holdfast set stores show demo
   holdfast set stores show demo --output json | jq -r .from_store
 
-CHANGE says which stores stay, join or leave in a change. MISSING and HEALTH come from the gateway that serves the set.
+CHANGE says which stores stay, join or leave in a change. MISSING and HEALTH come from the gateway
+that serves the set.
 ";
 
 const CHANGE: &str = "\
@@ -130,8 +135,9 @@ Examples:
   holdfast set stores change demo --store s3://new/p --yes
       moves the set to one other store
 
-Each new store must be reachable with the credentials of the gateways, and must have no objects below PREFIX/sets/NUMBER/ (the number of this set): use a
-separate prefix for each cluster. Repeating the command during the change or after it changes nothing and ends with 0.
+Each new store must be reachable with the credentials of the gateways, and must have no objects
+below PREFIX/sets/NUMBER/ (the number of this set): use a separate prefix for each cluster.
+Repeating the command during the change or after it changes nothing and ends with 0.
 ";
 
 const ADD: &str = "\
@@ -139,7 +145,8 @@ Examples:
   holdfast set stores add demo s3://d/p s3://e/p --write-quorum 3
   holdfast set stores add demo s3://b/p s3://c/p --wait=30m
 
-A list of two stores is refused: the set could not survive the loss of either. Add two stores at once to a set with one store.
+A list of two stores is refused: the set could not survive the loss of either. Add two stores at
+once to a set with one store.
 ";
 
 const DRAIN: &str = "\
@@ -148,8 +155,9 @@ Examples:
   holdfast set stores drain demo s3://b/p s3://c/p --yes --wait
       from three stores to one
 
-One of three stores cannot be drained alone, because a list of two stores is refused: `replace` it, or drain two. A dead store can be drained: the others
-have its objects, as long as a write quorum of the stores answers.
+One of three stores cannot be drained alone, because a list of two stores is refused: `replace`
+it, or drain two. A dead store can be drained: the others have its objects, as long as a write
+quorum of the stores answers.
 ";
 
 const REPLACE: &str = "\
@@ -157,13 +165,15 @@ Examples:
   holdfast set stores replace demo s3://west/p s3://north/p
   holdfast set stores replace demo s3://west/p s3://north/p --yes --wait=150m
 
-The new store takes the position of the old one in the list, and the write quorum stays the same. A bucket that was emptied, with an unchanged URL, needs no
-command: it is filled again automatically.
+The new store takes the position of the old one in the list, and the write quorum stays the same.
+A bucket that was emptied, with an unchanged URL, needs no command: it is filled again
+automatically.
 ";
 
 const ABANDON: &str = "\
 Examples:
   holdfast set stores abandon demo
 
-Refused in the phase `ending`. Objects that were copied to the new stores stay there. Delete them before you use these stores for this set again.
+Refused in the phase `ending`. Objects that were copied to the new stores stay there. Delete them
+before you use these stores for this set again.
 ";

@@ -146,8 +146,9 @@ Examples:
   holdfast agent run --config /etc/holdfast/agent.toml
   holdfast agent run --config /etc/holdfast/agent.toml --check
 
-Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On SIGTERM it stops PostgreSQL and releases the set, so that
-another host takes over. During a pause it leaves PostgreSQL running.
+Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On
+SIGTERM it stops PostgreSQL and releases the set, so that another host takes over. During a pause
+it leaves PostgreSQL running.
 ";
 
 const SWITCHOVER: &str = "\
@@ -157,9 +158,11 @@ Examples:
   holdfast agent switchover --to db2 --scheduled 2026-11-22T04:00:00Z
   holdfast agent switchover --cancel
 
-The command finds the primary among the agents of --agent and their peers. The primary's agent checks whether the switchover can succeed; a refusal names the
-reason and what would help. The hosts are shown before and after. The primary's agent stores a scheduled switchover, also across restarts, and checks again
-at the scheduled time. It cancels it if it is more than a minute late, or PostgreSQL has moved meanwhile (see `holdfast history`).
+The command finds the primary among the agents of --agent and their peers. The primary's agent
+checks whether the switchover can succeed; a refusal names the reason and what would help. The
+hosts are shown before and after. The primary's agent stores a scheduled switchover, also across
+restarts, and checks again at the scheduled time. It cancels it if it is more than a minute late,
+or PostgreSQL has moved meanwhile (see `holdfast history`).
 ";
 
 const FAILOVER: &str = "\
@@ -168,8 +171,9 @@ Examples:
   holdfast agent failover --agent 10.0.0.2:8008 --reason burning
   holdfast agent failover --candidate db2 --allow-data-loss --reason evacuation
 
-No durable commit is lost: further writes of the old primary are refused. The command is refused while the old primary works, because its PostgreSQL would
-crash: commits with synchronous_commit = off and unlogged tables would be lost. Use `holdfast agent switchover`, which loses nothing.
+No durable commit is lost: further writes of the old primary are refused. The command is refused
+while the old primary works, because its PostgreSQL would crash: commits with synchronous_commit =
+off and unlogged tables would be lost. Use `holdfast agent switchover`, which loses nothing.
 ";
 
 /// Runs `holdfast agent`.

@@ -35,7 +35,8 @@ const NOT_ATTACHED: &str = "`holdfast attach SET` attaches it; --dir names anoth
 const ATTACH: &str = "\
 Examples:
   holdfast attach demo --api 10.0.0.1:7400,10.0.0.2:7400
-      acquires the lease with this host's name as owner, creates /dev/nbdN or /dev/loopN for each volume, runs in the foreground
+      acquires the lease with this host's name as owner, creates /dev/nbdN or /dev/loopN for each
+      volume, runs in the foreground
   holdfast attach demo --device none --dir /tmp/demo
       Unix sockets only; connect with nbd+unix:///demo/vol1?socket=/tmp/demo/vol1.sock
   holdfast attach demo --output json
@@ -43,13 +44,16 @@ Examples:
   holdfast attach demo --status
   holdfast attach demo --detach
 
-If the gateway fails, requests wait until another gateway serves the set, and continue there: no I/O error, no data loss.
-If another owner acquires the set, all further requests fail permanently. The process then stays until it is detached (stop the programs that use the
-devices, then --detach) and ends with 7.
+If the gateway fails, requests wait until another gateway serves the set, and continue there: no
+I/O error, no data loss. If another owner acquires the set, all further requests fail permanently.
+The process then stays until it is detached (stop the programs that use the devices, then
+--detach) and ends with 7.
 
-SIGTERM and SIGINT detach: the process waits for outstanding answers, then releases the lease. Unmount first.
-Devices: `kernel` is the kernel's nbd driver, `nbdfuse` is a loop device on nbdfuse, `auto` is the first of them that is available.
-Kernel devices survive this process: started again with the same owner and directory, it takes them over and continues waiting requests.
+SIGTERM and SIGINT detach: the process waits for outstanding answers, then releases the lease.
+Unmount first. Devices: `kernel` is the kernel's nbd driver, `nbdfuse` is a loop device on
+nbdfuse, `auto` is the first of them that is available. Kernel devices survive this process:
+started again with the same owner and directory, it takes them over and continues waiting
+requests.
 ";
 
 /// `holdfast attach`.

@@ -23,8 +23,9 @@ Examples:
   holdfast set clone demo@monday try
   nbdcopy nbd://gateway-1:10809/try/vol1 -
 
-The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the clone reads what it has not written itself from the objects of
-the snapshot. These objects stay as long as the clone exists, even if the snapshot is deleted. `holdfast set show` shows both sides.
+The new set has the volumes of the snapshot, and lies in the same store. No data is copied: the
+clone reads what it has not written itself from the objects of the snapshot. These objects stay as
+long as the clone exists, even if the snapshot is deleted. `holdfast set show` shows both sides.
 ";
 
 /// `holdfast set clone`.

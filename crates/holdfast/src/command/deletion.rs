@@ -41,12 +41,15 @@ pub struct DeleteArgs {
 
 /// Shown below its help.
 pub const HELP: &str = "\
-From the answer on, the set cannot be used: its exports are gone and its lease has ended. Then its keys are destroyed, so that no remaining copy of its data can
-be decrypted, its objects are deleted from the store, and every gateway deletes its data from its disks. When the command ends with 0, the name is free.
-A gateway that is down deletes its data when it is back; `holdfast set list` shows it until then. A deletion cannot be undone.
+From the answer on, the set cannot be used: its exports are gone and its lease has ended. Then its
+keys are destroyed, so that no remaining copy of its data can be decrypted, its objects are
+deleted from the store, and every gateway deletes its data from its disks. When the command ends
+with 0, the name is free. A gateway that is down deletes its data when it is back; `holdfast set
+list` shows it until then. A deletion cannot be undone.
 
-Refused while the set has an owner or connected clients (override with --force), and while it has snapshots (override with --with-snapshots). With both
-options the set's gateways are not asked, so that a set without a leader can be deleted.
+Refused while the set has an owner or connected clients (override with --force), and while it has
+snapshots (override with --with-snapshots). With both options the set's gateways are not asked, so
+that a set without a leader can be deleted.
 
 Examples:
   holdfast set delete demo

@@ -18,8 +18,9 @@ Examples:
   holdfast history --agent 10.0.0.1:8008,10.0.0.2:8008 --last 10
   holdfast history --output json | jq '.[] | select(.event == \"failover\") | .phases'
 
-Phases in milliseconds: DETECT (from the last sign of the old primary to the decision), LEASE, ATTACH (devices), MOUNT (or import of the pool), RECOVER
-(PostgreSQL), WRITE (first durable commit).
+Phases in milliseconds: DETECT (from the last sign of the old primary to the decision), LEASE,
+ATTACH (devices), MOUNT (or import of the pool), RECOVER (PostgreSQL), WRITE (first durable
+commit).
 ";
 
 /// `holdfast history`.

@@ -30,11 +30,11 @@ Examples:
   holdfast pair status --config g1.toml
   holdfast pair status --config g1.toml --output json | jq -r .holder.api
 
-A pair is configured by [pair] in the settings of its two gateways (holdfast gateway sample-config), which both run `holdfast gateway run`.
-The seat is an etcd key with a lease: the gateway that holds it serves. It is free for a moment
-during a takeover, and while no gateway of the pair runs. BUILDS are the feature levels that the
-gateways reported last. LEVEL is the lowest of them, and limits the format of new objects; it is 1
-before two gateways have reported.
+A pair is configured by [pair] in the settings of its two gateways (holdfast gateway
+sample-config), which both run `holdfast gateway run`. The seat is an etcd key with a lease: the
+gateway that holds it serves. It is free for a moment during a takeover, and while no gateway of
+the pair runs. BUILDS are the feature levels that the gateways reported last. LEVEL is the lowest
+of them, and limits the format of new objects; it is 1 before two gateways have reported.
 ";
 
 /// Time limit for the answer of the holder.

@@ -64,15 +64,19 @@ Examples:
       shows what can be recovered, and changes nothing
   holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key --i-know-the-old-cluster-is-gone
 
-Do not use this while a majority of the old gateways' disks exists: start those gateways instead, and nothing is lost.
+Do not use this while a majority of the old gateways' disks exists: start those gateways instead,
+and nothing is lost.
 
-The plan lists new gateways with empty data directories, which must be running with the same cluster key. Each set returns to its last checkpoint, which is
-printed: it has all writes up to it and none after. Segments of an unfinished checkpoint are not used: they are sorted by address, not by time, so they do not
-form a consistent state. Snapshots and the snapshot schedule are recovered too. A snapshot with missing objects is left out and reported. The old gateways are
-fenced in the store. Run it again after a failure: finished steps are skipped.
+The plan lists new gateways with empty data directories, which must be running with the same
+cluster key. Each set returns to its last checkpoint, which is printed: it has all writes up to it
+and none after. Segments of an unfinished checkpoint are not used: they are sorted by address, not
+by time, so they do not form a consistent state. Snapshots and the snapshot schedule are recovered
+too. A snapshot with missing objects is left out and reported. The old gateways are fenced in the
+store. Run it again after a failure: finished steps are skipped.
 
-A set whose stores were changed is in its new stores, written as `c=2 ...`; the old stores name the new ones. In the phase `ending` of a change either list
-may be the valid one: --from-store 's3://b/p => c=2 s3://new/p' names both, and the change continues.
+A set whose stores were changed is in its new stores, written as `c=2 ...`; the old stores name
+the new ones. In the phase `ending` of a change either list may be the valid one: --from-store
+'s3://b/p => c=2 s3://new/p' names both, and the change continues.
 ";
 
 /// One set, as restored.

@@ -13,12 +13,14 @@ Examples:
   holdfast set scrub demo --start
   holdfast set scrub demo
 
-The set's leader reads all objects with at most [scrub] bytes_per_second (a setting, default 1MiB; 0B disables scrubs, and --start is refused). It pauses
-while the store fails or the journal fills up, and slows down while the set is busy. A scrub starts by itself [scrub] interval_ms (default 30 days) after the
-end of the last one.
+The set's leader reads all objects with at most [scrub] bytes_per_second (a setting, default 1MiB;
+0B disables scrubs, and --start is refused). It pauses while the store fails or the journal fills
+up, and slows down while the set is busy. A scrub starts by itself [scrub] interval_ms (default 30
+days) after the end of the last one.
 
-Exit code 8, also with --start, means that damage is known. The first 100 damaged places are shown with volume, sectors of 512 bytes and object. Damage stays
-listed until a complete scrub no longer finds it. Only the gateway that found it knows it: after a leader change the list starts empty.
+Exit code 8, also with --start, means that damage is known. The first 100 damaged places are shown
+with volume, sectors of 512 bytes and object. Damage stays listed until a complete scrub no longer
+finds it. Only the gateway that found it knows it: after a leader change the list starts empty.
 
 `holdfast verify` reads a set at full speed and contacts no gateway.
 ";

@@ -14,8 +14,8 @@ Examples:
   holdfast set checkpoint demo
   holdfast set checkpoint demo --timeout 10m --output json | jq .checkpoint_index
 
-Writers are not blocked. When it ends with 0, everything that was acknowledged before the call is in the store: `holdfast cluster recover` can restore it
-even if every gateway is lost.
+Writers are not blocked. When it ends with 0, everything that was acknowledged before the call is
+in the store: `holdfast cluster recover` can restore it even if every gateway is lost.
 ";
 
 pub const LIST: &str = "\
@@ -24,12 +24,14 @@ One line for each set:
   GROUP     number of its Raft group, which is also its number in the store, below PREFIX/sets/
   STORE     its store; with several stores all of them, after the write quorum (w=2). c=N counts
             changes of the list. `set stores show` prints the arguments for a recovery
-  CLONE OF  the set and the snapshot that it was cloned from; this column is left out if no set is a
-            clone
+  CLONE OF  the set and the snapshot that it was cloned from; this column is left out if no set is
+            a clone
 
-Below: a line for each set whose stores are being changed, with the progress. Then the deletions in progress, as long as they wait for a gateway:
+Below: a line for each set whose stores are being changed, with the progress. Then the deletions
+in progress, as long as they wait for a gateway:
   STAGE        stopping its Raft group; deleting keys and objects; name is free
-  WAITING FOR  gateways that have not stopped its group; a gateway that is down does it when it is back
+  WAITING FOR  gateways that have not stopped its group; a gateway that is down does it when it is
+               back
   ERROR        why the deletion does not proceed
 
 Examples:
@@ -43,8 +45,8 @@ The view of its leader. With --any-view the view of any gateway, without the spa
   owner              owner of the lease, its gateway, and the remaining time to live
   epoch              epoch of the last grant of the lease; it grows with each grant
   log                Raft term; index of the last applied entry, and of the last entry
-  checkpoint         everything up to this log index is in the store; 0 before the first checkpoint,
-                     and after a recovery until the next checkpoint
+  checkpoint         everything up to this log index is in the store; 0 before the first
+                     checkpoint, and after a recovery until the next checkpoint
   not uploaded       bytes that are only in the journals of the gateways
   store health       ok, or the problem, since when, and whether an operator must act
   scrub              the verification in the background: see `holdfast set scrub`
@@ -56,9 +58,10 @@ The view of its leader. With --any-view the view of any gateway, without the spa
 Space in bytes, as of the last checkpoint. A clone does not count what it shares with its origin:
   provisioned        sum of the volumes' sizes
   written            data of the volumes before compression; and data in the journal since then
-  stored             segments and map pages of the checkpoint, compressed; then including snapshots
-                     and clones, each object counted once
-  live               the compressed part of the checkpoint's segments that volumes refer to, of all
+  stored             segments and map pages of the checkpoint, compressed; then including
+                     snapshots and clones, each object counted once
+  live               the compressed part of the checkpoint's segments that volumes refer to, of
+                     all
   garbage            the other part, which nothing refers to. Then objects that wait for deletion,
                      and old checkpoints that have not been searched for such objects yet
 
@@ -352,7 +355,7 @@ fn replica_text(replica: &v1::StoreReplica) -> String {
         0 => String::new(),
         objects => format!(", {objects} of them intact in no other store"),
     };
-    let head = if replica.head_behind { ", head is outdated" } else { "" };
+    let head = if replica.head_behind { ", heads differ between the stores" } else { "" };
     let part = if replica.part.is_empty() { String::new() } else { format!("{}, ", replica.part) };
     format!("{}: {part}{lacks}{stuck}{head}; {}", replica.store, store_text(&health))
 }

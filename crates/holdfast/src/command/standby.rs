@@ -125,8 +125,9 @@ Examples:
   curl -i 'http://127.0.0.1:8018/replica?max_age_s=1800'
       200 while PostgreSQL answers and its data is at most half an hour old
 
-Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On SIGTERM it stops everything. It holds no lease and never
-writes to the set: writes to the copy stay on this host and are deleted.
+Runs as root, because it mounts file systems and starts PostgreSQL as PostgreSQL's own user. On
+SIGTERM it stops everything. It holds no lease and never writes to the set: writes to the copy
+stay on this host and are deleted.
 ";
 
 const REFRESH: &str = "\
@@ -135,9 +136,11 @@ Examples:
   holdfast standby refresh --config standby.toml --snapshot monday
   holdfast standby refresh --config standby.toml --latest --output json
 
-The old PostgreSQL serves until the new one has recovered. Then the old one is stopped, its sessions end, and the new one starts on the same port. If a
-refresh fails, the old one continues. The time limits are settings (snapshot_timeout_s, start_timeout_s); --timeout has no effect. Refused while
-`standby run` is running, which refreshes by itself. For a ZFS pool it is also refused on a host that has the original pool imported.
+The old PostgreSQL serves until the new one has recovered. Then the old one is stopped, its
+sessions end, and the new one starts on the same port. If a refresh fails, the old one continues.
+The time limits are settings (snapshot_timeout_s, start_timeout_s); --timeout has no effect.
+Refused while `standby run` is running, which refreshes by itself. For a ZFS pool it is also
+refused on a host that has the original pool imported.
 ";
 
 const COPY: &str = "\
@@ -147,8 +150,9 @@ Examples:
   holdfast standby copy demo@monday --dir /tmp/monday --scratch /var/tmp --device none
       Unix sockets only; connect with nbd+unix:///demo/vol1?socket=/tmp/monday/vol1.sock
 
-Reads go to any gateway, and continue at another one if it fails. Writes go to files in --scratch. It needs no lease and does not affect the set. Do not
-delete the snapshot meanwhile: reads would fail.
+Reads go to any gateway, and continue at another one if it fails. Writes go to files in --scratch.
+It needs no lease and does not affect the set. Do not delete the snapshot meanwhile: reads would
+fail.
 ";
 
 /// Runs `holdfast standby`.

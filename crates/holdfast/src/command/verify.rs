@@ -50,19 +50,25 @@ Examples:
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
 
-It reads everything that the last checkpoint of each set refers to: the head, the root and its leaves, the map pages, and all encrypted extents that reads of
-the set can reach. This includes snapshots in the head, and for a clone the data of its origin. --sample limits it to a share of the map pages and their
-extents. It does not read unreferenced objects (orphans, objects waiting for deletion, old checkpoints), extents that were overwritten or trimmed completely,
-and data that is only in the gateways' journals. Damage there is not found, and does not affect reads from the store.
+It reads everything that the last checkpoint of each set refers to: the head, the root and its
+leaves, the map pages, and all encrypted extents that reads of the set can reach. This includes
+snapshots in the head, and for a clone the data of its origin. --sample limits it to a share of
+the map pages and their extents. It does not read unreferenced objects (orphans, objects waiting
+for deletion, old checkpoints), extents that were overwritten or trimmed completely, and data that
+is only in the gateways' journals. Damage there is not found, and does not affect reads from the
+store.
 
-Gateways may be running; if they replace objects meanwhile, run it again. Each damaged range is listed with the volume, sectors of 512 bytes, the object and
-the bytes in it, and as `VOLUME@SNAPSHOT` (the newest one) if only snapshots refer to it. If a map page is damaged, its whole range of 32 MiB is listed; if a
-`leaf` of a large map is damaged, its whole range of 4 GiB, whether it was written or not. A damaged leaf without a volume makes nothing unreadable, but
-prevents further checkpoints.
-A table shows the first 100 damaged places of a set; --output json lists up to --list-max, and `damaged_total` is their number.
-With --each-store, objects that are missing or damaged in one of several stores are listed with that store; the repair copies them from another store. A store
-that does not answer is reported at the end, and the others are read. If one of several stores is outdated, the head must be written before it can be read:
-with read-only credentials this fails with the error of the store.
+Gateways may be running; if they replace objects meanwhile, run it again. Each damaged range is
+listed with the volume, sectors of 512 bytes, the object and the bytes in it, and as
+`VOLUME@SNAPSHOT` (the newest one) if only snapshots refer to it. If a map page is damaged, its
+whole range of 32 MiB is listed; if a `leaf` of a large map is damaged, its whole range of 4 GiB,
+whether it was written or not. A damaged leaf without a volume makes nothing unreadable, but
+prevents further checkpoints. A table shows the first 100 damaged places of a set; --output json
+lists up to --list-max, and `damaged_total` is their number. With --each-store, objects that are
+missing or damaged in one of several stores are listed with that store; the repair copies them
+from another store. A store that does not answer is reported at the end, and the others are read.
+If one of several stores is outdated, the head must be written before it can be read: with
+read-only credentials this fails with the error of the store.
 ";
 
 /// Reads `1%` or `0.5%` as millionths.

@@ -23,7 +23,8 @@ use std::str::FromStr;
 pub use copy::{ExportArgs, ImportArgs};
 
 const CREATE: &str = "\
-Volumes are thin-provisioned: space in the store is used only for written data. A running `holdfast attach` does not add new volumes; restart it.
+Volumes are thin-provisioned: space in the store is used only for written data. A running
+`holdfast attach` does not add new volumes; restart it.
 
 Example:
   holdfast volume create demo/vol3 --size 100GiB
@@ -58,33 +59,37 @@ Example:
 ";
 
 const GROW: &str = "\
-The volume grows at once, also while it is in use. Kernel devices of a running `holdfast attach` get the new size within seconds. NBD cannot announce a new
-size: other clients see it when they reconnect (an nbdfuse device: detach and attach). Then grow the file system: `zpool online -e POOL DEVICE`, `resize2fs`,
-`xfs_growfs`. SIZE may have a fraction, such as 1.5GiB.
+The volume grows at once, also while it is in use. Kernel devices of a running `holdfast attach`
+get the new size within seconds. NBD cannot announce a new size: other clients see it when they
+reconnect (an nbdfuse device: detach and attach). Then grow the file system: `zpool online -e POOL
+DEVICE`, `resize2fs`, `xfs_growfs`. SIZE may have a fraction, such as 1.5GiB.
 
 Example:
   holdfast volume grow demo/vol1 --size 200GiB
 ";
 
 const SHRINK: &str = "\
-Data beyond the new size is lost; only earlier snapshots keep it. Shrink the file system on the volume first. The command is refused while clients are
-connected. With --force they stay connected and get errors (ENOSPC, EINVAL) beyond the new end. The device of a running `holdfast attach` then fails
-permanently, even if the volume grows again.
+Data beyond the new size is lost; only earlier snapshots keep it. Shrink the file system on the
+volume first. The command is refused while clients are connected. With --force they stay connected
+and get errors (ENOSPC, EINVAL) beyond the new end. The device of a running `holdfast attach` then
+fails permanently, even if the volume grows again.
 
 Example:
   holdfast volume shrink demo/vol1 --size 50GiB --discard-data
 ";
 
 const RENAME: &str = "\
-Refused while clients are connected, because they would reconnect with the old name. Snapshots keep the old name.
+Refused while clients are connected, because they would reconnect with the old name. Snapshots
+keep the old name.
 
 Example:
   holdfast volume rename demo/vol1 archive
 ";
 
 const DELETE: &str = "\
-Only earlier snapshots keep its data. Objects that are no longer referenced are deleted from the store after the next checkpoint and the grace period for
-readers (space.grace_ms). Refused while clients are connected; with --force they stay connected and get errors.
+Only earlier snapshots keep its data. Objects that are no longer referenced are deleted from the
+store after the next checkpoint and the grace period for readers (space.grace_ms). Refused while
+clients are connected; with --force they stay connected and get errors.
 
 Examples:
   holdfast volume delete demo/vol3

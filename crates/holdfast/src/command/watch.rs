@@ -23,8 +23,9 @@ Examples:
   holdfast watch --every 200ms --count 10
 
 Ends with 0 on Ctrl-C, SIGTERM or SIGHUP. If no gateway answers, it reports that and keeps trying.
-Give several addresses in --api, so that it works when one gateway is down. With --output json, and
-if standard output is no terminal, it prints the first state and then one line for each change.
+Give several addresses in --api, so that it works when one gateway is down. With --output json,
+and if standard output is no terminal, it prints the first state and then one line for each
+change.
 ";
 
 /// Time limit for one gateway's view of one set. After the first timeout this gateway is not asked for further sets.

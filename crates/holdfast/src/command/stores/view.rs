@@ -132,7 +132,7 @@ fn lacks(health: &v1::StoreReplica) -> String {
 fn trouble(health: &v1::StoreReplica) -> String {
     let text =
         store_text(&v1::StoreHealth { now: health.now.clone(), last: health.last.clone(), ..Default::default() });
-    if health.head_behind { format!("head is outdated; {text}") } else { text }
+    if health.head_behind { format!("heads differ between the stores; {text}") } else { text }
 }
 
 impl Shown {

@@ -14,13 +14,15 @@ use std::str::FromStr;
 use std::time::Instant;
 
 pub const IMPORT: &str = "\
-The image must be raw and not larger than the volume; the rest of the volume becomes zeroes. Holes and runs of zeroes are not sent as data. The set must
-have no owner: the import holds its lease, and survives the loss of gateways. The digest at the end is that of the image (sha256sum).
+The image must be raw and not larger than the volume; the rest of the volume becomes zeroes. Holes
+and runs of zeroes are not sent as data. The set must have no owner: the import holds its lease,
+and survives the loss of gateways. The digest at the end is that of the image (sha256sum).
 
-Asks for confirmation if the volume has data, or had data recently. If standard input is no terminal, or is the image, use --overwrite.
+Asks for confirmation if the volume has data, or had data recently. If standard input is no
+terminal, or is the image, use --overwrite.
 
-With --state, an interrupted import can be resumed, also after a crash: run the same command again. It must be the last owner of the set. It does not ask
-for confirmation again.
+With --state, an interrupted import can be resumed, also after a crash: run the same command
+again. It must be the last owner of the set. It does not ask for confirmation again.
 
 Examples:
   holdfast volume import disk.img demo/vol1
@@ -30,13 +32,16 @@ Examples:
 ";
 
 pub const EXPORT: &str = "\
-With @SNAPSHOT, the set may be in use. Without it, the present content is exported: the set must have no owner, and the export holds its lease.
-The image is raw and sparse. The digest at the end is that of the image (sha256sum).
+With @SNAPSHOT, the set may be in use. Without it, the present content is exported: the set must
+have no owner, and the export holds its lease. The image is raw and sparse. The digest at the end
+is that of the image (sha256sum).
 
-A file is written as FILE.part, and renamed to FILE when it is complete and synced: an interrupted export leaves no FILE, or with --overwrite the old FILE.
-Standard output and block devices are written directly.
+A file is written as FILE.part, and renamed to FILE when it is complete and synced: an interrupted
+export leaves no FILE, or with --overwrite the old FILE. Standard output and block devices are
+written directly.
 
-With --state, an interrupted export of a snapshot to a file can be resumed: run the same command again.
+With --state, an interrupted export of a snapshot to a file can be resumed: run the same command
+again.
 
 Examples:
   holdfast volume export demo/vol1@monday monday.img
