@@ -34,7 +34,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
 /// Rules without a bug, because the code does not exist yet. Shown on the page.
 pub(super) const NOT_YET: &str = "
 Taken out: what the journal holds of the time before a rollback is still found after it. Nothing can see it: a rollback is refused unless all of that is in
-a checkpoint (S12), so there is nothing left to forget.
+a checkpoint (SET-S12), so there is nothing left to forget.
 
 Holes that the list has shown, closed by a test each: a vote right after a start was asked of nobody over the door between gateways
 (`voter-under-embargo`), a snapshot of the leader was never started from again (`snapshot-not-synced-first`), no older one was put over a newer
