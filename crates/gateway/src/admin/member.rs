@@ -283,6 +283,10 @@ impl AdminDoor {
         store: &dyn ObjectStore,
         mut state: ClusterState,
     ) -> Result<ClusterState, Refusal> {
+        // A simulation has no check limit: the store that it names is not the one that it uses.
+        if self.node.check_limit().is_none() {
+            return Ok(state);
+        }
         let begun = tokio::time::Instant::now();
         loop {
             let key = holdfast_store::keys::head(GroupId(state.next_set));
