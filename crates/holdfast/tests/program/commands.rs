@@ -32,7 +32,7 @@ async fn json(api: &str, args: &[&str]) -> Value {
 }
 
 /// Runs the program with `--output json`, expects failure; the error.
-async fn error(code: i32, api: &str, args: &[&str]) -> Value {
+pub async fn error(code: i32, api: &str, args: &[&str]) -> Value {
     let output = run(api, &[args, &["--output", "json"]].concat()).await;
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {err}");
@@ -45,7 +45,7 @@ fn set_mood(world: &Shared, at: usize, mood: Mood) {
     world.lock().unwrap().gateways[at].mood = mood;
 }
 
-fn calls(world: &Shared) -> Vec<String> {
+pub fn calls(world: &Shared) -> Vec<String> {
     std::mem::take(&mut world.lock().unwrap().calls)
 }
 
@@ -53,7 +53,7 @@ const DEMO: &str =
     "[[sets]]\nname = \"demo\"\nstore = \"file:///srv/store\"\nvolumes = { vol1 = \"1GiB\", vol2 = \"64MiB\" }\n";
 
 /// Three gateways with a cluster and a set; g1 leads the cluster group, g3 the set.
-async fn cluster() -> (Shared, String) {
+pub async fn cluster() -> (Shared, String) {
     let world = fake::start(3).await;
     let api = fake::api(&world);
     bootstrap(&world, &api, DEMO, 0).await;

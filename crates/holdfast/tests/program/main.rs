@@ -2,6 +2,7 @@
 
 mod agent;
 mod commands;
+mod copies;
 mod dev;
 mod diff;
 mod extras;

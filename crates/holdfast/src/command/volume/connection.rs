@@ -81,20 +81,27 @@ impl Connection {
         };
         let lease = grant.lease.clone().unwrap_or_default();
         connection.note(&grant);
-        let opened = match connection.check(&grant) {
-            Ok(()) => connection.connect_leased(&lease.gateway_nbd, 1).await,
-            Err(error) => Err(error),
-        };
-        let requests = match opened {
-            Ok(requests) => requests,
-            Err(error) => {
-                connection.close().await;
-                return Err(error);
-            }
-        };
-        connection.size = requests.size();
-        connection.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        if let Err(error) = connection.first(&grant, &lease.gateway_nbd).await {
+            connection.close().await;
+            return Err(error);
+        }
         Ok(connection)
+    }
+
+    /// Connects for the first time. The set may have moved to another gateway since the grant: then this is a lost connection as any other.
+    async fn first(&mut self, grant: &v1::GrantReply, nbd: &str) -> Result<(), CliError> {
+        self.check(grant)?;
+        let requests = match self.connect_leased(nbd, 1).await {
+            Ok(requests) => {
+                let requests = Arc::new(requests);
+                *self.now.get_mut() = (1, Some(requests.clone()));
+                requests
+            }
+            Err(error) if error.exit == Exit::Unreachable => self.requests(0).await?.1,
+            Err(error) => return Err(error),
+        };
+        self.size = requests.size();
+        Ok(())
     }
 
     /// Connects to a volume of a snapshot: read-only, without a lease.
@@ -106,9 +113,7 @@ impl Connection {
                 .next(format!("`holdfast snapshot list {}` shows all", volume.set)));
         };
         let mut connection = Self::new(common, volume, Some((snapshot.clone(), found.id)))?;
-        let requests = connection.connect_snapshot(&mut api).await?;
-        connection.size = requests.size();
-        connection.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        connection.size = connection.requests(0).await?.1.size();
         Ok(connection)
     }
 
