@@ -3,6 +3,7 @@
 use crate::candidacy::Candidacy;
 use crate::config::{Answer, TypeConfig};
 use crate::consensus::GroupError;
+use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
 use crate::status::{GroupStatus, Leadership, MemberStatus};
@@ -29,6 +30,8 @@ pub(crate) struct GroupParts {
     pub patience: Duration,
     /// The term of the vote on disk when this process started the group: see [`RaftGroup::leading_term`].
     pub started_in: Term,
+    /// Terms that this member has voted in: see [`RaftGroup::leading_term`].
+    pub votes: Arc<VotedTerm>,
 }
 
 /// A group that openraft runs.
@@ -60,13 +63,15 @@ impl RaftGroup {
     /// Never the term that this process started in (R6): until openraft has read the vote on disk as that of a leader
     /// that is not restored, it says for a moment that this member leads. Nothing once the group has stopped here (a
     /// failed disk, a bad record): openraft keeps its last word then. A caller that believed it would not ask the
-    /// present leader.
+    /// present leader. And nothing from the moment on in which this member votes in a later term (R3): its answer may make
+    /// another leader before openraft says that this one leads no more.
     pub(crate) fn leading_term(&self) -> Option<Term> {
         use openraft::async_runtime::watch::WatchReceiver;
         if self.raft().metrics().borrow_watched().running_state.is_err() {
             return None;
         }
-        self.raft().as_leader().ok().map(|l| Term(l.term())).filter(|term| *term > self.parts.started_in)
+        let term = self.raft().as_leader().ok().map(|l| Term(l.term()))?;
+        (term > self.parts.started_in && self.parts.votes.allows(term)).then_some(term)
     }
 
     /// The leader as this member knows it.

@@ -425,6 +425,33 @@ async fn a_leader_that_restarts_leads_only_in_a_new_term() -> anyhow::Result<()>
     Ok(())
 }
 
+/// The candidate may be the leader as soon as it has the answer. openraft itself says a little later that this member leads no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vote_in_a_later_term_ends_leading_before_it_is_on_disk() -> anyhow::Result<()> {
+    use openraft::storage::RaftLogStorage;
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let host = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    host.group.initialize(&addresses).await?;
+    let hosts = [host];
+    assert_eq!(propose(&hosts, "before").await?, 1);
+    let [host] = hosts;
+    let parts = &host.group.parts;
+    let term = host.group.leading_term().ok_or_else(|| anyhow::anyhow!("leads in no term"))?;
+    let mut store = crate::log_store::LogStore::new(parts.log.clone(), parts.votes.clone());
+    store.save_vote(&crate::wire::make_vote(term.0, 1, true)).await?;
+    assert_eq!(host.group.leading_term(), Some(term), "a vote in its own term changes nothing");
+    let vote = crate::wire::make_vote(term.0 + 1, 2, false);
+    let mut saving = std::pin::pin!(store.save_vote(&vote));
+    let _ = futures_util::poll!(&mut saving);
+    assert!(host.group.raft().as_leader().is_ok(), "openraft says so itself now: nothing is tested");
+    assert_eq!(host.group.leading_term(), None);
+    assert_eq!(host.group.quorum_acked(), None);
+    saving.await?;
+    host.end().await;
+    Ok(())
+}
+
 /// openraft leaves its last word standing, in which it led: nobody must be sent to who cannot do anything any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_has_stopped_leads_in_no_term() -> anyhow::Result<()> {

@@ -6,22 +6,42 @@ use crate::wire::{
     vote_to_bytes,
 };
 use holdfast_log::GroupLog;
+use holdfast_types::Term;
 use holdfast_types::limits::APPEND_BYTES_MAX;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Cheap to clone; every clone reads and writes the same group.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: GroupLog,
+    votes: Arc<VotedTerm>,
+}
+
+/// The highest term that this process has voted in. Set before the vote is written, so before any answer to the
+/// candidate: openraft says for a moment longer that this member leads the term before.
+#[derive(Debug, Default)]
+pub(crate) struct VotedTerm(AtomicU64);
+
+impl VotedTerm {
+    fn raise(&self, term: Term) {
+        self.0.fetch_max(term.0, Ordering::AcqRel);
+    }
+
+    /// The member has taken part in no election after this term.
+    pub(crate) fn allows(&self, term: Term) -> bool {
+        self.0.load(Ordering::Acquire) <= term.0
+    }
 }
 
 impl LogStore {
-    pub(crate) fn new(log: GroupLog) -> Self {
-        Self { log }
+    pub(crate) fn new(log: GroupLog, votes: Arc<VotedTerm>) -> Self {
+        Self { log, votes }
     }
 
     fn decode(entries: Vec<holdfast_log::Entry>) -> io::Result<Vec<RaftEntryOf>> {
@@ -107,6 +127,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
+        self.votes.raise(Term(vote.leader_id.term));
         self.log.save_vote(vote_to_bytes(vote)).await
     }
 

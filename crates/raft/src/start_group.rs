@@ -4,7 +4,7 @@ use crate::config::openraft_config;
 use crate::consensus::Group;
 use crate::end_marker;
 use crate::group::{GroupParts, RaftGroup};
-use crate::log_store::LogStore;
+use crate::log_store::{LogStore, VotedTerm};
 use crate::machine::{Adapter, Shared, StateMachine};
 use crate::network::{Acks, Network};
 use crate::node::{NodeError, RaftNode};
@@ -124,10 +124,12 @@ impl RaftNode {
             timing,
             channels: self.channels().clone(),
         };
-        let raft = openraft::Raft::new(self.member().0, config, network, LogStore::new(log.clone()), adapter);
+        let votes = Arc::new(VotedTerm::default());
+        let store = LogStore::new(log.clone(), votes.clone());
+        let raft = openraft::Raft::new(self.member().0, config, network, store, adapter);
         let raft = raft.await.map_err(|e| refused(e.to_string()))?;
         let (me, patience) = (self.member(), timing.election_max * 2);
-        Ok(RaftGroup::new(GroupParts { id, me, raft, shared, log, acks, patience, started_in }))
+        Ok(RaftGroup::new(GroupParts { id, me, raft, shared, log, acks, patience, started_in, votes }))
     }
 
     /// Lets `group` stand for elections once the embargo is over.

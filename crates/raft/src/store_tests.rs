@@ -67,7 +67,7 @@ impl StoreBuilder<TypeConfig, LogStore, Adapter, (tempfile::TempDir, NodeLog)> f
         let group = GroupId(7);
         let (adapter, _) =
             Adapter::open(group, dir.path().to_path_buf(), None, Arc::new(Recorder::default())).map_err(io)?;
-        let store = LogStore::new(log.group(group));
+        let store = LogStore::new(log.group(group), Arc::default());
         Ok(((dir, log), store, adapter))
     }
 }
@@ -89,7 +89,7 @@ async fn a_purge_does_not_wait_for_the_disk() {
     let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
     let (log, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
     let group = log.group(GroupId(7));
-    let mut store = LogStore::new(group.clone());
+    let mut store = LogStore::new(group.clone(), Arc::default());
     let entries = (0..5).map(|index| Entry { id: LogId::new(1, index), payload: Bytes::from_static(b"e") }).collect();
     group.append(entries, |result| result.expect("durable"));
     turns.turn(false);
