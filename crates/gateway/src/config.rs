@@ -118,10 +118,11 @@ settings! {
         nbd_listen: Option<SocketAddr> = None, sample "127.0.0.1:10809";
         /// NBD over a Unix socket: its path. Left out: none. Set `nbd_listen`, `nbd_unix` or both.
         nbd_unix: Option<PathBuf> = None, sample "/run/holdfast/nbd.sock";
-        /// /metrics (Prometheus) and /healthz over HTTP: IP:PORT. Left out: none.
+        /// /metrics (Prometheus), /livez, /readyz and /serves/SET over HTTP: IP:PORT. Left out: none.
         http_listen: Option<SocketAddr> = None, sample "127.0.0.1:7402";
         /// Allow `SET/VOLUME` without a token. Such a connection takes a free lease and holds it until the connection
         /// ends. For testing: only tokens keep out a host that lost its lease and comes back with old pages in memory.
+        /// Not behind a TCP proxy: the owner is the client's address, so all hosts behind one are the same owner.
         plain_exports: bool = false;
         /// Access to `SET/VOLUME@SNAPSHOT`. `token`: only clients that know the snapshot's token (`holdfast snapshot
         /// token SET@SNAPSHOT` prints it). `open`: every client that reaches the NBD port. It can read all data of the

@@ -1,11 +1,20 @@
-//! `/metrics` for Prometheus, and `/healthz` for load balancers and people.
+//! The HTTP door: `/metrics` for Prometheus, and what supervisors and load balancers ask.
+//!
+//! | path | 200 means |
+//! | --- | --- |
+//! | `/livez` | the process answers; nothing else is looked at, so it is no reason to start a gateway again that only waits for others |
+//! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
+//! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
+//!
+//! Each answers GET, HEAD and OPTIONS, also over HTTP/1.0: HAProxy asks `OPTIONS / HTTP/1.0` if it is told nothing.
 
 use crate::doors::{self, Door};
 use crate::node::Node;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, options};
+use holdfast_types::Name;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::convert::Infallible;
 use std::future::IntoFuture;
@@ -44,7 +53,11 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::i
     let measured = recorder.clone();
     let app = Router::new()
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
-        .route("/healthz", get(health))
+        .route("/", options(health))
+        .route("/livez", get(alive).options(alive))
+        .route("/readyz", get(health).options(health))
+        .route("/healthz", get(health).options(health))
+        .route("/serves/{set}", get(serves).options(serves))
         .with_state(node);
     let serving = axum::serve(Door::new("http", listener, doors::HTTP), app).into_future();
     let gather = move || {
@@ -80,6 +93,21 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
     match holdfast_log::spawn_blocking(move || recorder.render()).await {
         Ok(page) => (StatusCode::OK, page),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot make the page: {error}\n")),
+    }
+}
+
+async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// The same status for a set that another gateway serves and for one that does not exist: a proxy needs no more, and
+/// nobody learns names here.
+async fn serves(State(node): State<Arc<Node>>, Path(name): Path<String>) -> (StatusCode, String) {
+    let set = Name::new(name).ok().and_then(|name| node.set(&name));
+    match set.map(|set| set.can_grant()) {
+        Some(Ok(())) => (StatusCode::OK, "ok\n".to_string()),
+        Some(Err(why)) => (StatusCode::SERVICE_UNAVAILABLE, format!("this gateway does not serve the set: {why}\n")),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "this gateway does not serve the set\n".to_string()),
     }
 }
 
@@ -135,9 +163,9 @@ mod tests {
         assert!(BUCKETS.windows(2).all(|two| two[0] < two[1]));
     }
 
-    /// The answer for a load balancer, from a gateway without a cluster.
+    /// Of a gateway without a cluster.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_gateway_that_cannot_serve_answers_503_and_why() {
+    async fn checks_of_load_balancers_get_their_status_by_every_method_and_version() {
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("key");
         std::fs::write(&key, [7; 32]).unwrap();
@@ -148,12 +176,23 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = tokio::spawn(serve(listener, node.clone()));
-        let mut socket = TcpStream::connect(address).await.unwrap();
-        socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: g1\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.unwrap().unwrap();
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nnot adopted by a cluster yet\n"), "{answer}");
+        // HAProxy's check, if it is told nothing, is the last one.
+        for (asked, status, end) in [
+            ("GET /healthz HTTP/1.1", "503", "not adopted by a cluster yet\n"),
+            ("GET /readyz HTTP/1.0", "503", "not adopted by a cluster yet\n"),
+            ("GET /livez HTTP/1.0", "200", "ok\n"),
+            ("HEAD /livez HTTP/1.1", "200", ""),
+            ("GET /serves/demo HTTP/1.1", "503", "this gateway does not serve the set\n"),
+            ("OPTIONS /serves/no%20name HTTP/1.0", "503", "this gateway does not serve the set\n"),
+            ("OPTIONS / HTTP/1.0", "503", "not adopted by a cluster yet\n"),
+        ] {
+            let mut socket = TcpStream::connect(address).await.unwrap();
+            socket.write_all(format!("{asked}\r\nHost: g1\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.unwrap().unwrap();
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{asked}: {answer}");
+            assert!(answer.ends_with(&format!("\r\n\r\n{end}")), "{asked}: {answer}");
+        }
         serving.abort();
         node.close().await;
     }

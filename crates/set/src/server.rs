@@ -363,6 +363,21 @@ impl SetServer {
         why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
     }
 
+    /// Whether a client that connects now gets the set here, as far as this gateway knows without asking others.
+    ///
+    /// # Errors
+    /// The reason why not, as text for users.
+    pub fn can_grant(&self) -> Result<(), String> {
+        self.may_grant().map_err(|why| why.to_string())?;
+        if self.is_held_off() {
+            return Err("the set is being rolled back".to_string());
+        }
+        if let Some(why) = self.head.fenced() {
+            return Err(why);
+        }
+        self.leads().map(|_| ()).ok_or_else(|| "it does not lead the set".to_string())
+    }
+
     /// Whether a rollback is in progress here.
     pub fn is_held_off(&self) -> bool {
         self.held_off.load(Ordering::Acquire) > 0
