@@ -6,7 +6,7 @@ mod request;
 
 use bytes::BytesMut;
 
-/// Cuts `bytes` at the given places (taken modulo the length) and hands the pieces on in order.
+/// Cuts `bytes` at the given places (modulo the length) and returns the pieces in order.
 fn pieces(bytes: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
     at.sort_unstable();
