@@ -330,13 +330,7 @@ impl<D: Disk> Journal<D> {
             };
             let mut guard = index.locked();
             let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
-            assert!(
-                takes,
-                "JOURNAL-J5: entry {} of {} leaves a hole, expected an entry up to {}",
-                item.id,
-                item.group,
-                guard.next()
-            );
+            assert!(takes, "JOURNAL-J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
             if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
                 panic!("JOURNAL-J5: {} of {}: {what}", item.id, item.group);
             }
