@@ -4,9 +4,9 @@
 //! ```text
 //!  load on demo ─▶ set "second": written, a snapshot ─▶ refused while connected, refused for its snapshot
 //!    ─▶ one gateway is killed ─▶ deleted: its export unknown, its store empty but for the tombstone, its name free and used anew, empty
-//!     ─▶ a late object of the dead gateway arrives ─▶ that gateway is back: it ends the set too, and the late object is gone
-//!     ─▶ "second" again: its own gateway dies during the deletion ─▶ the same
-//!     ─▶ on no disk and not in the store: the written data, the wrapped keys, the groups' files ─▶ demo is complete
+//!    ─▶ a late object of the dead gateway arrives ─▶ that gateway is back: it ends the set too, and the late object is gone
+//!    ─▶ "second" again: its own gateway dies during the deletion ─▶ the same
+//!    ─▶ on no disk and not in the store: the written data, the wrapped keys, the groups' files ─▶ demo is complete
 //! ```
 
 use super::blocks::Load;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  write 48 MiB again and again ─▶ store settles ─▶ snapshot ─▶ overwrite ─▶ kill -9, takeover ─▶ snapshot intact
-//!     ─▶ the reported stored bytes are there, and no more ─▶ delete it: the store shrinks by the bytes reported as its own
-//!     ─▶ overwrite, SIGSTOP the leader while it deletes, another takes over, SIGCONT ─▶ the old one deletes no more ─▶ all writes are there
+//!    ─▶ the reported stored bytes are there, and no more ─▶ delete it: the store shrinks by the bytes reported as its own
+//!    ─▶ overwrite, SIGSTOP the leader while it deletes, another takes over, SIGCONT ─▶ the old one deletes no more ─▶ all writes are there
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
