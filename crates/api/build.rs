@@ -1,4 +1,4 @@
-//! Generates the admin door from the files in `proto/`. Protox reads them, so nobody has to install protoc.
+//! Generates the admin API from the files in `proto/`. Protox parses them, so protoc need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
@@ -23,11 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["../../proto"],
     )?;
     tonic_prost_build::configure()
-        // Replies are shown as they are with `--output json`.
+        // `--output json` prints replies as they are.
         .message_attribute(".", "#[derive(serde::Serialize)]")
         .enum_attribute("holdfast.admin.v1.ChangeVolumeRequest.change", "#[derive(serde::Serialize)]")
         .field_attribute("holdfast.admin.v1.GroupStatus.role", "#[serde(serialize_with = \"crate::conv::role_text\")]")
-        // These carry a token; src/secret.rs shows them without it.
+        // These carry a token; src/secret.rs prints them without it.
         .skip_debug(
             ["GrantReply", "ContinueLeaseRequest", "RenewLeaseRequest", "ReleaseLeaseRequest"]
                 .map(|name| format!("holdfast.admin.v1.{name}")),

@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Op is one line of the file. Times are nanoseconds of one clock. Return 0: no answer ever came.
+// Op is one line of the file. Times are nanoseconds of one clock. Return 0: there was no answer.
 type Op struct {
 	Client  int    `json:"client"`
 	Kind    string `json:"kind"`
@@ -31,7 +31,7 @@ type Key struct {
 	Operations []porcupine.Operation
 }
 
-// register: reads give what was written last, and 0 before the first write.
+// register: a read returns the last written value, and 0 before the first write.
 var register = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, input, _ any) (bool, any) {
@@ -119,7 +119,7 @@ func (op *Op) check() error {
 	return nil
 }
 
-// distinct: the simplification below rests on it.
+// distinct checks what the simplification below needs.
 func distinct(ops []Op) error {
 	seen := map[int64]int{}
 	for _, op := range ops {
@@ -162,7 +162,7 @@ func simplify(ops []Op) []porcupine.Operation {
 				continue
 			}
 			if at < op.Call {
-				// Read before it was called: leave that for the search to refuse.
+				// Read before it was called: let the search refuse it.
 				at = math.MaxInt64
 			}
 			returned = at
@@ -172,7 +172,7 @@ func simplify(ops []Op) []porcupine.Operation {
 	return out
 }
 
-// Around shows the operations near the first one that no order explains.
+// Around prints the operations near the first one that fits no order.
 func (key Key) Around(info porcupine.LinearizationInfo) string {
 	longest := 0
 	for _, partition := range info.PartialLinearizationsOperations() {

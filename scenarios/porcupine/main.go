@@ -2,8 +2,8 @@
 //
 //	porcupine [-timeout 60s] [-errors-unknown] [-visualize DIR] HISTORY.jsonl
 //
-// Owns: reading the file format (docs/proof/chaos.md), and the verdict. Does not own: how the history came about, and
-// whether there is enough of it (a history of nothing is linearizable).
+// Owns: reading the file format (docs/proof/chaos.md), and the verdict. Does not own: how the history was made, and
+// whether it is long enough (an empty history is linearizable).
 //
 // Exit code: 0 linearizable, 1 not, 2 not decided in time, 3 the file is not a history.
 package main

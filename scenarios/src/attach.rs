@@ -4,7 +4,8 @@
 //! ```text
 //!  NBD export ── nbdfuse ──▶ FILE ── losetup --direct-io=on ──▶ /dev/loopN ── ext4 ──▶ mount point
 //! ```
-//! nbdfuse never reconnects: after its server died the device only returns errors, and must be detached and made again.
+//! nbdfuse never reconnects: after its server died the device only returns errors, and must be detached and created
+//! again.
 
 use crate::cmd::cmd;
 use crate::ends;
@@ -46,7 +47,7 @@ impl Device {
         Ok(Self { uri: Some(uri.clone()), ..Self::over(&file, stack, Some(fuse))? })
     }
 
-    /// The same over a local file, to compare the attach path with.
+    /// The same over a local file, as a comparison for the attach path.
     ///
     /// # Errors
     /// When there is no free loop device.
@@ -67,7 +68,7 @@ impl Device {
         &self.path
     }
 
-    /// The export behind it, if there is one.
+    /// Its export, if there is one.
     pub fn uri(&self) -> Option<&Uri> {
         self.uri.as_ref()
     }
@@ -80,7 +81,7 @@ impl Device {
         cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&self.path).run()
     }
 
-    /// Mounts it, until this device is dropped.
+    /// Mounts it until this device is dropped.
     ///
     /// # Errors
     /// mount's.
@@ -90,10 +91,10 @@ impl Device {
         cmd("mount").args(["-t", "ext4", "-o", "noatime"]).arg(&self.path).arg(at).run()
     }
 
-    /// Unmounts for good and checks the whole file system without writing.
+    /// Unmounts it and checks the whole file system without writing.
     ///
     /// # Errors
-    /// When it is busy, or e2fsck finds anything at all.
+    /// When it is busy, or e2fsck finds a fault.
     pub fn unmount_and_check(&self, at: &Path) -> Result<()> {
         cmd("umount").arg(at).run()?;
         cmd("e2fsck").args(["-f", "-n"]).arg(&self.path).run()
@@ -106,7 +107,7 @@ impl Device {
     pub fn detach(self) -> Result<()> {
         let Self { stack, fuse, path, .. } = self;
         drop(stack);
-        // A busy loop device goes with its last user; the next attach takes another one meanwhile.
+        // A busy loop device disappears with its last user; the next attach uses another one meanwhile.
         wait_until(Duration::from_secs(2), || !cmd("losetup").arg(&path).succeeds());
         if let Some(mut fuse) = fuse {
             fuse.stop(rustix::process::Signal::TERM, Duration::from_secs(5))?;

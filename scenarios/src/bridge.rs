@@ -6,15 +6,15 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// TCP connections passed on to a Unix socket: our own client speaks TCP.
+/// Forwards TCP connections to a Unix socket.
 #[derive(Debug)]
 pub struct Bridge {
-    /// Where our client finds it.
+    /// URI for the client.
     pub uri: Uri,
 }
 
 impl Bridge {
-    /// To the socket of `export`. It stays until this process ends.
+    /// Forwards to the socket of `export`, until this process ends.
     ///
     /// # Errors
     /// When there is no port.
@@ -24,7 +24,7 @@ impl Bridge {
         let socket = socket.to_path_buf();
         std::thread::spawn(move || {
             for tcp in listener.incoming().flatten() {
-                // A socket that is gone closes the user's connection.
+                // If the socket is gone, the user's connection is closed.
                 let Ok(unix) = UnixStream::connect(&socket) else { continue };
                 pass_on(tcp, unix);
             }

@@ -1,6 +1,5 @@
 //! `cargo xtask chaos`: three real gateways in network namespaces, clients that read and write registers on a volume,
-//! and faults from a
-//! seed. Porcupine checks the history for linearizability. docs/proof/chaos.md explains the output.
+//! and faults from a seed. Porcupine checks the history for linearizability. docs/proof/chaos.md explains the output.
 //!
 //! ```text
 //!   chaos (the machine's namespace)  builds holdfast and the judge, checks whether namespaces can be made

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What to start.
+/// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The `holdfast` program.
@@ -72,7 +72,7 @@ pub struct Cluster {
 /// How long `holdfast dev` may take until all its gateways run.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Pause between two checks whether that is still possible.
+/// Pause between two checks whether success is still possible.
 const HOPE_LOOK: Duration = Duration::from_millis(100);
 
 /// Timeout of one attempt to reach a gateway. A running gateway answers much faster.
@@ -202,9 +202,8 @@ impl Cluster {
         self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
     }
 
-    /// Waits until the plain lease that our own query took has ended, so that the next client can take a new one.
-    /// Gives up after
-    /// a while: the next client then sees whether the set is free.
+    /// Waits until the plain lease of our own query has ended, so that the next client can take a new one. Gives up
+    /// after a while: the next client then sees whether the set is free.
     fn settle(&self) {
         let free = || self.holdfast(&["lease", "show", SET]).is_ok_and(|said| said["lease"].is_null());
         wait_until(Duration::from_secs(2), free);
@@ -486,8 +485,8 @@ fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
 /// # Errors
 /// When there are none.
 pub fn free_ports(n: usize) -> Result<u16> {
-    // Two programs at once start at different places. Ports are handed out again only after all others: a second
-    // scenario may search before the first one uses its ports.
+    // Two programs at once start at different places. Ports are reused only after all others: a second scenario may
+    // search before the first one uses its ports.
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let spread = u16::try_from(std::process::id() % 440).unwrap_or(0);
     for _ in 0..440 {

@@ -145,7 +145,7 @@ impl Tier {
 /// A named scenario.
 struct Scenario {
     name: &'static str,
-    /// What it proves, in one line.
+    /// Its claim, in one line.
     shows: &'static str,
     tier: Tier,
     needs: &'static [&'static str],
@@ -315,7 +315,7 @@ fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Res
     let result = result.and_then(|()| ends::fine(&wrong));
     let result = result.with_context(|| format!("logs in {}", lab.dir.display()));
     let took = begun.elapsed();
-    // A scenario that leaves the processors idle could perhaps run beside another one.
+    // A scenario that leaves the CPUs idle might run in parallel.
     let busy = Processors::now().percent_since(before);
     note(format!("{:.0} s, processors {busy} % busy", took.as_secs_f64()));
     Ok(Ran { result, took, dir: lab.dir })

@@ -14,7 +14,7 @@ pub const GATEWAYS: usize = 3;
 /// The only volume of the set.
 pub const VOLUME: &str = "vol1";
 
-/// What to start.
+/// Options of the gateways.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     /// Name of the set.
@@ -27,7 +27,7 @@ pub struct Plan<'a> {
     pub env: Vec<(String, String)>,
     /// Further sections of every gateway's settings.
     pub settings: &'a str,
-    /// What differs between the gateways.
+    /// Differences between the gateways.
     pub own: [Own; GATEWAYS],
 }
 
@@ -140,7 +140,7 @@ impl Gateways {
     }
 
     /// Sends SIGKILL without waiting for the end; [`Gateways::kill`] waits. For a gateway that is killed together with
-    /// something else.
+    /// another process.
     pub fn strike(&mut self, gateway: usize) {
         if let Some(proc) = &mut self.procs[gateway] {
             proc.signal(Signal::KILL);

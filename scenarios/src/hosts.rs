@@ -1,7 +1,6 @@
 //! PostgreSQL hosts as pid, mount and IPC namespaces, optionally with their own network. When a host is killed, all its
-//! processes and mounts
-//! end at once, like those of a machine. Each runs `holdfast agent` on the same set: ext4 on the attached device,
-//! PostgreSQL by pg_ctl.
+//! processes and mounts end at once, like those of a machine. Each runs `holdfast agent` on the same set: ext4 on the
+//! attached device, PostgreSQL by pg_ctl.
 //!
 //! Owns: a host's settings, its processes, requests to its agent. Does not own: gateways, networks.
 
@@ -244,7 +243,8 @@ impl Host {
             };
             let backing = format!("/sys/block/loop{name}/loop/backing_file");
             let backing = std::fs::read_to_string(backing).unwrap_or_default();
-            // With the host's mounts the path has lost all but its last part. The number may be somebody else's by now: their path has not.
+            // The path has lost all but its last part with the host's mounts. The device's number may be reused by now,
+            // with another path.
             if Path::new(backing.trim()).starts_with(&self.dir) || backing.trim() == "/device" {
                 cmd("losetup").arg("--detach").arg(format!("/dev/loop{name}")).succeeds();
             }
@@ -255,7 +255,7 @@ impl Host {
     fn pids(&self) -> Option<PathBuf> {
         let pid = self.process.as_ref()?.pid();
         let space = |which: &str| std::fs::read_link(format!("/proc/{pid}/ns/{which}")).ok();
-        // Until `unshare` has made one, this would be our own.
+        // Until `unshare` has made one, this is our own.
         space("pid_for_children").filter(|theirs| Some(theirs) != space("pid").as_ref())
     }
 
@@ -265,8 +265,8 @@ impl Host {
         processes().filter(|pid| is_postgres(*pid, &space)).collect()
     }
 
-    /// Waits until none is left; says whether that was seen. It is seen some [`crate::process::POLL`] later at most: while one that was there is there
-    /// still, nobody looks through all of /proc for others.
+    /// Waits until none is left; returns whether that happened. May notice it up to [`crate::process::POLL`] late:
+    /// while a known process remains, /proc is not searched for others.
     pub fn postgres_ends(&self, limit: Duration) -> bool {
         let space = self.pids();
         let mut known = Vec::new();

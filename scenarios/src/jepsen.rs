@@ -1,6 +1,5 @@
 //! `cargo xtask jepsen`: runs the Jepsen test in `jepsen/`, each workload under seven nemeses (or the requested ones),
-//! and prints one table.
-//! docs/proof/jepsen.md explains the output.
+//! and prints one table. docs/proof/jepsen.md explains the output.
 //!
 //! ```text
 //!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them, lets the judges be tested (judges.rs)
@@ -12,8 +11,7 @@
 //! Owns: the list of runs, what a run with a lie must find, the exit code. Does not own: the checks (jepsen/src).
 //!
 //! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not start or has no
-//! verdict,
-//! 2 nothing is wrong but a run did too little to mean anything, 0 all is well.
+//! verdict, 2 a run did too little to mean anything, 0 all passed.
 
 mod disk;
 mod jars;
@@ -73,9 +71,8 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
 ];
 
 /// All processes, mounts and interfaces of a run end with it. Bash stays as the first process, to reap children. `ip
-/// netns exec` gives each gateway
-/// its own mount namespace; mounts are shared, because otherwise a disk that is unmounted here would stay mounted
-/// there.
+/// netns exec` gives each gateway its own mount namespace; mounts are shared, because otherwise a disk that is
+/// unmounted here would stay mounted there.
 const INSIDE: &str = "ip link set lo up && mount --make-rshared / && mkdir -p /etc/netns /run/netns \
     && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
     rc=0; \"$@\" || rc=$?; exit $rc";

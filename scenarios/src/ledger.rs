@@ -1,12 +1,10 @@
 //! The commit ledger: records outside of PostgreSQL which commits PostgreSQL acknowledged.
 //!
 //! Each writer inserts (writer, n) for n = 1, 2, 3 …, each in its own transaction with `synchronous_commit = on`. When
-//! a commit is acknowledged, it
-//! appends n and the times to a file on the local disk. After a crash every row of the files must be in the table. A
-//! row whose connection was lost
-//! before the acknowledgement may be there or not (R12): it is never tried again with the same n, and counts as neither
-//! acknowledged nor lost.
-//! Any other row in the table was never written, and is reported.
+//! a commit is acknowledged, it appends n and the times to a file on the local disk. After a crash every row of the
+//! files must be in the table. A row whose connection was lost before the acknowledgement may be there or not (R12): it
+//! is never tried again with the same n, and counts as neither acknowledged nor lost. Any other row in the table was
+//! never written, and is reported.
 //!
 //! Lasting writers reconnect after a lost connection, like a program behind a load balancer, and continue with the next
 //! n.
@@ -76,7 +74,7 @@ pub struct Writers {
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: AtomicU64,
-    /// Of lasting writers: when each commit was acknowledged, Unix milliseconds, and the writer.
+    /// Lasting writers only: time of each acknowledged commit in Unix milliseconds, and its writer.
     moments: Mutex<Vec<(u64, usize)>>,
 }
 
@@ -196,7 +194,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Commits whose session was lost before they were acknowledged, of writers that were taken back.
+    /// Commits whose session was lost before the acknowledgement, of joined writers.
     pub fn in_doubt(&self) -> usize {
         self.in_doubt.len()
     }
@@ -225,7 +223,7 @@ impl Ledger {
         Ok(Restored::judge(moment_ms, &self.acknowledged()?, &self.in_doubt, &table(&mut pg.client()?)?))
     }
 
-    /// What the files say.
+    /// Content of the files.
     fn acknowledged(&self) -> Result<BTreeMap<Row, Commit>> {
         let mut acknowledged = BTreeMap::new();
         for w in 0..self.tried.len() {
@@ -238,7 +236,7 @@ impl Ledger {
     }
 }
 
-/// What the database says.
+/// Content of the table.
 fn table(client: &mut Client) -> Result<BTreeSet<Row>> {
     let mut table = BTreeSet::new();
     for row in client.query("select writer, n from ledger")? {
@@ -287,7 +285,7 @@ fn write_rows(
                 file.write_all(format!("{n} {at} {begun_us} {ended_us}\n").as_bytes()).context("the ledger file")?;
                 acknowledged(at);
             }
-            // A dying server reports that in several ways; none of them shows whether the commit happened.
+            // A dying server reports that in several ways; none shows whether the commit happened.
             Err(_) => {
                 outcome.in_doubt.push((n, begun_us));
                 return Ok(());
@@ -312,7 +310,7 @@ impl Writers {
         self.tally.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// When each commit of lasting writers was acknowledged, Unix milliseconds in order, and by which writer.
+    /// Times of the acknowledged commits of lasting writers in Unix milliseconds, in order, with their writers.
     pub fn moments(&self) -> Vec<(u64, usize)> {
         let mut moments = self.tally.moments.lock().unwrap_or_else(PoisonError::into_inner).clone();
         moments.sort_unstable();

@@ -1,10 +1,8 @@
 //! Runs the product from outside, as its users do: end-to-end scenarios, demo, chaos, Jepsen, power cuts, ZFS. Also
-//! their harness:
-//! clusters, hosts, networks and clients.
+//! their harness: clusters, hosts, networks and clients.
 //!
 //! Owns: scenarios and the harness, which `bench` uses too. Does not own: code of the product. It depends on no crate
-//! of
-//! the product, so that no tested code takes part in testing.
+//! of the product, so that no tested code takes part in testing.
 
 pub mod attach;
 mod bridge;

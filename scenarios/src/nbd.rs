@@ -1,9 +1,8 @@
-//! A small NBD client for what libnbd hides: error texts of the server, unanswered requests, and bytes in the receive
-//! buffer of a
-//! stopped server.
+//! A small NBD client for cases that libnbd hides: error texts of the server, unanswered requests, and bytes in the
+//! receive buffer of a stopped server.
 //!
-//! Fixed newstyle, simple replies only. Independent of `crates/nbd` on purpose: a test must not share code with what it
-//! tests.
+//! Fixed newstyle, simple replies only. Deliberately independent of `crates/nbd`: a test must not share code with the
+//! tested program.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

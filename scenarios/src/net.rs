@@ -1,6 +1,5 @@
 //! Network namespaces: one per node (a gateway or a PostgreSQL host), and one with the bridge between them, in which
-//! this program,
-//! its clients and the object store run.
+//! this program, its clients and the object store run.
 //!
 //! ```text
 //!   hub (this process): bridge 10.98.0.1 ── veth ── n1 10.98.0.11
@@ -9,10 +8,10 @@
 //! ```
 //! Owns: namespaces, links, packet rules. Does not own: what runs in them.
 //!
-//! NET-N1  No namespace has a name, and nothing is created in the machine's own namespace: two runs at once cannot collide.
-//! NET-N2  A namespace exists as long as a process is in it. Ours is held by this process, a node's by one `sleep` that is
-//! registered
-//!     in [`crate::undo`]. When these end, in whatever way, the kernel removes bridge, links and rules.
+//! NET-N1  No namespace has a name, and nothing is created in the machine's own namespace: two runs at once cannot
+//!     collide.
+//! NET-N2  A namespace exists as long as a process is in it. Ours is held by this process, a node's by one `sleep` that
+//!     is registered in [`crate::undo`]. When these end, in whatever way, the kernel removes bridge, links and rules.
 
 use crate::cmd::{Cmd, cmd};
 use crate::process::{Proc, wait_until};
@@ -32,7 +31,7 @@ pub fn address(node: usize) -> String {
     format!("10.98.0.{}", 11 + node)
 }
 
-/// The reason why namespaces cannot be made here, if so. Tries it in temporary namespaces.
+/// The reason why namespaces cannot be made here, if there is one. Tries it in temporary namespaces.
 pub fn why_not() -> Option<String> {
     if !crate::setup::is_root() {
         return Some("only root can make network namespaces".into());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Of nbdfuse to the gateway.
+/// Connections of nbdfuse to the gateway.
 const CONNECTIONS: u32 = 4;
 
 /// The database and what is below it.
@@ -25,7 +25,7 @@ impl OneHost {
     /// Attaches the volume through one gateway.
     ///
     /// # Errors
-    /// When that gateway does not let it within `limit`.
+    /// When that gateway does not accept it within `limit`.
     pub fn attach(&mut self, cluster: &Cluster, gateway: usize, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         let uri = &cluster.gateways[gateway].nbd;
@@ -36,7 +36,7 @@ impl OneHost {
                     self.device = Some(device);
                     return Ok(());
                 }
-                // Our own question who serves may still hold the plain lease for a moment.
+                // Our own query for the serving gateway may still hold the plain lease for a moment.
                 Err(e) if begun.elapsed() > limit => return Err(e),
                 Err(_) => {}
             }

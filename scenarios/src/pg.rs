@@ -173,9 +173,8 @@ impl Postgres {
         Reach::Socket(self.sockets.join(format!(".s.PGSQL.{PORT}")))
     }
 
-    /// Runs pgbench over TCP in the background and restarts it whenever it ends: a load that continues after its
-    /// server failed. Each start is a
-    /// line `run N` in `log`, and its connections have the name [`run_name`] of N.
+    /// Runs pgbench over TCP in the background and restarts it whenever it ends: a load that continues after its server
+    /// failed. Each start is a line `run N` in `log`, and its connections have the name [`run_name`] of N.
     ///
     /// # Errors
     /// When it cannot start.

@@ -1,8 +1,7 @@
 //! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket or TCP, simple query.
 //!
 //! Own code, not psql or a client crate: a commit is acknowledged exactly when this code has read its CommandComplete
-//! message, with
-//! no foreign buffer in between.
+//! message, without a foreign buffer in between.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -37,7 +36,7 @@ impl From<std::io::Error> for PgError {
     }
 }
 
-/// Where a server, or what stands in front of it, is reached.
+/// Address of a server, or of a proxy in front of it.
 #[derive(Clone, Debug)]
 pub enum Reach {
     /// Its Unix socket.
@@ -99,7 +98,7 @@ impl Client {
         client.until_ready(true).map(|_| client)
     }
 
-    /// Runs one or several statements; the rows of all of them.
+    /// Runs one or several statements; returns the rows of all of them.
     ///
     /// # Errors
     /// The server's, or a connection that is gone.

@@ -1,13 +1,11 @@
 //! `cargo xtask power`: cuts the power of the whole system at random moments, many times.
 //!
 //! ```text
-//!  writers ──▶ PostgreSQL ──▶ ext4 ──▶ nbdfuse ══NBD══▶ g1 g2 g3 ──▶ their data folders and the store, each on a disk
-//!  that
+//!  writers ──▶ PostgreSQL ──▶ ext4 ──▶ nbdfuse ══NBD══▶ g1 g2 g3 ──▶ their data folders and the store, each on a disk that
 //!     └──▶ ledger files, which survive                             loses any part of its unsynced data at the cut
 //! ```
 //! A round: load, the cut, all processes are killed, the disks change to a state that a cut may leave, everything
-//! starts again. Then
-//! it checks the ledger row by row, `e2fsck -fn`, `pg_amcheck` and pgbench's sums.
+//! starts again. Then it checks the ledger row by row, `e2fsck -fn`, `pg_amcheck` and pgbench's sums.
 //!
 //! Owns: the rounds. Does not own: the effect of a cut ([`disk`]), the mounts ([`mount`]).
 
@@ -277,8 +275,8 @@ fn said_since(log: &Path, from: usize) -> String {
     String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
 }
 
-/// A group that a majority of gateways keeps closed until the others repair it, so that nobody can repair it (R9).
-/// Judged by their logs.
+/// A group that a majority of gateways keeps closed until other gateways repair it, so that none can (R9). Found in
+/// their logs.
 fn closed_for_good(said: &[String]) -> Option<String> {
     let mut kept_out: BTreeMap<&str, usize> = BTreeMap::new();
     for one in said {

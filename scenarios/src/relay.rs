@@ -24,7 +24,7 @@ enum Way {
 }
 
 impl Way {
-    /// When a piece of this size that arrives now reaches the other end.
+    /// Time at which a piece of this size that arrives now reaches the other end.
     fn due(&self, bytes: usize) -> Instant {
         let now = Instant::now();
         match self {

@@ -6,10 +6,10 @@
 use crate::gateways::{GATEWAYS, name};
 use std::fmt;
 
-/// How they are cut off from one another.
+/// A partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One and the others do not hear each other.
+    /// One gateway and the others do not hear each other.
     Alone(usize),
     /// No two hear each other.
     AllAlone,
@@ -17,9 +17,9 @@ pub enum Shape {
     Cut(usize, usize),
     /// Each hears only the next one.
     Ring,
-    /// One hears nobody, and is heard.
+    /// One gateway hears nothing, and is heard.
     Deaf(usize),
-    /// One is not heard, and hears.
+    /// One gateway is not heard, and hears.
     Mute(usize),
 }
 

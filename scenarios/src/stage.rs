@@ -207,8 +207,7 @@ impl Stage {
     }
 
     /// When the gateways granted the set to a host, in Unix milliseconds: the time at which the granting gateway
-    /// proposed the grant. `None` if
-    /// another owner has the set.
+    /// proposed the grant. `None` if another owner has the set.
     ///
     /// # Errors
     /// When no gateway knows the owner.

@@ -1,23 +1,23 @@
-//! What became of each volume between two snapshots of a set: what has to be known before any range of a difference is applied.
+//! Compares the volumes of two snapshots of a set. A reader of a difference needs this before it applies any range.
 //!
-//! A name is no volume: it may be another one's by now. Ids are never used again (VOLUME-V1), so volumes are compared by them.
+//! Names may be reused, ids never are (VOLUME-V1), so volumes are compared by id.
 //!
 //! ```text
 //!   earlier:  id 1 a     id 2 b                    id 3 c
 //!   later:    id 1 a     id 2 x                               id 4 c                          id 5 d
-//!             same       same, renamed from b      gone       anew: another one was called c  new
+//!             same       same, renamed from b      gone       anew: another volume was called c  new
 //! ```
-//! DIFF-D1  A volume that is the same starts from its image as the earlier snapshot has it, cut or made longer with zeroes to its size; every other one
-//!     starts from zeroes. With the ranges that are listed that is the later snapshot.
+//! DIFF-D1  An unchanged volume starts from its image in the earlier snapshot, cut or extended with zeroes to its new
+//!     size; every other volume starts from zeroes. Applying the listed ranges then gives the later snapshot.
 
 use crate::v1;
 
-/// What a volume of the later snapshot is to the earlier one.
+/// Relation of a volume of the later snapshot to the earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Relation {
-    /// The same volume; here as the earlier one has it.
+    /// The same volume; here as in the earlier snapshot.
     Same(v1::Volume),
-    /// Another volume than the one that the earlier snapshot has under this name, which is here: nothing of that one's content is in it.
+    /// Another volume than that of this name in the earlier snapshot, which is given here; none of its content is kept.
     Anew(v1::Volume),
     /// The earlier snapshot has neither the volume nor its name.
     New,
@@ -26,14 +26,14 @@ pub enum Relation {
 /// A volume of the later snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// As the later one has it.
+    /// The volume in the later snapshot.
     pub volume: v1::Volume,
-    /// What it is to the earlier one.
+    /// Its relation to the earlier snapshot.
     pub relation: Relation,
 }
 
 impl Compared {
-    /// The volume as the earlier snapshot has it: what its image starts from (DIFF-D1). `None`: zeroes.
+    /// The volume in the earlier snapshot, from which its image starts (DIFF-D1). `None`: zeroes.
     pub fn before(&self) -> Option<&v1::Volume> {
         match &self.relation {
             Relation::Same(before) => Some(before),
@@ -41,12 +41,12 @@ impl Compared {
         }
     }
 
-    /// The name that it had, where it has another one now.
+    /// Its former name, if that differs.
     pub fn renamed_from(&self) -> Option<&str> {
         self.before().map(|before| before.name.as_str()).filter(|name| *name != self.volume.name)
     }
 
-    /// Its relation, as programs read it.
+    /// Its relation, for programs.
     pub fn relation_text(&self) -> &'static str {
         match self.relation {
             Relation::Same(_) => "same",
@@ -55,7 +55,7 @@ impl Compared {
         }
     }
 
-    /// What is not as it was, for people. `None`: the same volume, of the same name and size.
+    /// Its difference, for display. `None`: the same volume, with the same name and size.
     fn unlike(&self) -> Option<String> {
         let name = &self.volume.name;
         match &self.relation {
@@ -73,14 +73,14 @@ impl Compared {
 /// The volumes of two snapshots, see the module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Volumes {
-    /// Those that the later one has no more, as the earlier one has them.
+    /// Volumes that the later snapshot lacks, as in the earlier one.
     pub gone: Vec<v1::Volume>,
-    /// Those of the later one, in its order.
+    /// Volumes of the later snapshot, in its order.
     pub there: Vec<Compared>,
 }
 
 impl Volumes {
-    /// Compares what two snapshots are listed with.
+    /// Compares the volume lists of two snapshots.
     pub fn compare(earlier: &[v1::Volume], later: &[v1::Volume]) -> Self {
         let relation = |volume: &v1::Volume| {
             let same = earlier.iter().find(|before| before.id == volume.id);
@@ -95,11 +95,11 @@ impl Volumes {
         Self { gone: gone.cloned().collect(), there: there.collect() }
     }
 
-    /// The first thing that is not as it was, for people. `None`: the same volumes, of the same names and sizes, so that ranges alone, by name, say
-    /// everything.
+    /// The first difference, for display. `None`: the same volumes, with the same names and sizes, so ranges by name
+    /// are enough.
     pub fn unlike(&self) -> Option<String> {
         let gone = self.gone.first().map(|volume| format!("{} is gone", volume.name));
-        // Of a name that is another volume's by now, that is what matters.
+        // If the name of a missing volume belongs to another one now, report that.
         self.there.iter().find_map(Compared::unlike).or(gone)
     }
 }
@@ -161,7 +161,8 @@ mod tests {
         all
     }
 
-    /// Images by name hold the id of their volume. Whoever goes by DIFF-D1 has those of the later snapshot, whatever the names did, and nothing else.
+    /// Images by name store the id of their volume. A reader that follows DIFF-D1 ends with the volumes of the later
+    /// snapshot and no others, whatever happened to names.
     #[test]
     fn images_by_name_become_those_of_the_later_snapshot() {
         let images = |list: &[v1::Volume]| -> BTreeMap<String, u32> {
@@ -174,7 +175,7 @@ mod tests {
                 let (before, told) = (images(earlier), Volumes::compare(earlier, later));
                 let start = |one: &Compared| match &one.relation {
                     Relation::Same(_) => before[one.renamed_from().unwrap_or(&one.volume.name)],
-                    // All that is in it is listed.
+                    // All of its content is in the listed ranges.
                     Relation::Anew(other) => {
                         assert_eq!(before.get(&one.volume.name), Some(&other.id));
                         one.volume.id
@@ -188,7 +189,11 @@ mod tests {
                     told.there.iter().map(|one| (one.volume.name.clone(), start(one))).collect();
                 assert_eq!(made, images(later), "{earlier:?} to {later:?}");
                 let kept = told.there.iter().filter(|one| one.before().is_some()).count();
-                assert_eq!(kept + told.gone.len(), earlier.len(), "each volume stays or goes");
+                assert_eq!(
+                    kept + told.gone.len(),
+                    earlier.len(),
+                    "expected each earlier volume among the kept or the gone ones"
+                );
                 assert_eq!(told.unlike().is_none(), earlier == later, "{earlier:?} to {later:?}");
             }
         }

@@ -1,9 +1,9 @@
-//! Conversions between wire texts and our types. Every reader is for bytes of strangers: it returns errors, never panics.
+//! Conversions between texts on the wire and our types. Input is untrusted: readers return errors and never panic.
 
 use crate::{Refusal, RefusalCode, v1};
 use holdfast_types::{Name, Owner, RequestId, Token};
 
-/// A field of a request is not of its form.
+/// A malformed field of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: found {found:?}, expected {expected}")]
 pub struct FieldError {
@@ -11,7 +11,7 @@ pub struct FieldError {
     pub field: &'static str,
     /// Its beginning as found.
     pub found: String,
-    /// What it must look like.
+    /// Expected form.
     pub expected: &'static str,
 }
 
@@ -43,7 +43,7 @@ pub fn hex128(value: u128) -> String {
 /// Reads [`hex128`]; `field` names the field in the error.
 ///
 /// # Errors
-/// When it is not 32 lower-case hex digits, or all zero: no id is.
+/// When it is not 32 lower-case hex digits, or is all zero, which is no id.
 pub fn disk_from_text(field: &'static str, text: &str) -> Result<u128, FieldError> {
     let value = Token::from_text(text).map(|token| token.0).filter(|&value| value != 0);
     value.ok_or_else(|| bad(field, text, HEX))
@@ -93,7 +93,7 @@ pub fn host_port(text: &str) -> Option<(&str, u16)> {
     (plain(host) || six(host)).then_some((host, port))
 }
 
-/// The member that a node is, or (with id 0) would be.
+/// The member of a node; with id 0 if it is none yet.
 pub fn member_of(node: &v1::Node) -> v1::Member {
     v1::Member {
         id: node.member,
@@ -107,7 +107,7 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
     }
 }
 
-/// A role in words, as `--output json` shows it.
+/// Name of a role, as in `--output json`.
 pub fn role_name(role: i32) -> &'static str {
     match v1::Role::try_from(role).unwrap_or(v1::Role::Unspecified) {
         v1::Role::Unspecified => "unknown",

@@ -4,11 +4,12 @@
 //!
 //! ```text
 //!   holdfast-refusal:    one of RefusalCode's texts        always
-//!   holdfast-leader-api: HOST:PORT                         where another gateway must be asked and is known
+//!   holdfast-leader-api: HOST:PORT                         if another gateway must be asked and is known
 //! ```
 //!
-//! The caller's one question is [`Refusal::disposition`]. A status without `holdfast-refusal` was not made by a gateway's decision: a transport
-//! error or a foreign server. Whether that call had an effect is unknown (R12), so it is retried under the same request id or given up as unknown.
+//! [`Refusal::disposition`] tells the caller what to do. A status without `holdfast-refusal` does not come from a
+//! gateway's decision: it is a transport error, or from a foreign server. Whether that call had an effect is unknown
+//! (R12), so it is retried under the same request id, or reported as unknown.
 
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
@@ -19,17 +20,17 @@ pub const LEADER_API_KEY: &str = "holdfast-leader-api";
 /// Metadata key: the text of a [`RefusalCode`].
 pub const REFUSAL_KEY: &str = "holdfast-refusal";
 
-/// Characters of a `HOST:PORT` that are believed: longer ones come from no gateway.
+/// Longest accepted `HOST:PORT`: no gateway sends a longer one.
 const LEADER_API_CHARS_MAX: usize = 262;
 
-/// What a caller does about a refusal.
+/// A caller's reaction to a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Nothing happened; ask the leader that the refusal names, or any other gateway where it names none.
+    /// Nothing happened; ask the leader named in the refusal, or any other gateway if none is named.
     FollowLeader,
-    /// Nothing happened; the same gateway may be able to do it soon.
+    /// Nothing happened; the same gateway may succeed soon.
     Retry,
-    /// It may have happened (R12): send it again under the same request id, or report it as unknown.
+    /// It may have happened (R12): repeat it under the same request id, or report it as unknown.
     Unknown,
     /// Nothing happened, and asking again changes nothing.
     Reject,
@@ -45,17 +46,17 @@ macro_rules! refusal_codes {
             /// Every code.
             pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
 
-            /// The text on the wire and in `--output json`: never changed once released.
+            /// The text on the wire and in `--output json`. Never changed once released.
             pub fn as_str(self) -> &'static str {
                 match self { $(RefusalCode::$name => $text,)* }
             }
 
-            /// The gRPC code that goes with it, for clients that know nothing of ours.
+            /// The corresponding gRPC code, for other clients.
             pub fn grpc(self) -> Code {
                 match self { $(RefusalCode::$name => Code::$grpc,)* }
             }
 
-            /// What the caller does about it.
+            /// The caller's reaction.
             pub fn disposition(self) -> Disposition {
                 match self { $(RefusalCode::$name => Disposition::$disposition,)* }
             }
@@ -64,27 +65,27 @@ macro_rules! refusal_codes {
 }
 
 refusal_codes! {
-    /// Another gateway leads the group; the refusal names it where it is known.
+    /// Another gateway leads the group; the refusal names it if known.
     NotLeader, "not-leader", Unavailable, FollowLeader;
     /// Starting, electing, draining, or without a quorum: nothing was proposed.
     Busy, "busy", Unavailable, Retry;
-    /// Proposed, and the outcome did not become known in time (R12).
+    /// Proposed, but the outcome was not known in time (R12).
     Unknown, "unknown", DeadlineExceeded, Unknown;
     /// The gateway has no cluster yet.
     NotAdopted, "not-adopted", FailedPrecondition, Reject;
-    /// The gateway belongs to a cluster already, or under another member id.
+    /// The gateway belongs to a cluster already, or has another member id.
     Adopted, "adopted", FailedPrecondition, Reject;
     /// The call names another cluster than the gateway's.
     OtherCluster, "other-cluster", FailedPrecondition, Reject;
     /// The call names another disk than the gateway's.
     OtherDisk, "other-disk", FailedPrecondition, Reject;
-    /// A field is missing or not of its form, or a bound is exceeded.
+    /// A field is missing or malformed, or a limit is exceeded.
     Invalid, "invalid", InvalidArgument, Reject;
     /// No such set, volume, member or lease.
     NotFound, "not-found", NotFound, Reject;
     /// It exists with other properties.
     Exists, "exists", AlreadyExists, Reject;
-    /// Another owner holds the set: the message says who, where, since when.
+    /// Another owner holds the set: the message has owner, gateway and time.
     Held, "held", FailedPrecondition, Reject;
     /// The token is not that of the current grant.
     StaleToken, "stale-token", PermissionDenied, Reject;
@@ -92,51 +93,51 @@ refusal_codes! {
     WrongEpoch, "wrong-epoch", FailedPrecondition, Reject;
     /// A plain export's lease is never continued.
     NotContinuable, "not-continuable", FailedPrecondition, Reject;
-    /// The group's state does not allow it now: a candidate that cannot be reached, a member that is needed.
+    /// The group's state does not allow it now: for example, a candidate cannot be reached, or a member is needed.
     Precondition, "precondition", FailedPrecondition, Reject;
     /// Something of the gateway's own failed: store, disk, key.
     Failed, "failed", Internal, Reject;
 }
 
 impl RefusalCode {
-    /// Reads what [`RefusalCode::as_str`] wrote. `None` for a text of a later version.
+    /// Reads the text of [`RefusalCode::as_str`]. `None` for a code of a later version.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
 }
 
-/// A gateway's decision not to do what was asked, or not to know whether it happened.
+/// A gateway's refusal, or its statement that the outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The reason.
     pub code: RefusalCode,
-    /// For people: what was found and what was expected.
+    /// For display: what was found and what was expected.
     pub message: String,
     /// `HOST:PORT` of the admin door to ask instead.
     pub leader_api: Option<String>,
 }
 
 impl Refusal {
-    /// A refusal that names nobody else.
+    /// A refusal that names no other gateway.
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), leader_api: None }
     }
 
-    /// [`RefusalCode::NotLeader`], with whom to ask where that is known.
+    /// [`RefusalCode::NotLeader`], with the leader's address if known.
     pub fn not_leader(message: impl Into<String>, leader_api: Option<String>) -> Self {
         Self { code: RefusalCode::NotLeader, message: message.into(), leader_api }
     }
 
-    /// What the caller does about it.
+    /// The caller's reaction.
     pub fn disposition(&self) -> Disposition {
         self.code.disposition()
     }
 
-    /// The refusal inside a status; `None` where no gateway made it.
+    /// The refusal in a status; `None` if no gateway made it.
     ///
-    /// A code of a later version reads as [`RefusalCode::Unknown`] with its text in the message: an older client must not take what it does
-    /// not understand for "nothing happened".
+    /// A code of a later version becomes [`RefusalCode::Unknown`] with its text in the message: an older client must
+    /// not conclude that nothing happened.
     pub fn from_status(status: &Status) -> Option<Self> {
         let text = status.metadata().get(REFUSAL_KEY)?.to_str().ok()?;
         let (code, message) = match RefusalCode::from_text(text) {

@@ -1,9 +1,9 @@
-//! Debug forms of the messages that carry a token: whoever logs a request must not log the right to write.
+//! Debug forms of messages with a token, without it: a logged request must not contain the right to write.
 
 use crate::v1;
 use std::fmt;
 
-/// What stands in the place of a token; an empty one is shown as empty, since "no token sent" is worth seeing.
+/// Replacement for a token in logs; an empty token stays empty, to show that none was sent.
 fn hidden(token: &str) -> &'static str {
     if token.is_empty() { "" } else { "***" }
 }

@@ -1,13 +1,14 @@
-//! Group 0: who is a member, on which disk and in which life of it; which sets there are, and their wrapped keys;
-//! which sets are being deleted.
+//! Group 0's state: members, their disks and starts; sets and their wrapped keys; sets that are being deleted.
 //!
-//! CLUSTER-C1  Member ids and set ids are never reused, also not after a removal: a number in an old log or object key names the same
-//!     thing for ever.
-//! CLUSTER-C2  A disk (its random uuid) belongs to one member, once: a disk that was removed never comes back, since what it
-//!     acknowledged was forgotten. It is wiped and joins as a new one.
-//! CLUSTER-C3  A disk's boot counter only grows, and each counter belongs to one life of one process (its nonce): a restored or cloned disk is
-//!     found at its first start and refused. Whether one that has counted on remembers what was registered is asked before (`raft::KnownLife`).
-//! CLUSTER-C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
+//! CLUSTER-C1  Member ids and set ids are never reused, not even after a removal: a number in an old log or object key
+//!     names the same thing for ever.
+//! CLUSTER-C2  A disk (its random uuid) belongs to one member, once. The disk of a removed member never comes back,
+//!     since the entries that it acknowledged are forgotten. It is wiped and joins as a new one.
+//! CLUSTER-C3  A disk's boot counter only grows, and each value belongs to one process (its nonce): a restored or
+//!     cloned disk is found at its first start and refused. `raft::KnownLife` checks before whether a disk with a
+//!     higher counter still has what was registered.
+//! CLUSTER-C4  The feature level only grows, up to the lowest that all members' builds know; an entry of a higher level
+//!     changes nothing.
 
 mod apply;
 mod clones;

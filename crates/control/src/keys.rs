@@ -1,13 +1,13 @@
-//! A change of the cluster key: what must hold before it begins, and what is still to be done. Decided from what every gateway says of
-//! itself; nothing here is replicated. A change of a set's data key is [`data`]'s.
+//! Change of the cluster key: its preconditions, and the remaining steps. Input: the reports of all gateways; nothing
+//! here is replicated. For a change of a set's data key see [`data`].
 //!
 //! ```text
 //!   every gateway has both keys ─▶ each set's data keys, in group 0 ─▶ each gateway's node.key ─▶ each set's head in its store ─▶ old key goes
 //! ```
-//! KEY-Y1  Nothing is wrapped by the new key before every gateway has said that it has it.
-//! KEY-Y2  A gateway that has both keys opens everything after any number of steps, in any order: a change that was cut short harms nobody,
-//!     and the same request again does what is left.
-//! KEY-Y3  Once nothing is left, the new key alone opens everything.
+//! KEY-Y1  The new key wraps nothing before every gateway has reported that it has it.
+//! KEY-Y2  A gateway with both keys opens everything after any number of steps, in any order. An interrupted change
+//!     does no harm; repeating the request completes it.
+//! KEY-Y3  Once no step remains, the new key alone opens everything.
 //!
 //! Keys are named by their fingerprints, never by anything else.
 
@@ -17,14 +17,14 @@ use holdfast_types::{MemberId, Name, SetId};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The keys that one gateway has at hand.
+/// The keys of one gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AtHand {
-    /// `[key]` of its settings: what it wraps with.
+    /// `[key]` of its settings: wraps.
     pub current: u64,
-    /// `[key_previous]`: what it still opens with.
+    /// `[key_previous]`: still opens.
     pub previous: Option<u64>,
-    /// What wraps its `node.key`; `None` where it has no such file.
+    /// The key that wraps its `node.key`; `None` if it has no such file.
     pub node: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub struct AtHand {
 pub struct Gateway {
     /// Its name.
     pub name: Name,
-    /// What it said, or why it said nothing.
+    /// Its report, or why there is none.
     pub keys: Result<AtHand, String>,
 }
 
@@ -42,13 +42,13 @@ pub struct Gateway {
 pub struct Set {
     /// Its name.
     pub name: Name,
-    /// What wraps its data keys in group 0; `None` where that does not read.
+    /// The key that wraps its data keys in group 0; `None` if that is unreadable.
     pub wrapped_by: Option<u64>,
-    /// What wraps them in the head in its store, as its leader last saw it; `None` where nobody has seen it.
+    /// The key that wraps them in the head in its store, as its leader last saw it; `None` if no gateway has seen it.
     pub head: Option<u64>,
 }
 
-/// Who has which keys, and what wraps what.
+/// The keys of all gateways, and the wrapping keys of all sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Every member.
@@ -75,16 +75,16 @@ pub enum Objection {
         found: u64,
         /// The new key.
         expected: u64,
-        /// It has the new key as the previous one: the two are the wrong way round.
+        /// It has the new key as the previous one: the two are swapped.
         reversed: bool,
     },
-    /// A gateway that could not open what is not yet wrapped by the new key.
+    /// A gateway without an old key that still wraps something.
     NoOldKey {
         /// Which.
         name: Name,
-        /// What it lacks.
+        /// The missing key.
         lacks: u64,
-        /// For what.
+        /// The set that it wraps.
         of: Name,
     },
     /// A set whose key does not read.
@@ -109,15 +109,15 @@ impl fmt::Display for Objection {
             Objection::NoOldKey { name, lacks, of } => {
                 write!(
                     f,
-                    "gateway {name} has not got {lacks:016x}, which set {of} is still wrapped by: name it in [key_previous]"
+                    "gateway {name} does not have key {lacks:016x}, which still wraps the key of set {of}: name it in [key_previous]"
                 )
             }
-            Objection::Unreadable { set } => write!(f, "the wrapped key of set {set} does not read"),
+            Objection::Unreadable { set } => write!(f, "the wrapped key of set {set} cannot be read"),
         }
     }
 }
 
-/// One thing that is still to be done.
+/// One remaining step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Wrap a set's data keys anew, in group 0.
@@ -128,7 +128,7 @@ pub enum Step {
     Head(SetId),
 }
 
-/// Why a change to `target` must not begin or go on (KEY-Y1, KEY-Y2); empty where it may.
+/// Reasons against beginning or continuing a change to `target` (KEY-Y1, KEY-Y2); empty if there are none.
 pub fn objections(view: &View, target: u64) -> Vec<Objection> {
     let mut found = Vec::new();
     for gateway in view.gateways.values() {
@@ -156,7 +156,7 @@ pub fn objections(view: &View, target: u64) -> Vec<Objection> {
     found
 }
 
-/// What is still to be done until nothing needs another key than `target` (KEY-Y3), in order.
+/// The remaining steps, in order, until only `target` is needed (KEY-Y3).
 pub fn left(view: &View, target: u64) -> Vec<Step> {
     let sets = view.sets.iter().filter(|(_, set)| set.wrapped_by != Some(target)).map(|(id, _)| Step::Set(*id));
     let nodes = view.gateways.iter().filter(|(_, gateway)| match &gateway.keys {

@@ -1,14 +1,16 @@
-//! Who votes in a group next, who may lead it, and what a person may ask to be taken away. Decided by leaders from what they see; nothing
-//! here is replicated. Group 0 says who is a member and in which standing; each group follows, one safe step after the other.
+//! Membership of a group: its next voters, its possible leaders, and permitted removals. Leaders decide this from what
+//! they see; nothing here is replicated. Group 0 has the members and their standing; each group follows, one safe step
+//! at a time.
 //!
-//! MEMBER-M1  Voters change only where a majority of those before and a majority of those after answer and have nearly all entries: a change
-//!     that cannot be committed leaves the group without a quorum for good.
-//! MEMBER-M2  Nobody goes while somebody who is to come still learns: a replacement is an addition first.
-//! MEMBER-M3  Who is not to serve (a witness, a drained or a leaving member) gives leadership away to one that is, as soon as there is one.
-//! MEMBER-M4  It also does not stand for election, unless the group has had no leader for long: its log may be the only one that has everything
-//!     that was acknowledged, and then nobody else can be elected.
-//! MEMBER-M5  Between two sets of voters nothing else is done: whoever leads ends that change first, towards the newer set. Until then two quorums
-//!     are asked for everything.
+//! MEMBER-M1  Voters change only if a majority of the old ones and a majority of the new ones answer and have nearly
+//!     all entries: a change that cannot be committed leaves the group without a quorum for good.
+//! MEMBER-M2  No voter is removed while a new one still learns: a replacement is an addition first.
+//! MEMBER-M3  A member that should not serve (a witness, a drained or a leaving member) hands leadership to one that
+//!     should, as soon as there is one.
+//! MEMBER-M4  Such a member does not stand for election either, unless the group has had no leader for long: its log
+//!     may be the only one with every acknowledged entry, and then no other member can be elected.
+//! MEMBER-M5  While a group has two sets of voters, a leader only ends that change, towards the newer set. Until then
+//!     every decision needs both quorums.
 
 mod requests;
 
@@ -19,7 +21,7 @@ use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Entries behind the leader with which a member has nearly all: it catches up in less than a heartbeat.
+/// A member that lags by at most this many entries has "nearly all": it catches up in less than a heartbeat.
 pub const CLOSE_ENTRIES: u64 = 1024;
 
 /// One member of a group, as its leader sees it.
@@ -27,11 +29,11 @@ pub const CLOSE_ENTRIES: u64 = 1024;
 pub struct Peer {
     /// The member.
     pub id: MemberId,
-    /// Whether it votes; else it learns.
+    /// A voter; otherwise a learner.
     pub voter: bool,
     /// It answered a moment ago.
     pub answers: bool,
-    /// Entries of the leader's log that it is not known to have.
+    /// Entries of the leader's log that it may lack.
     pub behind: u64,
 }
 
@@ -44,16 +46,16 @@ impl Peer {
 /// A group as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
-    /// The leader. It answers itself and lacks nothing.
+    /// The leader. It counts as answering and up to date.
     pub me: MemberId,
     /// Everybody in the group, the leader too.
     pub peers: Vec<Peer>,
-    /// Between two sets of voters: the newer one. The leader that began the change did not end it.
+    /// During a change of voters: the newer set. The leader that began the change did not end it.
     pub next: Option<BTreeSet<MemberId>>,
 }
 
 impl GroupView {
-    /// Who votes; between two sets of voters, everybody of either.
+    /// The voters; during a change those of both sets.
     fn voters(&self) -> BTreeSet<MemberId> {
         self.peers.iter().filter(|peer| peer.voter).map(|peer| peer.id).collect()
     }
@@ -67,10 +69,10 @@ impl GroupView {
     }
 }
 
-/// What a leader does next for its group's members.
+/// A leader's next step for its group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All is as it should be.
+    /// Nothing to do.
     Done,
     /// Give leadership away (MEMBER-M3).
     HandOver(MemberId),
@@ -86,10 +88,10 @@ pub enum Step {
     Wait(Waiting),
 }
 
-/// Why nothing is done although something is to be done. The text is for people.
+/// Why a needed step is not taken now. The text is for display.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Waiting {
-    /// The cluster's first members come with its initialisation; until all are registered nobody is taken for removed.
+    /// The cluster's first members come with its initialisation; until all are registered, none counts as removed.
     #[error("{id} votes and is not registered yet")]
     NotRegistered {
         /// Who.
@@ -101,13 +103,13 @@ pub enum Waiting {
         /// Who.
         learning: BTreeSet<MemberId>,
     },
-    /// MEMBER-M3: it leads, is to go, and nobody could lead instead.
+    /// MEMBER-M3: the leader is leaving, and no other member could lead.
     #[error("this leader is to leave, and no other voter answers and has nearly all entries")]
     NoHeir,
     /// MEMBER-M1.
     #[error("of the voters {voters:?} only {answering:?} answer and have nearly all entries; a change needs {needed}")]
     NoQuorum {
-        /// Before the change, or after it.
+        /// The voters before or after the change.
         voters: BTreeSet<MemberId>,
         /// Of them.
         answering: BTreeSet<MemberId>,
@@ -116,8 +118,8 @@ pub enum Waiting {
     },
 }
 
-/// Who is to be in `group`. Group 0 keeps a leaving member until every set's group is without it (`out`): only then is there
-/// nothing left that it could be needed for.
+/// The members that `group` should have. Group 0 keeps a leaving member until every set's group is without it (`out`):
+/// only then nothing can need it any more.
 pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
     let stays = |member: &&Member| match member.standing {
         Standing::Active | Standing::Drained => true,
@@ -126,8 +128,8 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
     state.members.values().filter(stays).map(|member| member.id).collect()
 }
 
-/// Of those `leaving`, who is in no set's group any more: `rolls` says who is in each, `None` where nobody could say. Only they may go: a vote that
-/// still counts somewhere must not be lost.
+/// The `leaving` members that are in no set's group any more. `rolls`: the members of each, `None` if unknown. Only
+/// they may go: a vote that still counts somewhere must not be lost.
 pub fn may_go<'a>(
     leaving: &BTreeSet<MemberId>,
     rolls: impl IntoIterator<Item = Option<&'a BTreeSet<MemberId>>>,
@@ -142,7 +144,7 @@ pub fn may_go<'a>(
     out
 }
 
-/// The next step for a group whose members are to be `wanted`.
+/// The next step towards the members `wanted`.
 pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
     let voters = group.voters();
     if let Some(id) = voters.iter().find(|id| id.0 >= state.next_member) {
@@ -154,7 +156,8 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if let Some(next) = &group.next {
         return end(group, next, &voters, wanted);
     }
-    // Who leaves may stay for a while, and is never let in: out of group 0 before its removal is entered, it would go in and out for ever.
+    // A leaving member may stay for a while, but is never added: after its removal from group 0 and before that is
+    // entered, it would be added and removed for ever.
     let leaves = |id: &MemberId| state.members.get(id).is_none_or(|member| member.standing == Standing::Leaving);
     let (known, newcomers): (BTreeSet<MemberId>, BTreeSet<MemberId>) =
         wanted.iter().filter(|id| group.peer(**id).is_some() || !leaves(id)).partition(|id| group.peer(**id).is_some());
@@ -166,7 +169,7 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if !unwanted.is_empty() {
         return Step::Forget(unwanted);
     }
-    // A learner that leaves may stay in group 0 until no set has it: nobody waits for it, and it votes no more.
+    // A leaving learner may stay in group 0 until no set has it: it votes no more, and nothing waits for it.
     let (ready, learning): (BTreeSet<MemberId>, BTreeSet<MemberId>) = known
         .into_iter()
         .filter(|id| voters.contains(id) || !leaves(id))
@@ -175,7 +178,7 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if !learning.is_empty() {
         target.extend(voters.iter().copied());
     }
-    // A leader does not vote itself out: it hands over first (MEMBER-M3), to one that votes by then.
+    // A leader does not vote itself out: it first hands over (MEMBER-M3) to one of the new voters.
     let stays = !target.insert(group.me);
     if target == voters {
         return match (learning.is_empty(), stays) {
@@ -192,8 +195,9 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     Step::Vote(target)
 }
 
-/// MEMBER-M5. A leader that the newer set does not have must not end the change: it would lead a group that it is not in. It hands over where it is
-/// to leave (MEMBER-M3); where it is to stay, it votes for all of both sets, which takes nothing back that was decided, and goes on from there.
+/// MEMBER-M5. A leader outside of the newer set must not end the change: it would lead a group that it is not in. If it
+/// is leaving, it hands over (MEMBER-M3). If it is to stay, it proposes the union of both sets, which revokes no
+/// decision, and continues from there.
 fn end(group: &GroupView, next: &BTreeSet<MemberId>, voters: &BTreeSet<MemberId>, wanted: &BTreeSet<MemberId>) -> Step {
     let (set, step) = match (next.contains(&group.me), wanted.contains(&group.me)) {
         (true, _) => (next, Step::End),
@@ -219,8 +223,8 @@ fn no_quorum(group: &GroupView, voters: &BTreeSet<MemberId>) -> Waiting {
     Waiting::NoQuorum { voters: voters.clone(), answering, needed: majority(voters.len()) }
 }
 
-/// To whom leadership goes, if it is to go (MEMBER-M3): a voter that serves, answers, and has nearly everything; the one that has most. A leader that
-/// leaves the group and finds none gives it to any that stays.
+/// The successor, if leadership is to be handed over (MEMBER-M3): a serving voter that answers and has nearly
+/// everything; the most up-to-date one. A leaving leader without such a voter hands over to any that stays.
 fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Option<MemberId> {
     let serves = |id: MemberId| state.members.get(&id).is_some_and(Member::serves);
     if serves(group.me) && wanted.contains(&group.me) {
@@ -235,7 +239,8 @@ fn heir(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) ->
     found.map(|peer| peer.id)
 }
 
-/// Whether a member stands for election (MEMBER-M4): one that `serves` always, another once it has `unheard` of a leader for `patience`.
+/// Whether a member stands for election (MEMBER-M4): a serving one always, another only after `patience` without a
+/// leader.
 pub fn may_stand(serves: bool, unheard: Duration, patience: Duration) -> bool {
     serves || unheard >= patience
 }

@@ -1,6 +1,6 @@
-//! What one gateway decides for itself, from its own clock: whether it may serve, whether a lease has expired, whether it may
-//! vote. Nothing of it is replicated, and R2 never rests on it: apply refuses what a wrong answer here would let through. R3
-//! does rest on it, within the drift bound of [`Timing`].
+//! Decisions of one gateway by its own clock: whether it may serve, whether a lease has expired, whether it may vote.
+//! None of them is replicated. R2 does not depend on them: apply refuses what a wrong decision would let through. R3
+//! does, within the drift bound of [`Timing`].
 //!
 //! ```text
 //!   leader's clock    sent heartbeat            still serving reads       |margin|

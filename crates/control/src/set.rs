@@ -8,17 +8,18 @@
 //! ```
 //!
 //! SET-S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
-//! SET-S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
-//! SET-S3  A token opens the current grant only. The one it was continued from stays valid until the newer one is first used,
-//!     so that a lost answer can be asked for again; then it is dead for ever.
-//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
-//!     expired names what it judged (epoch and last renewal), and apply compares.
+//! SET-S2  A write is applied only under the epoch of the current lease, and as its next number (R2).
+//! SET-S3  A token is valid for the current grant only. The token that it was continued from stays valid until the
+//!     newer one is first used, so that a caller can repeat a request with a lost answer; then it is invalid for ever.
+//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that
+//!     judged it expired names what it judged (epoch and last renewal), and apply compares.
 //! SET-S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
-//! SET-S10  A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
-//!     `REQUESTS_REMEMBERED` granted requests are part of the state.
+//! SET-S10  A request is granted once. A copy of it gets the present lease if that is its own, or is refused (R12): the
+//!     last `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
-//! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: see `set/rollback.rs`. Volumes, VOLUME-V1 to VOLUME-V4: see
-//! `set/volumes.rs`. SET-S13 and SET-S14, what clones need: see `set/pins.rs`. SET-S15 and SET-S16, what a recovery brings back of snapshots: see `set/listed.rs`.
+//! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
+//! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,
+//! recovery of snapshots: `set/listed.rs`.
 
 mod apply;
 mod checkpoint;
@@ -54,7 +55,7 @@ mod replay_tests;
 #[cfg(test)]
 mod tests;
 
-/// A command that creates a volume, under a request of its own for each name.
+/// A command that creates a volume; each name gets its own request.
 #[cfg(test)]
 fn create_volume(name: impl Into<String>, sectors: u64) -> SetCommand {
     let name = holdfast_types::Name::new(name).expect("name");

@@ -1,4 +1,4 @@
-//! Moments and sizes as people read them. Moments come from the proposer's wall clock. They are stored only to be shown, and decide nothing.
+//! Times and sizes for display. Times come from the proposer's wall clock and decide nothing.
 
 use holdfast_types::{ByteSize, Sectors};
 use std::fmt;

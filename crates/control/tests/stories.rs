@@ -1,5 +1,5 @@
-//! Golden stories: `stories/*.story` hold commands and, below `----`, what they answered. With `HOLDFAST_GOLDEN_UPDATE=1` the
-//! answers are rewritten; the diff is then reviewed like code.
+//! Golden stories: `stories/*.story` hold commands and, below `----`, their answers. `HOLDFAST_GOLDEN_UPDATE=1`
+//! rewrites the answers; review the diff like code.
 #![expect(clippy::disallowed_methods, reason = "the runner reads and, when asked, rewrites the story files")]
 
 mod world;
@@ -7,14 +7,14 @@ mod world;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Runs a story's commands and gives back the whole file as it should be.
+/// Runs a story's commands and returns the whole file with the actual answers.
 fn retell(text: &str) -> String {
     let mut world = world::World::default();
     let mut told = String::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if line == "----" {
-            // Old answers end at the first empty line; new ones were written when their command was met.
+            // Old answers end at the first empty line; the new ones were written at their command.
             lines.by_ref().find(|line| line.is_empty());
             continue;
         }
@@ -63,5 +63,5 @@ fn stories_come_out_as_written() {
             wrong.push(format!("{}: the number of lines differs", path.display()));
         }
     }
-    assert!(wrong.is_empty(), "stories that came out otherwise:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "stories with other answers than expected:\n{}", wrong.join("\n"));
 }

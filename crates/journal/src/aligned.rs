@@ -1,12 +1,13 @@
 //! A growable byte buffer that begins on a block boundary, as O_DIRECT wants it.
 
-/// Blocks are what a batch is padded to and what O_DIRECT transfers are aligned to, in bytes.
+/// Block size in bytes: batches are padded to it, and O_DIRECT transfers are aligned to it.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Bytes that begin at an address divisible by [`BLOCK_BYTES`]. Over-allocates by one block instead of using `unsafe`.
 #[derive(Debug, Default)]
 pub struct AlignedBuf {
-    /// Allocated and initialised bytes; the used ones begin at `start`. Never grown in place: that could move it.
+    /// Allocated and initialised bytes; the used ones begin at `start`. Never grown in place, since that could move the
+    /// start.
     storage: Vec<u8>,
     start: usize,
     len: usize,
@@ -27,7 +28,7 @@ impl AlignedBuf {
         buf
     }
 
-    /// Bytes that fit without moving.
+    /// Bytes that fit without reallocation.
     pub fn capacity(&self) -> usize {
         self.storage.len().saturating_sub(BLOCK_BYTES)
     }

@@ -1,4 +1,4 @@
-//! State that readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups
+//! State shared by readers and the journal's owner: open files and the groups' indexes. Locks are held for look-ups
 //! only.
 
 use crate::DiskFile;
@@ -15,7 +15,7 @@ pub struct JournalFile {
     pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) seed: Seed,
-    /// What payloads are sealed under.
+    /// The key that payloads are sealed under.
     pub(crate) key: Option<FileKey>,
     pub(crate) bytes: u64,
     pub(crate) file: Box<dyn DiskFile>,
@@ -47,7 +47,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The index of a group; an empty one is made where there is none.
+    /// The index of a group; created empty if there is none.
     pub fn index(&self, group: GroupId) -> SharedIndex {
         self.groups.locked().entry(group).or_default().clone()
     }

@@ -1,19 +1,19 @@
-//! What can be wrong with a journal that is being read.
+//! Errors of reading, writing and opening a journal.
 
 use holdfast_seal::KeyFingerprint;
 use std::io;
 
-/// A record, batch or header that was synced and does not read back as it was written (R9).
+/// A record, batch or header that was synced and cannot be read back as written (R9).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("journal file {file} at byte {offset}: found {found}, expected {expected}")]
 pub struct CorruptRecord {
     /// Name of the file inside the journal's folder.
     pub file: String,
-    /// Where in the file the bad bytes begin (or the record that holds them).
+    /// Offset of the bad bytes, or of their record.
     pub offset: u64,
-    /// What should be there.
+    /// Expected content.
     pub expected: String,
-    /// What is there.
+    /// Found content.
     pub found: String,
 }
 
@@ -23,7 +23,7 @@ pub enum ReadError {
     /// The entry is not there any more.
     #[error("index {index}: purged up to {purged}")]
     Purged {
-        /// The index that was asked for.
+        /// The requested index.
         index: u64,
         /// The last index that was purged.
         purged: u64,
@@ -31,7 +31,7 @@ pub enum ReadError {
     /// The entry is not there (yet), or was truncated.
     #[error("index {index}: not in the log, next is {next}")]
     Missing {
-        /// The index that was asked for.
+        /// The requested index.
         index: u64,
         /// The index after the last.
         next: u64,
@@ -39,7 +39,7 @@ pub enum ReadError {
     /// The range asked for lies outside the payload.
     #[error("index {index}: bytes {offset}..{end} asked of a payload of {len} bytes", end = *offset as u64 + *wanted as u64)]
     OutOfBounds {
-        /// The index that was asked for.
+        /// The requested index.
         index: u64,
         /// First byte asked for.
         offset: u32,
@@ -59,17 +59,17 @@ pub enum ReadError {
 /// A batch could not be made durable.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// No further file can be begun (disk full). Nothing was written of what is left; it may be tried again.
+    /// No further file can be created (disk full). The rest was not written; it may be retried.
     #[error("cannot begin another journal file: {0}")]
     NoRoom(#[source] io::Error),
-    /// JOURNAL-J2: a write or sync failed, now or earlier. Nothing is durable from here on, for the life of the process.
+    /// JOURNAL-J2: a write or sync failed, now or earlier. Nothing more becomes durable in this process.
     #[error("journal file {file}: {what}: {source}")]
     Failed {
         /// File that was written.
         file: String,
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -86,15 +86,15 @@ pub enum WriteError {
     },
 }
 
-/// The files found are no journal that this node may use. Damage is not among these: see the recovery report.
+/// The files are no journal that this node may use. Damaged records are no such error: see the recovery report.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// The disk refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The failed operation.
         what: String,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -108,7 +108,7 @@ pub enum RecoverError {
         /// This node's.
         expected: u128,
     },
-    /// Sealed under another node key, or under one where none is at hand.
+    /// Sealed under another node key, or sealed while no key is given.
     #[error(
         "file {file}: found it sealed under node key {found}, expected {}; give this node the node.key that it was started with",
         .expected.map_or("one that is not sealed".to_string(), |key| format!("node key {key}"))
@@ -128,21 +128,21 @@ pub enum RecoverError {
         file: String,
         /// Its version.
         found: u32,
-        /// The one that this program reads.
+        /// The version that this program reads.
         expected: u32,
     },
-    /// A size that the format cannot do.
+    /// A file size that the format does not support.
     #[error("file size: found {found}, expected {expected}")]
     FileBytes {
         /// The size asked for.
         found: u64,
-        /// What it has to be.
+        /// Allowed sizes.
         expected: String,
     },
     /// The new file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// What has to be rewritten could not be read.
+    /// A record that has to be rewritten could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }

@@ -11,21 +11,22 @@
 //!                       crc u32 and a tag of 16 bytes (zeroes where not sealed) | payload | zeroes up to the grid
 //! ```
 //!
-//! Every CRC32C is seeded by the file's uuid: what a recycled file held before can never pass for its new contents, and
-//! a client that chooses its payload cannot forge a record. Own offsets catch misdirected writes. A chunk's CRC is
-//! seeded by the record's place and the chunk's number as well, so that chunks of two records cannot stand in for each
-//! other; chunks exist so that a small read of a large entry is checked without reading all of it. A sealed file's
-//! payloads are encrypted chunk by chunk under the file's key, with the record's offset and the chunk's number as
-//! nonce, bound to bytes 4 to 48 of the record's head; the CRCs are of what is on disk, so that damage is told from a
-//! wrong key, and is found without any. Heads are not encrypted: groups, indexes and lengths can be read. The `synced`
-//! offsets are what JOURNAL-J1 rests on: everything below was synced before this batch was written.
+//! Each CRC32C is seeded by the file's uuid: old contents of a recycled file never pass as new ones, and a client that
+//! chooses its payload cannot forge a record. Own offsets detect misdirected writes. A chunk's CRC is also seeded by
+//! the record's offset and the chunk's number, so chunks of two records cannot be exchanged. Because of chunks, a small
+//! read of a large entry need not read and check all of it.
+//!
+//! A sealed file's payloads are encrypted chunk by chunk under the file's key. Nonce: the record's offset and the
+//! chunk's number. Bound data: bytes 4 to 48 of the record's head. The CRCs cover the bytes on disk, so damage differs
+//! from a wrong key, and is detected without a key. Heads are not encrypted: groups, indexes and lengths are readable.
+//! JOURNAL-J1 rests on the `synced` offsets: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
 use holdfast_seal::{FileKey, KeyFingerprint, TAG_BYTES};
 use holdfast_types::{GroupId, LogId};
 
 pub(crate) const FILE_MAGIC: &[u8; 8] = b"HFJRNL01";
-/// 1 had no tags, and was never sealed.
+/// Version 1 had no tags, and was never sealed.
 pub(crate) const FORMAT_VERSION: u32 = 2;
 /// The header takes one block.
 pub(crate) const FILE_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
@@ -38,9 +39,10 @@ const RECORD_GRID: usize = 8;
 const RECORD_CARRIED: u8 = 1;
 /// Payload bytes under one checksum.
 pub(crate) const CHUNK_BYTES: usize = 16 << 10;
-/// What the table in front of the payload says of one chunk: checksum and tag.
+/// A chunk's entry in the table before the payload: checksum and tag.
 const CHUNK_ENTRY_BYTES: usize = 4 + TAG_BYTES;
-/// Largest payload of one record in bytes: far more than an entry may have; with it a batch always fits into a file.
+/// Largest payload of one record in bytes: far above the limit of an entry, and small enough that a batch fits into a
+/// file.
 pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(PAYLOAD_BYTES_MAX / CHUNK_BYTES <= u16::MAX as usize);
 const _: () = assert!(holdfast_types::limits::ENTRY_BYTES_MAX <= PAYLOAD_BYTES_MAX);
@@ -55,12 +57,12 @@ pub(crate) fn record_head_bytes(len: usize) -> usize {
     RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * chunks(len)
 }
 
-/// Bytes that a record with a payload of `len` bytes takes on disk.
+/// Bytes on disk of a record with a payload of `len` bytes.
 pub fn record_bytes(len: usize) -> usize {
     (record_head_bytes(len) + len).next_multiple_of(RECORD_GRID)
 }
 
-/// Bytes that a batch takes whose records take `records` bytes.
+/// Bytes of a batch with `records` bytes of records.
 pub(crate) fn batch_bytes(records: usize) -> usize {
     (BATCH_HEADER_BYTES + records).next_multiple_of(BLOCK_BYTES)
 }
@@ -81,10 +83,10 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
     bytes.get(at..at + 16).and_then(|b| b.try_into().ok()).map_or(0, u128::from_le_bytes)
 }
 
-/// What a file says about itself.
+/// Header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Drawn when the file is begun, also when its room is a recycled one: seeds every checksum.
+    /// Random, drawn when the file is begun, also in recycled space: seeds every checksum.
     pub file_uuid: u128,
     /// The node's disk identity; 0 where the opener did not say.
     pub disk_uuid: u128,
@@ -94,7 +96,7 @@ pub struct FileHeader {
     pub boot: u64,
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// The node key that its payloads are sealed under; `None` where they are not.
+    /// The node key that its payloads are sealed under; `None` if they are not.
     pub key: Option<KeyFingerprint>,
 }
 
@@ -146,7 +148,7 @@ impl FileHeader {
     /// Reads the first block of a file.
     ///
     /// # Errors
-    /// When the block is not what `FileHeader::encode` made. Shorter input counts as damaged.
+    /// When the block is no output of `FileHeader::encode`. Shorter input counts as damaged.
     pub fn decode(block: &[u8]) -> Result<FileHeader, HeaderError> {
         if block.len() < BLOCK_BYTES || block[..8] != FILE_MAGIC[..] {
             let mut found = [0; 8];
@@ -176,7 +178,7 @@ impl FileHeader {
     }
 }
 
-/// Checksum state that every CRC of one file begins with.
+/// Initial checksum state of every CRC of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(u32);
 
@@ -193,7 +195,7 @@ impl Seed {
     }
 }
 
-/// What a batch says about itself.
+/// Header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub offset: u64,
@@ -201,7 +203,7 @@ pub(crate) struct BatchHeader {
     pub bytes: u64,
     pub records: u32,
     pub idle: bool,
-    /// Everything of this file below was synced before the batch was written.
+    /// Everything below this offset of the file was synced before the batch was written.
     pub synced: u64,
     /// The same of the file before; 0 where there is none.
     pub synced_before: u64,
@@ -224,7 +226,7 @@ impl BatchHeader {
         head[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// `None` where no batch begins at `offset`. What passes is internally sound: it fits into `file_bytes`.
+    /// `None` if no batch begins at `offset`. A decoded header is consistent: the batch fits into `file_bytes`.
     pub(crate) fn decode(seed: Seed, head: &[u8], offset: u64, file_bytes: u64) -> Option<BatchHeader> {
         let head = head.get(..BATCH_HEADER_BYTES)?;
         if head[..4] != BATCH_MAGIC[..] || u32_at(head, 4) != seed.header(&head[8..]) || u64_at(head, 8) != offset {
@@ -248,7 +250,7 @@ impl BatchHeader {
     }
 }
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -268,7 +270,7 @@ impl Kind {
     }
 }
 
-/// What a record says about itself.
+/// Header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub kind: Kind,
@@ -281,8 +283,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Appends the whole record to `buf`, whose first byte lies at `base` in the file. `self.offset` MUST fit that.
-    /// With a key, the payload is sealed on the way: the caller MUST NOT write two records at one offset of a file.
+    /// Appends the whole record to `buf`, whose first byte is at `base` in the file; `self.offset` MUST match. With a
+    /// key the payload is sealed: the caller MUST NOT write two records at one offset of a file.
     pub(crate) fn append(&self, seed: Seed, key: Option<&FileKey>, payload: &[u8], buf: &mut AlignedBuf) {
         let at = buf.len();
         let head_bytes = record_head_bytes(payload.len());
@@ -311,7 +313,7 @@ impl RecordHeader {
         buf.pad_to(RECORD_GRID);
     }
 
-    /// Reads header and checksum table from the first bytes of a record at `offset`; says what is wrong with them.
+    /// Reads header and checksum table from the first bytes of a record at `offset`. Errors are (found, expected).
     pub(crate) fn decode(seed: Seed, bytes: &[u8], offset: u64) -> Result<RecordHeader, (String, String)> {
         let table = usize::from(u16_at(bytes, 6));
         let head_bytes = RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * table;
@@ -343,7 +345,7 @@ impl RecordHeader {
         })
     }
 
-    /// Checks one chunk of payload, as it is on disk, against the table in `head`.
+    /// Checks one chunk of payload, as on disk, against the table in `head`.
     pub(crate) fn check_chunk(
         &self,
         seed: Seed,
@@ -359,8 +361,7 @@ impl RecordHeader {
         Err((format!("crc {found:#010x} of payload chunk {number}"), format!("{expected:#010x}")))
     }
 
-    /// Opens chunks of payload where they stand, the first of them being number `first`. Without a key they are what
-    /// they are.
+    /// Opens chunks of payload in place, beginning with chunk number `first`. Does nothing without a key.
     pub(crate) fn open_chunks(
         &self,
         key: Option<&FileKey>,

@@ -1,4 +1,4 @@
-//! Codecs: round trips, every flipped bit noticed, and the bytes pinned for ever.
+//! Codecs: round trips, detection of every flipped bit, and the pinned byte format.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 13) as u8).collect()
 }
 
-/// The record, and whether its payload is good.
+/// The record, and whether its payload is valid.
 fn decoded(bytes: &[u8], offset: u64) -> Option<(RecordHeader, Vec<u8>)> {
     let header = RecordHeader::decode(HEADER.seed(), bytes, offset).ok()?;
     let head_bytes = record_head_bytes(header.len as usize);

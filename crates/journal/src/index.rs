@@ -1,6 +1,6 @@
-//! The place of each live record of a group, and how many live bytes each file holds.
+//! Index of a group: the place of each live record, and the live bytes in each file.
 //!
-//! The same [`GroupIndex::apply`] serves while writing and while replaying, so the two cannot drift apart.
+//! Writing and replay use the same [`GroupIndex::apply`], so they cannot diverge.
 
 use crate::CorruptRecord;
 use crate::format::record_bytes;
@@ -9,7 +9,7 @@ use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-/// A record's header: file number and byte offset in it. Files count from 1.
+/// Place of a record's header: file number and byte offset. Files count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Number of the file.
@@ -22,7 +22,7 @@ impl Place {
     const NOWHERE: Place = Place { file: 0, offset: 0 };
 }
 
-/// An entry as the index knows it.
+/// An entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Term of the entry.
@@ -34,7 +34,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A hole during replay: the record was carried forward and comes later, or is lost.
+    /// A hole during replay: the record was carried forward and follows later, or is lost.
     const VACANT: Slot = Slot { term: Term(0), place: Place::NOWHERE, len: 0 };
 
     fn is_vacant(&self) -> bool {
@@ -42,7 +42,7 @@ impl Slot {
     }
 }
 
-/// A group's index is read by any thread and changed only by the journal's owner, never across I/O.
+/// A group's index is read by any thread, and changed only by the journal's owner, never across I/O.
 pub type SharedIndex = Arc<Mutex<GroupIndex>>;
 
 /// One durable change, without the payload of an entry.
@@ -52,7 +52,7 @@ pub(crate) enum Change {
         id: LogId,
         len: u32,
     },
-    /// A live entry written again further on: takes its slot, ends nothing.
+    /// A live entry written again later in the log: takes its slot, ends no other record.
     Carried {
         id: LogId,
         len: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Live {
     pub bytes: u64,
 }
 
-/// Live records by file and group: what must be carried before a file may be dropped (JOURNAL-J5).
+/// Live records by file and group: they must be carried forward before a file may be dropped (JOURNAL-J5).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
     files: BTreeMap<u64, BTreeMap<GroupId, Live>>,
@@ -92,10 +92,10 @@ impl Ledger {
 
     fn sub(&mut self, group: GroupId, place: Place, bytes: u64) {
         let Some(groups) = self.files.get_mut(&place.file) else {
-            panic!("JOURNAL-J5: {group} ends a record at {place:?}, where none was counted live")
+            panic!("JOURNAL-J5: {group} ends a record at {place:?}, expected a live record in that file")
         };
         let Some(live) = groups.get_mut(&group) else {
-            panic!("JOURNAL-J5: {group} ends a record at {place:?}, where none of it was counted live")
+            panic!("JOURNAL-J5: {group} ends a record at {place:?}, expected a live record of the group in that file")
         };
         live.records = live.records.checked_sub(1).expect("JOURNAL-J5: fewer records live than ended");
         live.bytes = live.bytes.checked_sub(bytes).expect("JOURNAL-J5: fewer bytes live than ended");
@@ -123,10 +123,10 @@ impl Ledger {
     }
 }
 
-/// What one group has in the journal's files: durable records only.
+/// Durable records of one group in the journal's files.
 #[derive(Debug, Default)]
 pub struct GroupIndex {
-    /// Index of the first slot; where the next entry goes while there is none.
+    /// Index of the first slot; of the next entry if there is none.
     base: u64,
     slots: VecDeque<Slot>,
     vote: Option<(Bytes, Place)>,
@@ -135,7 +135,7 @@ pub struct GroupIndex {
     pub(crate) damaged: Option<CorruptRecord>,
 }
 
-/// Holes in one group's log that replay will hold places for: a wider one is damage.
+/// Largest hole in one group's log that replay keeps slots for: a wider one is damage.
 const HOLE_MAX: u64 = 1 << 24;
 
 impl GroupIndex {
@@ -168,7 +168,7 @@ impl GroupIndex {
         }
     }
 
-    /// Index of the first entry, where the next goes if there is none.
+    /// Index of the first entry; of the next one if there is none.
     pub fn first(&self) -> u64 {
         self.base
     }
@@ -208,13 +208,13 @@ impl GroupIndex {
         self.purged
     }
 
-    /// Whether an entry at `index` continues the log or overwrites its end: replay alone may leave holes.
+    /// Whether an entry at `index` continues the log or overwrites its end: only replay may leave holes.
     pub(crate) fn takes(&self, index: u64) -> bool {
         self.slots.is_empty() || (self.base..=self.next()).contains(&index)
     }
 
-    /// Takes over one durable change. `Err` says what does not fit; only damage on disk can bring that about, and the
-    /// group goes on as well as it can so that its state can be looked at.
+    /// Applies one durable change. `Err` says what does not fit: only damage on disk causes that. The group then
+    /// continues as far as possible, so that its state can be inspected.
     pub(crate) fn apply(
         &mut self,
         group: GroupId,
@@ -249,8 +249,8 @@ impl GroupIndex {
         Ok(())
     }
 
-    /// Puts an entry into its slot. Replay may meet entries before those in front of them, where these were carried
-    /// forward from files that are gone: it leaves holes, and they are filled, or are damage in the end.
+    /// Puts an entry into its slot. Replay may meet entries before their predecessors if these were carried forward out
+    /// of dropped files: it leaves holes, which are filled later, or are damage at the end.
     fn place(&mut self, group: GroupId, id: LogId, len: u32, place: Place, ledger: &mut Ledger) -> Result<(), String> {
         let index = id.index.0;
         if self.slots.is_empty() {
@@ -278,7 +278,7 @@ impl GroupIndex {
     }
 
     fn purge(&mut self, group: GroupId, upto: LogId, place: Place, ledger: &mut Ledger) {
-        // One that was overtaken (`Journal::purge_ahead`). The same again is one that was carried.
+        // A purge that was overtaken (`Journal::purge_ahead`). An equal one was carried forward.
         if self.purged.is_some_and(|(purged, _)| purged.index > upto.index) {
             return;
         }
@@ -326,7 +326,7 @@ impl GroupIndex {
         }
     }
 
-    /// After replay: keeps the entries after the last hole, and says where the hole is.
+    /// After replay: keeps the entries after the last hole, and reports the hole.
     pub(crate) fn close_holes(&mut self, group: GroupId, ledger: &mut Ledger) -> Result<(), String> {
         let mut result = Ok(());
         if let Some(hole) = self.slots.iter().rposition(Slot::is_vacant) {
@@ -349,8 +349,8 @@ impl GroupIndex {
 mod tests {
     use super::*;
 
-    /// One goes ahead on a full disk; those that it has overtaken come in their turn, and a crash may come between
-    /// them.
+    /// On a full disk a purge is written ahead of others; the overtaken ones follow in order, and a crash may come in
+    /// between.
     #[test]
     fn an_overtaken_purge_takes_nothing_back() {
         let (group, mut index, mut ledger) = (GroupId(1), GroupIndex::default(), Ledger::default());

@@ -1,9 +1,9 @@
-//! Journal: the ordered record, on one node's disk, of everything that the node's Raft groups must not forget.
+//! Journal: the ordered, durable record of everything that a node's Raft groups must not forget.
 //!
-//! Owns: the file format (header, batch, record), what recovery makes of a set of files, when files are begun, carried
-//! forward and dropped. All of it is synchronous code over the small [`Disk`] trait, so that a simulated disk can crash
-//! it at every byte. Does not own: threads, queues, callbacks, the memory tail, the real disk (crate `log`), nor the
-//! meaning of a payload. Depends on `seal` and `types` only.
+//! Owns: the file format (header, batch, record), recovery of a set of files, and when files are begun, carried forward
+//! and dropped. It is synchronous code over the small [`Disk`] trait, so that a simulated disk can crash it at every
+//! byte. Does not own: threads, queues, callbacks, the memory tail, the real disk (crate `log`), nor the meaning of a
+//! payload. Depends on `seal` and `types` only.
 //!
 //! ```text
 //!   file n                                         file n+1

@@ -29,21 +29,21 @@ pub enum Op {
         /// First index dropped.
         from: u64,
     },
-    /// Drop entries up to and including `upto`, which may lie beyond the last (a snapshot was installed).
+    /// Drop entries up to `upto` inclusive, which may lie beyond the last (a snapshot was installed).
     Purge {
         /// Whose.
         group: GroupId,
         /// Last log id dropped.
         upto: LogId,
     },
-    /// Remember what was known committed.
+    /// Remember the last known committed log id.
     Committed {
         /// Whose.
         group: GroupId,
         /// Last committed.
         id: LogId,
     },
-    /// Forget the group, all of it.
+    /// Forget the whole group.
     DropGroup {
         /// Whose.
         group: GroupId,
@@ -51,7 +51,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whose it is.
+    /// The group of the operation.
     pub fn group(&self) -> GroupId {
         match self {
             Op::Entry { group, .. }

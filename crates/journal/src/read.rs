@@ -1,4 +1,4 @@
-//! Reading entries back: place from the index, file pinned, header and checksums checked (R9, JOURNAL-J7).
+//! Reads entries: place from the index, file pinned, header and checksums checked (R9, JOURNAL-J7).
 
 use crate::catalog::{Catalog, JournalFile};
 use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
@@ -10,7 +10,7 @@ use holdfast_types::{GroupId, LogId, LogIndex};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Records up to this size, and gaps up to this size, are read in one go: cheaper than a second read.
+/// Records and gaps up to this size are read in one go: cheaper than a second read.
 const ONE_READ_BYTES_MAX: usize = 64 << 10;
 
 /// Neighbours read together, in bytes.
@@ -19,7 +19,7 @@ const RUN_BYTES_MAX: usize = 4 << 20;
 /// The whole entry at `index`.
 ///
 /// # Errors
-/// [`ReadError::Missing`] where the index has none, [`ReadError::Corrupt`] for bytes that are not what was written.
+/// [`ReadError::Missing`] if the index has none, [`ReadError::Corrupt`] for bytes that differ from what was written.
 pub fn read_entry(
     catalog: &Catalog,
     group: GroupId,
@@ -32,7 +32,7 @@ pub fn read_entry(
     Ok((id, payload))
 }
 
-/// `len` bytes at `offset` of the entry at `index`. Reads and checks only the chunks that hold them.
+/// `len` bytes at `offset` of the entry at `index`. Reads and checks only the chunks with these bytes.
 ///
 /// # Errors
 /// As [`read_entry`], and [`ReadError::OutOfBounds`].
@@ -53,8 +53,7 @@ pub fn read_part(
     read_range(&file, slot.place, Kind::Entry, group, id, slot.len, start..start + len)
 }
 
-/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows
-/// more.
+/// Place and pinned file. The file can be gone if the record was carried forward meanwhile: then look it up again.
 fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, Slot), ReadError> {
     let mut last = None;
     loop {
@@ -121,7 +120,7 @@ fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) ->
     ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
 }
 
-/// The record's header, if it is good and that of the record wanted (JOURNAL-J7).
+/// The record's header, if valid and of the requested record (JOURNAL-J7).
 fn check_head(
     file: &JournalFile,
     place: Place,
@@ -140,11 +139,11 @@ fn check_head(
     Err(corrupt(file, place, found, format!("{kind:?} of {group} {id} with {len} bytes")))
 }
 
-/// Entries from the start of `range` on, in order, until `range` ends, an entry is not in the index, or `max_bytes` of
-/// payload are exceeded; the first is taken whatever its size. Neighbours on disk are read together.
+/// Entries from the start of `range` on, in order, until `range` ends, an entry is missing in the index, or `max_bytes`
+/// of payload are exceeded. The first is returned whatever its size. Neighbours on disk are read together.
 ///
 /// # Errors
-/// As [`read_entry`]; what is not in the index is none.
+/// As [`read_entry`]; a missing entry is no error.
 pub fn read_entries(
     catalog: &Catalog,
     group: GroupId,
@@ -161,7 +160,7 @@ pub fn read_entries(
         if !entries.is_empty() && bytes + slot.len as usize > max_bytes {
             break;
         }
-        // Neighbours in the same file, as far as the index says the same as a moment ago.
+        // Neighbours in the same file, if the index is unchanged since.
         let mut run = Vec::new();
         let mut end = u64::from(slot.place.offset);
         {
@@ -234,7 +233,7 @@ fn read_range(
     if start + total as u64 > file.bytes {
         return Err(corrupt(format!("a file of {} bytes", file.bytes), format!("a record of {total} bytes")));
     }
-    // Whole chunks around what is asked for.
+    // The whole chunks around the requested range.
     let chunks = range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES);
     let data = chunks.start * CHUNK_BYTES..(chunks.end * CHUNK_BYTES).min(len);
     let one_read = total <= ONE_READ_BYTES_MAX || data.start <= ONE_READ_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! JOURNAL-J7: a place that holds another record, however good, is not served.
+//! JOURNAL-J7: a place with another record, however valid, is not served.
 
 use super::*;
 use crate::format::FileHeader;

@@ -1,9 +1,9 @@
-//! Opening: scan, cut, begin a new file, rewrite the uncertain tail into it, sync; only then is the journal usable.
+//! Opens a journal: scan, cut, begin a new file, rewrite the uncertain tail into it, sync. Only then is the journal
+//! usable.
 //!
-//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2.
-//! The new file is begun (JOURNAL-J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is
-//! synced: a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is
-//! answered before.
+//! Crash order. 1. Files without any batch are removed, so that failed boots leave nothing. 2. The new file is begun
+//! (JOURNAL-J3). 3. One batch rewrites the uncertain records with their truncations, and is synced: a crash before that
+//! leaves the old tail as it was, a crash after it no longer needs it. 4. Nothing is answered before.
 
 use crate::catalog::{Catalog, JournalFile, file_name, file_number};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 pub use crate::replay::Cut;
 
-/// What opening found and did. Reading never repairs in silence.
+/// Result of opening. Reading never repairs silently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Files read.
@@ -33,14 +33,14 @@ pub struct RecoveryReport {
     pub records: u64,
     /// Records rewritten into the new file, because they may not have been synced.
     pub rewritten: u64,
-    /// Torn tails that were cut. Nobody was told that these were durable.
+    /// Torn tails that were cut. They were never reported durable.
     pub cuts: Vec<Cut>,
-    /// R9: what was synced and is bad.
+    /// R9: synced bytes that are damaged.
     pub corrupt: Vec<CorruptRecord>,
-    /// R9: groups that have lost, or may have lost, something synced. They need rebuilding from peers.
+    /// R9: groups that have lost, or may have lost, synced records. They need rebuilding from peers.
     pub damaged: BTreeMap<GroupId, CorruptRecord>,
-    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows
-    /// nothing of may have been in it.
+    /// R9: the last loss of records of unknown groups (a file or a batch). It may include a group that the journal no
+    /// longer knows.
     pub lost: Option<CorruptRecord>,
 }
 
@@ -56,18 +56,18 @@ enum Found {
 }
 
 impl<D: Disk> Journal<D> {
-    /// Opens the journal on `disk`, which may be empty. Usable, and everything in it durable, on return.
+    /// Opens the journal on `disk`, which may be empty. On return it is usable, and everything in it is durable.
     ///
     /// # Errors
-    /// See [`RecoverError`]. Bad records are none: see [`RecoveryReport::damaged`].
+    /// See [`RecoverError`]. Damaged records are no error: see [`RecoveryReport::damaged`].
     pub fn open(disk: D, params: Params, uuids: UuidSource) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
         Self::open_sealed(disk, params, None, uuids)
     }
 
-    /// The same with a node key, that payloads are sealed under.
+    /// The same with a node key that payloads are sealed under.
     ///
     /// # Errors
-    /// See [`RecoverError`], where a file is sealed and this is not its key.
+    /// See [`RecoverError`]; also if a file is sealed under another key.
     pub fn open_sealed(
         disk: D,
         params: Params,
@@ -93,7 +93,7 @@ impl<D: Disk> Journal<D> {
         let mut lost_files = BTreeSet::new();
         let last = scan_all(&disk, &params, sealing.as_ref(), &numbers, &mut replay, &mut report, &mut lost_files)?;
 
-        // Step 1. Highest first and one by one: numbers without a gap at any moment.
+        // Step 1. Highest first, one by one: the numbers never have a gap.
         for number in numbers.iter().rev().take_while(|number| **number > last.number) {
             replay.catalog.remove_file(*number);
             let name = file_name(*number);
@@ -131,14 +131,14 @@ impl<D: Disk> Journal<D> {
             journal.write_whole(&items)?;
         }
         match journal.tidy() {
-            // The disk is full: there is a file to write in, and the owner sees it again at its next turn.
+            // The disk is full: there is a file to write to, and the owner tries again in its next turn.
             Ok(()) | Err(WriteError::NoRoom(_)) => Ok((journal, report)),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The last file that any batch reached, and what is known synced of it.
+/// The last file with a batch, and its known synced offset.
 struct Last {
     number: u64,
     synced: u64,
@@ -154,8 +154,8 @@ fn scan_all<D: Disk>(
     lost_files: &mut BTreeSet<u64>,
 ) -> Result<Last, RecoverError> {
     let mut last = Last { number: numbers.first().map_or(0, |first| first - 1), synced: 0 };
-    // Scanned or lost: what a file means depends on what its successor says of it. Only files that no batch reached, or
-    // that are lost, make this longer than one.
+    // Scanned or lost files: the meaning of a file depends on its successor. More than one waits only if files have no
+    // batch or are lost.
     let mut waiting: Vec<Result<(Arc<JournalFile>, ScannedFile), CorruptRecord>> = Vec::new();
     let mut before = None;
     for number in numbers {
@@ -184,13 +184,14 @@ fn scan_all<D: Disk>(
         }
         waiting.push(Ok((file, scanned)));
     }
-    // Files behind the last that a batch reached say nothing, and nothing is said about them.
+    // Files behind the last one with a batch carry no information.
     waiting.retain(|waiting| !matches!(waiting, Ok((file, _)) if file.number > last.number));
     replay_waiting(replay, &mut waiting, 0, 0)?;
     Ok(last)
 }
 
-/// Replays what waited for `number`, which says that its predecessor was synced up to `synced_before`.
+/// Replays the files that waited for `number`, whose header gives the synced offset of its predecessor as
+/// `synced_before`.
 fn replay_waiting(
     replay: &mut Replay,
     waiting: &mut Vec<Result<(Arc<JournalFile>, ScannedFile), CorruptRecord>>,
@@ -209,12 +210,12 @@ fn replay_waiting(
     Ok(())
 }
 
-/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node
-/// until peers heal them: so it is read a second time, and what the disk says of it counts only where it gives another
-/// block of the same file.
+/// The first block of a file, or its damage. A lost header loses the whole file, which damages every group of the node
+/// until peers heal them. So it is read a second time, and the disk's error counts only if another block of the same
+/// file can be read.
 ///
 /// # Errors
-/// The disk does not answer, and nothing is known of what it holds.
+/// The disk does not answer, so its content is unknown.
 fn read_header(file: &impl DiskFile) -> io::Result<Result<AlignedBuf, io::Error>> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     let Err(_) = file.read_at(&mut block, 0) else { return Ok(Ok(block)) };
@@ -224,7 +225,7 @@ fn read_header(file: &impl DiskFile) -> io::Result<Result<AlignedBuf, io::Error>
         return Ok(Err(error));
     }
     let (bytes, block_bytes) = (file.bytes(), BLOCK_BYTES as u64);
-    // The block behind it may have gone with it; the last one is far away.
+    // The next block may be unreadable too; the last one is far away.
     let others = [block_bytes, (bytes / block_bytes).saturating_sub(1) * block_bytes];
     let answers =
         others.into_iter().any(|at| at > 0 && at + block_bytes <= bytes && file.read_at(&mut block, at).is_ok());
@@ -271,14 +272,14 @@ fn open_file<D: Disk>(
     Ok(Found::Good(Arc::new(JournalFile { number, name, seed: header.seed(), key, bytes, file: Box::new(file) })))
 }
 
-/// What has to be rewritten, so that the journal means the same with any part of the uncertain tail and without it.
+/// The records to rewrite, so that the journal means the same with any part of the uncertain tail and without it.
 fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
     let mut items = Vec::new();
     for (group, touched) in &replay.touched {
         let index = replay.catalog.index(*group);
         let index = index.locked();
         if index.damaged.is_some() {
-            // JOURNAL-J8: written again it might look whole. Nobody may use it before it is dropped.
+            // JOURNAL-J8: rewritten, it might look valid. It stays unusable until it is dropped.
             continue;
         }
         let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };

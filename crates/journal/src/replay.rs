@@ -1,12 +1,13 @@
-//! What scanned files mean: which bad bytes are a torn tail, which are corruption, and what the groups look like.
+//! Interprets scanned files: decides which bad bytes are a torn tail and which are corruption, and rebuilds the groups.
 //!
-//! A batch is *known synced* when a later one says so (JOURNAL-J1): one of the same file, or the first of the next. Bad bytes
-//! that are known synced are corruption; others are a torn tail and are cut, batch by batch (JOURNAL-J6). Whatever is good and
-//! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (JOURNAL-J4).
+//! A batch is *known synced* if a later one says so (JOURNAL-J1): one of the same file, or the first of the next. Bad
+//! bytes that are known synced are corruption; others are a torn tail and are cut, batch by batch (JOURNAL-J6). Valid
+//! records that are not known synced are *uncertain*: they may have been in a page cache only, so they are rewritten
+//! before use (JOURNAL-J4).
 //!
-//! Payloads that are not known to be synced are decrypted too, at every start: a payload with correct checksums that
-//! was not sealed here is no torn tail, and could not be written again. It damages its group, not the start of the
-//! others. Elsewhere the tag is checked when an entry is read.
+//! Payloads that are not known synced are also decrypted at every start: a payload with correct checksums that was not
+//! sealed here is no torn tail, and could not be written again. It damages its group, not the start of the others.
+//! Other payloads are authenticated when an entry is read.
 
 use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};
@@ -26,11 +27,11 @@ pub struct Cut {
     pub file: String,
     /// First byte cut.
     pub offset: u64,
-    /// Why it does not count.
+    /// Why it is invalid.
     pub found: String,
 }
 
-/// What uncertain records did to a group.
+/// Effect of uncertain records on a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     /// Lowest index that was written or truncated.
@@ -39,7 +40,7 @@ pub(crate) struct Touched {
     pub dropped: bool,
 }
 
-/// A payload that is bad; damage only if it is still live in the end.
+/// A bad payload; damage only if it is still live at the end.
 struct BadEntry {
     group: GroupId,
     index: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Replay {
     /// Uncertain records by group, and where they begin.
     pub touched: BTreeMap<GroupId, Touched>,
     pub uncertain_from: Place,
-    /// Counts records: an order for what follows.
+    /// Counts records: gives their order.
     clock: u64,
     /// The last loss of records whose groups are not known.
     lost: Option<(u64, CorruptRecord)>,
@@ -97,10 +98,10 @@ impl Replay {
         self.lost = Some((self.clock, corrupt));
     }
 
-    /// Replays one file. `synced` is everything that is known of it, also from the file after it.
+    /// Replays one file. `synced` is its known synced offset, also from the file after it.
     ///
     /// # Errors
-    /// The disk did not give a second time what it gave a moment ago: nothing is known of it then.
+    /// The disk did not return again what it returned before: its content is unknown then.
     pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) -> Result<(), RecoverError> {
         let corrupt = |bad: &Bad| CorruptRecord {
             file: file.name.clone(),
@@ -108,7 +109,7 @@ impl Replay {
             expected: bad.expected.clone(),
             found: bad.found.clone(),
         };
-        // A batch of this file is known synced: so is everything in the files before, or it was rewritten here (JOURNAL-J4).
+        // A batch of this file is known synced: so are all files before, or they were rewritten here (JOURNAL-J4).
         if synced > FILE_HEADER_BYTES {
             self.touched.clear();
             self.uncertain_from = Place { file: file.number, offset: synced as u32 };
@@ -116,7 +117,7 @@ impl Replay {
         for (at, piece) in scanned.pieces.iter().enumerate() {
             match piece {
                 Piece::Gap { from, to, last } => {
-                    // Idle markers are not synced by themselves: the batch behind them says whether there was more.
+                    // Idle markers are not synced by themselves: the batch behind shows whether there was more.
                     let meant = match scanned.pieces.get(at + 1) {
                         Some(Piece::Batch(batch)) => batch.header.synced,
                         _ => synced,
@@ -223,7 +224,7 @@ impl Replay {
         self.lost.as_ref().map(|(_, corrupt)| corrupt.clone())
     }
 
-    /// After the last file: marks the groups that are damaged.
+    /// After the last file: marks the damaged groups.
     pub fn finish(&mut self) -> BTreeMap<GroupId, CorruptRecord> {
         let mut damaged = std::mem::take(&mut self.bad_votes);
         for bad in std::mem::take(&mut self.bad_entries) {
@@ -261,8 +262,8 @@ impl Replay {
     }
 }
 
-/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the
-/// start fails, and the next one looks again. A group that is called damaged stays so until its peers heal it.
+/// The fault of an entry beside its checksums. If the disk does not answer, its content is unknown: the start fails,
+/// and the next one tries again. A group marked as damaged stays so until its peers heal it.
 fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Result<Option<CorruptRecord>, RecoverError> {
     if header.kind != Kind::Entry || file.key.is_none() {
         return Ok(None);

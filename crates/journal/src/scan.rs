@@ -1,6 +1,6 @@
-//! Reads one file from front to back: its batches, their records, and what is bad.
+//! Reads one file from front to back: its batches, their records, and bad bytes.
 //!
-//! Decides nothing about what bad bytes mean; that takes the file after it (see `replay`).
+//! It does not interpret bad bytes; that needs the file after it (see `replay`).
 
 use crate::catalog::JournalFile;
 use crate::format::{
@@ -13,13 +13,13 @@ use std::io;
 /// Read at a time, in bytes; a larger batch is read whole.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Bytes that are not what was written.
+/// Bytes that differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bad {
     pub offset: u64,
     pub found: String,
     pub expected: String,
-    /// The checksums are right, what they are of was not sealed here: no write that was torn leaves that.
+    /// The checksums match, but the content was not sealed here: no torn write leaves that.
     pub whole: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Scanned {
     pub header: RecordHeader,
     /// Of a vote only.
     pub payload: Bytes,
-    /// The payload is not what was written.
+    /// The payload differs from what was written.
     pub bad: Option<Bad>,
 }
 
@@ -38,23 +38,23 @@ pub(crate) struct Scanned {
 pub(crate) struct ScannedBatch {
     pub header: BatchHeader,
     pub records: Vec<Scanned>,
-    /// Where a record header is bad: what follows in the batch is lost, whosever it was.
+    /// Set if a record header is bad: the rest of the batch is lost, of whatever groups.
     pub lost: Option<Bad>,
 }
 
 impl ScannedBatch {
-    /// The first thing in it that a torn write can leave.
+    /// The first fault in it that a torn write can leave.
     pub fn first_torn(&self) -> Option<&Bad> {
         let bad = self.records.iter().filter_map(|record| record.bad.as_ref());
         bad.chain(self.lost.as_ref()).find(|bad| !bad.whole)
     }
 }
 
-/// What a file is made of, in order.
+/// Parts of a file, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     Batch(ScannedBatch),
-    /// No batch begins anywhere in here; `to` is where the next one does, or the end of the file.
+    /// No batch begins in here; `to` is the begin of the next one, or the end of the file.
     Gap {
         from: u64,
         to: u64,
@@ -66,22 +66,22 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) struct ScannedFile {
     pub pieces: Vec<Piece>,
-    /// What its own batches say was synced of it.
+    /// Its synced offset, according to its own batches.
     pub synced: u64,
-    /// What its batches say was synced of the file before.
+    /// Synced offset of the file before, according to its batches.
     pub synced_before: Option<u64>,
-    /// Blocks that the disk would not read; they count as zeroes.
+    /// Blocks that the disk could not read; they count as zeroes.
     pub unreadable: Vec<u64>,
 }
 
 impl ScannedFile {
-    /// Whether any batch, also an idle marker, is in it.
+    /// Whether it contains any batch, idle markers included.
     pub fn has_batches(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Batch(_)))
     }
 }
 
-/// A view of a file that reads ahead.
+/// A read-ahead view of a file.
 struct Window<'a> {
     file: &'a JournalFile,
     buf: AlignedBuf,
@@ -90,7 +90,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Bytes of the file; `offset` is on a block boundary and the range inside the file.
+    /// Bytes of the file; `offset` is on a block boundary and the range is inside the file.
     fn get(&mut self, offset: u64, len: usize) -> Result<&[u8], io::Error> {
         let held = self.start..self.start + self.buf.len() as u64;
         if !(held.contains(&offset) && offset + len as u64 <= held.end) {
@@ -108,7 +108,7 @@ impl Window<'_> {
         if self.file.file.read_at(&mut self.buf, offset).is_ok() {
             return Ok(());
         }
-        // A block that the disk will not give must not hide its neighbours.
+        // An unreadable block must not hide its neighbours.
         let mut error = None;
         let blocks = len / BLOCK_BYTES;
         let mut failed = 0;
@@ -122,14 +122,14 @@ impl Window<'_> {
             }
         }
         match error {
-            // Nothing at all: that is not a bad block but a disk that does not answer.
+            // All blocks failed: no bad block, but a disk that does not answer.
             Some(error) if failed == blocks && blocks > 1 => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Scans `file`, whose header was read already.
+/// Scans `file`, whose header was read before.
 ///
 /// # Errors
 /// When the disk does not answer. Single unreadable blocks count as bad bytes.

@@ -1,4 +1,4 @@
-//! The journal while it is written: batches, rotation, carrying forward, dropping.
+//! Writes the journal: batches, rotation, carrying records forward, dropping files.
 
 use crate::catalog::{Catalog, JournalFile, file_name};
 use crate::format::{
@@ -20,27 +20,28 @@ use std::sync::Arc;
 pub struct Params {
     /// Size of a file in bytes: whole blocks, below 4 GiB.
     pub file_bytes: u64,
-    /// Bytes that the files should take at most: carrying forward becomes more eager as they come near.
+    /// Target for the bytes of all files: the closer to it, the more eagerly records are carried forward.
     pub room_bytes: u64,
-    /// The node's disk uuid, 0 for one that is not checked.
+    /// The node's disk uuid; 0 if it is not checked.
     pub disk_uuid: u128,
     /// The node's boot counter.
     pub boot: u64,
 }
 
-/// Largest batch in bytes, unless a quarter of a file is less: more would only delay the callbacks of its first jobs.
+/// Largest batch in bytes, or a quarter of a file if less: larger ones would only delay the callbacks of their first
+/// jobs.
 const BATCH_BYTES_MAX: u64 = 4 << 20;
-/// Carried forward at a time, in bytes, so that appends wait little.
+/// Bytes carried forward at a time, so that appends wait little.
 const CARRY_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes that are left free at the end of a file while the next cannot be begun, for the purges that free a full disk;
-/// in a small file a sixteenth.
+/// Bytes kept free at the end of a file while the next cannot be created, for the purges that free a full disk; in a
+/// small file a sixteenth.
 const PURGE_ROOM_BYTES_MAX: u64 = 64 << 10;
 
-/// Files dropped, or parts of one carried forward, at a time.
+/// Files dropped, or parts of one carried forward, per turn.
 const TIDY_TURNS: u32 = 4;
 
-/// The node key, and what it is used for.
+/// The node key, and its use.
 #[derive(Clone, Debug)]
 pub struct Sealing {
     /// Opens files that were sealed under it.
@@ -50,7 +51,7 @@ pub struct Sealing {
 }
 
 impl Sealing {
-    /// The key that a new file is sealed under.
+    /// The key that new files are sealed under.
     fn of_new(this: Option<&Sealing>) -> Option<&NodeKey> {
         this.filter(|sealing| sealing.new_files).map(|sealing| &sealing.key)
     }
@@ -101,7 +102,7 @@ impl Item {
 }
 
 impl RecordHeader {
-    /// What the record does to its group's index.
+    /// The change of its group's index by the record.
     pub(crate) fn change(&self, payload: &Bytes) -> Change {
         match self.kind {
             Kind::Entry if self.carried => Change::Carried { id: self.id, len: self.len },
@@ -115,7 +116,7 @@ impl RecordHeader {
     }
 }
 
-/// The file that is written.
+/// The file being written.
 pub(crate) struct Current {
     pub file: Arc<JournalFile>,
     /// Where the next batch goes.
@@ -135,19 +136,19 @@ pub struct Journal<D: Disk> {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) ledger: Ledger,
     pub(crate) current: Current,
-    /// Begun ahead, so that rotation cannot fail for want of room.
+    /// Created ahead, so that rotation cannot fail for lack of space.
     pub(crate) next: Option<Arc<JournalFile>>,
     pub(crate) buf: AlignedBuf,
     pub(crate) failed: bool,
-    /// Whether everything synced is known to be so on disk.
+    /// Whether the disk has a note that everything synced is.
     pub(crate) marked: bool,
     pub(crate) untidy: bool,
     /// JOURNAL-J8: while there are any, no file is dropped and nothing carried forward.
     pub(crate) damaged: BTreeSet<GroupId>,
-    /// Files whose header is bad: they go in their turn, like others.
+    /// Files with a bad header: they are dropped in order, like others.
     pub(crate) lost_files: BTreeSet<u64>,
-    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried
-    /// again once they are fewer.
+    /// A file that cannot be carried forward because of a bad record, and its live bytes at that time: tried again once
+    /// they are fewer.
     pub(crate) blocked: Option<(u64, u64, ReadError)>,
 }
 
@@ -160,7 +161,7 @@ impl<D: Disk> std::fmt::Debug for Journal<D> {
     }
 }
 
-/// Makes file `number`: allocated, header durable, only then named (JOURNAL-J3).
+/// Creates file `number`: allocated, header durable, only then named (JOURNAL-J3).
 pub(crate) fn begin_file<D: Disk>(
     disk: &D,
     params: &Params,
@@ -190,30 +191,30 @@ pub(crate) fn begin_file<D: Disk>(
 }
 
 impl<D: Disk> Journal<D> {
-    /// What readers need.
+    /// The readers' part.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.clone()
     }
 
-    /// Bytes that the files in use take; of the one being written, what is written.
+    /// Bytes of the files in use; for the one being written, its written bytes.
     pub fn used_bytes(&self) -> u64 {
         (self.catalog.file_count() + self.lost_files.len() - 1) as u64 * self.params.file_bytes + self.current.end
     }
 
-    /// Records put into one batch at most, in bytes; a larger record has a batch of its own.
+    /// Most bytes of records in one batch; a larger record gets a batch of its own.
     pub fn batch_bytes_max(&self) -> u64 {
         BATCH_BYTES_MAX.min(self.params.file_bytes / 4)
     }
 
-    /// Why the oldest file cannot be dropped, if a bad record is the reason.
+    /// The bad record that keeps the oldest file from being dropped, if there is one.
     pub fn blocked(&self) -> Option<&ReadError> {
         self.blocked.as_ref().map(|(_, _, error)| error)
     }
 
-    /// Makes `ops` durable, in order, in as many batches as it takes; takes away those that are. Empty on success.
+    /// Makes `ops` durable, in order, in as many batches as needed; removes the durable ones. Empty on success.
     ///
     /// # Errors
-    /// [`WriteError::NoRoom`] may be tried again with what is left; any other is final (JOURNAL-J2).
+    /// [`WriteError::NoRoom`]: the rest may be retried; any other error is final (JOURNAL-J2).
     pub fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), WriteError> {
         while !ops.is_empty() {
             let mut items = Vec::new();
@@ -245,7 +246,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// One batch or an error: for what must not be torn apart (JOURNAL-J6).
+    /// One batch or an error, for items that must stay together (JOURNAL-J6).
     pub(crate) fn write_whole(&mut self, items: &[Item]) -> Result<(), WriteError> {
         let found = items.iter().map(Item::bytes).sum();
         if !self.fits_at_all(found) {
@@ -260,7 +261,7 @@ impl<D: Disk> Journal<D> {
         self.current.end + batch_bytes(records) as u64 + kept <= self.params.file_bytes
     }
 
-    /// Also in what is kept for purges.
+    /// Whether it fits, using also the space kept for purges.
     fn fits_at_all(&self, records: usize) -> bool {
         self.current.end + batch_bytes(records) as u64 <= self.params.file_bytes
     }
@@ -270,10 +271,10 @@ impl<D: Disk> Journal<D> {
         PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
     }
 
-    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else
-    /// would ever make room for that. What waits for the same group comes after the entry that `upto` names, and a
-    /// truncation never goes back behind what was purged, so the order between them does not matter. True if any was
-    /// written; the one that waits in its turn changes nothing any more.
+    /// Makes those of `purges` durable that drop durable entries, ahead of all waiting operations: on a full disk
+    /// nothing else would ever free space for those. Waiting operations of the same group come after the entry in
+    /// `upto`, and a truncation never goes back behind a purge, so their order does not matter. True if any was
+    /// written; the same purge in its turn then changes nothing.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).
@@ -293,7 +294,7 @@ impl<D: Disk> Journal<D> {
         self.write_batch(&items).map(|()| true)
     }
 
-    /// One batch: encode, write, sync, and only then believe it (JOURNAL-J1, JOURNAL-J2).
+    /// One batch: encode, write, sync; only then update the index (JOURNAL-J1, JOURNAL-J2).
     pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -322,7 +323,7 @@ impl<D: Disk> Journal<D> {
         result?;
         let mut last = None;
         for (item, place) in items.iter().zip(places) {
-            // Many records of one group in a row are usual: one look-up for all of them.
+            // Many records of one group in a row are common: one look-up for all of them.
             let index = match last.take() {
                 Some((group, index)) if group == item.group => index,
                 _ => self.catalog.index(item.group),
@@ -381,7 +382,7 @@ impl<D: Disk> Journal<D> {
         WriteError::Failed { file: self.current.file.name.clone(), what, source }
     }
 
-    /// Goes on in the next file. Everything in the one before is synced by then (JOURNAL-J1).
+    /// Continues in the next file. Everything in the one before is synced by then (JOURNAL-J1).
     fn rotate(&mut self) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -394,7 +395,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Begins the file after the current one, if that was not done already.
+    /// Creates the file after the current one, unless that was done before.
     fn begin_next(&mut self) -> Result<(), WriteError> {
         if self.next.is_some() {
             return Ok(());
@@ -413,8 +414,8 @@ impl<D: Disk> Journal<D> {
         !self.marked && !self.failed
     }
 
-    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known
-    /// as corruption, not taken for a torn tail. Costs one block per pause.
+    /// Notes on disk that the last batch was synced, without a sync of its own: a bad record in it then counts as
+    /// corruption, not as a torn tail. Costs one block per pause.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).
@@ -427,7 +428,7 @@ impl<D: Disk> Journal<D> {
         }
         if !self.fits(0) {
             match self.rotate() {
-                // Nothing can be said about it then, and nothing is lost.
+                // Then the note is omitted, and nothing is lost.
                 Err(WriteError::NoRoom(_)) => {
                     self.marked = true;
                     return Ok(());
@@ -443,8 +444,8 @@ impl<D: Disk> Journal<D> {
         result
     }
 
-    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch
-    /// may spoil its neighbour as well, and would then pass for a torn tail.
+    /// Ends a clean run: writes the idle marker durably, twice, in two blocks. Damage at the end of the last batch may
+    /// also hit its neighbour, and would then pass for a torn tail.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).
@@ -455,16 +456,17 @@ impl<D: Disk> Journal<D> {
         self.sync()
     }
 
-    /// Whether [`Journal::tidy`] stopped so as not to keep appends waiting, and wants another turn.
+    /// Whether [`Journal::tidy`] stopped early in favour of appends, and needs another turn.
     pub fn wants_tidy(&self) -> bool {
         self.untidy && !self.failed
     }
 
-    /// Housekeeping, a few steps at a time: drops old files without live records, carries the last ones forward, begins
+    /// Housekeeping, a few steps at a time: drops old files without live records, carries live records forward, creates
     /// the next file.
     ///
     /// # Errors
-    /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (JOURNAL-J2).
+    /// [`WriteError::NoRoom`] when the next file could not be created, which may be retried; others are final
+    /// (JOURNAL-J2).
     pub fn tidy(&mut self) -> Result<(), WriteError> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
@@ -499,7 +501,7 @@ impl<D: Disk> Journal<D> {
         self.begin_next()
     }
 
-    /// A file is worth emptying when little in it is live, and the more so the less room is left.
+    /// Whether emptying a file pays: the less of it is live and the less space is left, the sooner.
     fn worth_carrying(&self, number: u64) -> bool {
         let (live, file, used, room) =
             (self.ledger.bytes(number), self.params.file_bytes, self.used_bytes(), self.params.room_bytes);
@@ -532,7 +534,7 @@ impl<D: Disk> Journal<D> {
         Ok(self.ledger.bytes(file.number) == 0)
     }
 
-    /// Live records of `file`: about [`CARRY_BYTES_MAX`], or one larger.
+    /// Live records of `file`: about [`CARRY_BYTES_MAX`], or one larger record.
     fn live_items(&self, file: &JournalFile) -> Result<Vec<Item>, ReadError> {
         let (mut items, mut bytes, mut full) = (Vec::new(), 0, false);
         let most = CARRY_BYTES_MAX.min(self.batch_bytes_max() as usize);
@@ -573,7 +575,7 @@ impl<D: Disk> Journal<D> {
         assert_eq!(self.ledger.bytes(number), 0, "JOURNAL-J5: file {number} holds live records");
         let Some(file) = self.catalog.remove_file(number) else { return Ok(()) };
         let name = file.name.clone();
-        // Our handle goes first: the disk may use the room again when no reader has one either.
+        // Our handle goes first: the disk may reuse the space only when no reader has one either.
         drop(file);
         self.remove_name(&name)
     }
@@ -581,13 +583,13 @@ impl<D: Disk> Journal<D> {
     fn remove_name(&mut self, name: &str) -> Result<(), WriteError> {
         let result = self.disk.remove(name);
         result.map_err(|error| self.fail("remove", error))?;
-        // One by one: a later file must not be gone while an earlier one is still there (JOURNAL-J5).
+        // One by one: a later file must not be gone while an earlier one remains (JOURNAL-J5).
         let result = self.disk.sync_dir();
         result.map_err(|error| self.fail("sync of the folder", error))
     }
 }
 
-/// Live records of a group other than entries, and where they lie.
+/// Live records of a group other than entries, with their places.
 pub(crate) fn notes(group: GroupId, index: &crate::GroupIndex) -> Vec<(Place, Item)> {
     let item = |kind, id, payload| Item { kind, carried: false, group, id, payload };
     let purged = index.purged_place().map(|(id, place)| (place, item(Kind::Purge, id, Bytes::new())));

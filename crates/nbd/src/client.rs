@@ -1,4 +1,4 @@
-//! The client's side: [`Handshake`], then [`encode_request`] for what goes out and a [`ReplyDecoder`] for what comes in.
+//! The client's side: [`Handshake`], then [`encode_request`] for requests and a [`ReplyDecoder`] for replies.
 
 mod handshake;
 mod transmission;

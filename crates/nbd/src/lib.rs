@@ -1,15 +1,16 @@
-//! The NBD protocol as a state machine over bytes: export names, handshake, transmission; the server's side and the client's.
+//! The NBD protocol as a state machine over bytes: export names, handshake, transmission; server and client.
 //!
 //! ```text
 //!   bytes in ─▶ server::Handshake ─▶ Question ─▶ (outside) ─▶ answer ─▶ Negotiated
 //!   bytes in ─▶ server::RequestDecoder ─▶ Request ─▶ (outside) ─▶ server::ReplyQueue ─▶ slices out
 //! ```
 //!
-//! NBD-N1  Nothing that a peer sends makes us hold more than a bound: option data, names, queries, options per handshake, payloads.
-//! NBD-N2  Where the input is cut makes no difference to what is found in it.
-//! NBD-N3  No bytes of a peer reach an assertion: they are requests, refusals, or errors.
+//! NBD-N1  All memory that a peer can make us hold is bounded: option data, names, queries, options per handshake,
+//!     payloads.
+//! NBD-N2  How the input is split into pieces does not change the result.
+//! NBD-N3  No input of a peer reaches an assertion: it becomes requests, refusals, or errors.
 //!
-//! Owns: what each byte means and what may be answered to it, and the bounds on everything that a peer can make us hold.
+//! Owns: the meaning of each byte and the permitted answers, and the bounds on memory for a peer.
 //! Does not own: sockets, tasks, the clock, the device behind an export, or who may open it. Depends on `types` only.
 //!
 //! Follows `doc/proto.md` of the NBD project, with the extended headers of its `extension-ext-header` branch.

@@ -8,46 +8,46 @@ use std::str::FromStr;
 /// Longest export name that we read, in bytes. The protocol allows 4096; ours fit in far less.
 pub const EXPORT_NAME_BYTES_MAX: usize = 512;
 
-/// Slots of one volume at most: connections that one attached device may hold side by side.
+/// Most slots of one volume: connections that one attached device may hold side by side.
 pub const SLOTS_PER_VOLUME_MAX: u8 = 64;
 
-/// What a client asks for by name.
+/// An export name, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportName {
     /// The volume set.
     pub set: Name,
     /// The volume inside the set.
     pub volume: Name,
-    /// Present where a snapshot of the volume is asked for. Never together with a session: nothing is written.
+    /// Set if a snapshot of the volume is requested. Never together with a session: nothing is written.
     pub snapshot: Option<SnapshotExport>,
-    /// Present where the client proves that it holds the lease; absent for a plain export.
+    /// Set if the client proves that it holds the lease; absent for a plain export.
     pub session: Option<Session>,
 }
 
-/// Which snapshot an export shows, and the proof that the client may read it.
+/// A snapshot to export, and the proof that the client may read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotExport {
     /// The snapshot's name.
     pub name: Name,
-    /// What `holdfast snapshot token` printed.
+    /// The token that `holdfast snapshot token` printed.
     pub token: Option<Token>,
 }
 
-/// A leased device's connection: proof of the lease, and which of the device's connections this is.
+/// A leased device's connection: proof of the lease, and the connection's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Proof of the grant.
     pub token: Token,
-    /// Which of the device's connections, below [`SLOTS_PER_VOLUME_MAX`].
+    /// The connection's slot, below [`SLOTS_PER_VOLUME_MAX`].
     pub slot: u8,
-    /// Grows by each reconnect of the slot: a newer one closes the older before its first request is read.
+    /// Grows with each reconnect of the slot: a newer connection closes the older one before its first request is read.
     pub incarnation: u64,
 }
 
 /// An export name could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportNameError {
-    /// Too long to be one of ours.
+    /// Too long for an export name of ours.
     #[error("export name: found {found} bytes, expected at most {EXPORT_NAME_BYTES_MAX}")]
     TooLong {
         /// Length in bytes.
@@ -65,7 +65,7 @@ pub enum ExportNameError {
     /// The part after `?` is not `token=…&conn=SLOT&gen=N`. The text is not repeated: it may hold a token.
     #[error("export name: found {found} after '?', expected token=(32 hex digits)&conn=SLOT&gen=N, each once")]
     Session {
-        /// What was wrong, without the text itself.
+        /// The fault, without the text itself.
         found: &'static str,
     },
 }
@@ -151,7 +151,7 @@ impl ExportName {
         }
     }
 
-    /// The name as it goes over the wire. It holds the token: never log it, [`fmt::Display`] is for that.
+    /// The name on the wire. It contains the token: never log it; use [`fmt::Display`] for that.
     pub fn to_wire(&self) -> String {
         if let Some(token) = self.snapshot.as_ref().and_then(|snapshot| snapshot.token) {
             return format!("{}?token={}", self.path(), token.to_text());

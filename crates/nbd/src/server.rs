@@ -1,4 +1,4 @@
-//! The server's side: [`Handshake`], then a [`RequestDecoder`] for what comes in and a [`ReplyQueue`] for what goes out.
+//! The server's side: [`Handshake`], then a [`RequestDecoder`] for requests and a [`ReplyQueue`] for replies.
 
 mod handshake;
 mod reply;

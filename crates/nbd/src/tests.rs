@@ -1,4 +1,4 @@
-//! Both sides against each other, and each against arbitrary bytes (NBD-N1 to NBD-N3).
+//! Client and server against each other, and each against arbitrary bytes (NBD-N1 to NBD-N3).
 
 mod handshake;
 mod reply;
@@ -6,7 +6,7 @@ mod request;
 
 use bytes::BytesMut;
 
-/// Cuts `bytes` at the given places (taken modulo the length) and hands the pieces on in order.
+/// Cuts `bytes` at the given places (modulo the length) and returns the pieces in order.
 fn pieces(bytes: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
     at.sort_unstable();
@@ -14,7 +14,7 @@ fn pieces(bytes: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
     at.windows(2).map(|pair| bytes[pair[0]..pair[1]].to_vec()).collect()
 }
 
-/// Feeds `bytes` piece by piece: `step` sees the buffer after each piece and stops the feed by `false`.
+/// Feeds `bytes` piece by piece: `step` sees the buffer after each piece; false stops the feed.
 fn feed(bytes: &[u8], cuts: &[usize], mut step: impl FnMut(&mut BytesMut) -> bool) {
     let mut input = BytesMut::new();
     for piece in pieces(bytes, cuts) {

@@ -1,4 +1,4 @@
-//! Numbers of the protocol, as the NBD specification names them, and the few types that both sides share.
+//! Protocol numbers, named as in the NBD specification, and the few types that both sides share.
 
 use holdfast_types::limits;
 
@@ -74,9 +74,9 @@ pub(crate) const REPLY_ERROR: u16 = REPLY_ERROR_BIT + 1;
 pub(crate) const STATE_HOLE: u32 = 1;
 pub(crate) const STATE_ZERO: u32 = 1 << 1;
 
-/// Name of the one metadata context that we know.
+/// Name of the one supported metadata context.
 pub(crate) const CONTEXT_ALLOCATION: &str = "base:allocation";
-/// Its id on the wire, as our server hands it out.
+/// Its id on the wire, as our server assigns it.
 pub(crate) const CONTEXT_ALLOCATION_ID: u32 = 1;
 
 /// Bytes of a request header, compact and extended.
@@ -86,7 +86,7 @@ pub(crate) const REQUEST_EXTENDED_BYTES: usize = 32;
 /// Longest string of the protocol, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// What an export can do, as its 16 transmission flags say.
+/// Capabilities of an export, as its 16 transmission flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransmissionFlags(pub u16);
 
@@ -105,7 +105,7 @@ impl TransmissionFlags {
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
     /// The DF flag of a read.
     pub const SEND_DF: u16 = 1 << 7;
-    /// Several connections see one another's writes.
+    /// Several connections see each other's writes.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// NBD_CMD_CACHE.
     pub const SEND_CACHE: u16 = 1 << 10;
@@ -117,7 +117,7 @@ impl TransmissionFlags {
         self.0 & flags == flags
     }
 
-    /// What our server offers. Several connections of one device are one device to us: R1 leaves no cache between them.
+    /// Our server's flags. Several connections of one device are equivalent: with R1 there is no cache between them.
     pub(crate) fn of_server(style: HeaderStyle, read_only: bool) -> Self {
         let mut flags = Self::HAS_FLAGS
             | Self::SEND_FLUSH
@@ -137,7 +137,7 @@ impl TransmissionFlags {
     }
 }
 
-/// Which headers the two sides agreed on for the transmission phase.
+/// The negotiated headers of the transmission phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// 28-byte requests, simple replies only.
@@ -148,19 +148,19 @@ pub enum HeaderStyle {
     Extended,
 }
 
-/// Block sizes in bytes that an export asks its clients to keep to.
+/// Block sizes in bytes that an export asks its clients to respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
     /// Smallest length and alignment.
     pub minimum: u32,
-    /// Alignment that is served best.
+    /// Preferred alignment.
     pub preferred: u32,
     /// Largest payload of a read or write.
     pub payload_max: u32,
 }
 
 impl BlockSizes {
-    /// What our server asks for.
+    /// Our server's block sizes.
     pub const OURS: BlockSizes = BlockSizes {
         minimum: holdfast_types::SECTOR_BYTES as u32,
         preferred: limits::BLOCK_PREFERRED_BYTES,
@@ -209,7 +209,7 @@ impl Errno {
         }
     }
 
-    /// The error of a number: an unknown one counts as EINVAL, as the specification asks of clients.
+    /// The error of a number: an unknown one counts as EINVAL, as the specification requires of clients.
     pub fn from_wire(number: u32) -> Self {
         match number {
             1 => Errno::NotPermitted,
@@ -224,7 +224,7 @@ impl Errno {
     }
 }
 
-/// A run of a volume that is allocated, or a hole that reads as zeroes.
+/// An allocated run of a volume, or a hole that reads as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.

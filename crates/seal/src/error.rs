@@ -8,13 +8,13 @@ use std::fmt;
 /// The identity of a sealed part: everything that its tag covers besides the bytes themselves (SEAL-S2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedPart {
-    /// The set whose data key it is sealed under.
+    /// The set of its data key.
     pub set: SetId,
-    /// Which data key of the set.
+    /// Number of the data key.
     pub key_id: u32,
-    /// The object that it is a part of.
+    /// The object that it belongs to.
     pub object: ObjectId,
-    /// Which part.
+    /// The part.
     pub part: SealedKind,
     /// Length before sealing, after compression, in bytes.
     pub plain_len: u64,
@@ -27,7 +27,7 @@ pub enum SealedKind {
     Extent {
         /// Its number in the object.
         number: u32,
-        /// What it is bound to.
+        /// Data that it is bound to.
         aad: ExtentAad,
     },
     /// A reserved part.
@@ -55,25 +55,25 @@ impl fmt::Display for SealedPart {
     }
 }
 
-/// A key could not be made or unwrapped, or a sealed part could not be opened.
+/// A key could not be created or unwrapped, or a sealed part could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The bytes are not what was sealed as this part: damaged, moved, or of another object, set or key (R9).
+    /// The bytes were not sealed as this part: damaged, moved, or of another object, set or key (R9).
     #[error("not authentic: found {found_bytes} bytes under tag {found_tag}, expected {expected}")]
     NotAuthentic {
-        /// Bytes that were found.
+        /// Number of bytes found.
         found_bytes: usize,
-        /// The tag that was found, in hex.
+        /// The tag found, in hex.
         found_tag: String,
-        /// What they should have been.
+        /// The expected part.
         expected: Box<SealedPart>,
     },
     /// Too few bytes to hold even a tag.
     #[error("sealed part: found {found} bytes, expected at least {expected}")]
     TooShort {
-        /// Bytes that were found.
+        /// Number of bytes found.
         found: usize,
-        /// Bytes that a part has at least.
+        /// Fewest bytes of a part.
         expected: usize,
     },
     /// A key file is neither 32 raw bytes nor 64 hex digits.
@@ -89,21 +89,21 @@ pub enum SealError {
     PassphraseShort {
         /// Bytes of the passphrase.
         found: usize,
-        /// Bytes that it must have at least.
+        /// Fewest bytes allowed.
         expected: usize,
     },
-    /// Parameters of a passphrase that are none, or out of bounds.
+    /// Malformed parameters of a passphrase, or out of bounds.
     #[error("parameters of a passphrase: found {found}, expected {expected}")]
     Kdf {
-        /// What was there.
+        /// Parameters found.
         found: String,
-        /// What may be there.
+        /// Allowed parameters.
         expected: &'static str,
     },
     /// Argon2id refused, in practice for want of memory.
     #[error("passphrase: Argon2id with {memory_kib} KiB failed")]
     Argon2 {
-        /// Memory that it was to use, in KiB.
+        /// Requested memory, in KiB.
         memory_kib: u32,
         /// Its own words.
         #[source]
@@ -117,15 +117,15 @@ pub enum SealError {
         /// Bytes expected.
         expected: usize,
     },
-    /// The wrapped keys of a set are not in order, or one is there twice.
+    /// The wrapped keys of a set are out of order, or one is listed twice.
     #[error("wrapped keys: found data key {found} behind data key {after}, expected a higher one")]
     RingOrder {
         /// Key id found.
         found: u32,
-        /// Key id of the one before.
+        /// Id of the key before it.
         after: u32,
     },
-    /// A wrapped key does not begin as one.
+    /// A wrapped key without the magic.
     #[error("wrapped key: found magic {found:02x?}, expected {expected:02x?}")]
     WrappedMagic {
         /// First bytes found.
@@ -133,7 +133,7 @@ pub enum SealError {
         /// First bytes expected.
         expected: [u8; 8],
     },
-    /// A wrapped key of a version that this build does not read.
+    /// A version of wrapped keys that this build cannot read.
     #[error("wrapped key: found version {found}, expected {expected}")]
     WrappedVersion {
         /// Version found.
@@ -170,7 +170,7 @@ pub enum SealError {
         "wrapped node key: not authentic: found tag {found_tag}, expected the key of disk {disk:032x} as wrapped by {by}"
     )]
     NodeKeyNotAuthentic {
-        /// The tag that was found, in hex.
+        /// The tag found, in hex.
         found_tag: String,
         /// This node's disk.
         disk: u128,
@@ -192,7 +192,7 @@ pub enum SealError {
         "wrapped key: not authentic: found tag {found_tag}, expected data key {key_id} of set {set} as wrapped by {by}"
     )]
     WrappedNotAuthentic {
-        /// The tag that was found, in hex.
+        /// The tag found, in hex.
         found_tag: String,
         /// Set asked for.
         set: SetId,

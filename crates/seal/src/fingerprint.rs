@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Eight bytes that tell cluster keys apart without saying anything else about them.
+/// Eight bytes that distinguish cluster keys and reveal nothing else about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyFingerprint(pub u64);
 

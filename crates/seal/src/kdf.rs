@@ -1,13 +1,13 @@
-//! How a cluster key is derived from a passphrase: Argon2id's parameters and the salt, as text for a settings file and
-//! as fields for a set's head.
+//! Derivation of a cluster key from a passphrase: Argon2id's parameters and the salt, as text for a settings file and
+//! as fields of a set's head.
 
 use crate::error::{SealError, hex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is
-/// another key, so these never change; [`Argon2id`] writes others beside the passphrase.
+/// Argon2id parameters of a passphrase without others noted beside it: OWASP's first recommendation. Other values give
+/// another key, so these never change; [`Argon2id`] notes others beside the passphrase.
 pub mod argon2_parameters {
     /// Memory in KiB: 19 MiB.
     pub const MEMORY_KIB: u32 = 19 * 1024;
@@ -19,18 +19,18 @@ pub mod argon2_parameters {
     pub const SALT_BYTES: usize = 16;
 }
 
-/// Limit in KiB: the parameters are read from a store before they are authenticated, and must not exhaust the machine.
+/// Limit in KiB: the parameters are read from a store before they are authenticated, and must not exhaust the memory.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Passes at most, for the same reason.
 const PASSES_MAX: u32 = 64;
 /// Lanes at most.
 const LANES_MAX: u32 = 16;
-/// Memory for each lane at least: what the algorithm asks.
+/// Fewest KiB per lane, as the algorithm requires.
 const MEMORY_KIB_PER_LANE: u32 = 8;
 
 const FORM: &str = "argon2id:m=KIB,t=PASSES,p=LANES:SALT with 8p to 1048576 KiB, 1 to 64 passes, 1 to 16 lanes, and 32 hex digits of salt";
 
-/// How a cluster key comes from a passphrase. No secret. Means nothing for a key file.
+/// Parameters that derive a cluster key from a passphrase. Not secret. Unused for a key file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Argon2id {
     /// Memory in KiB.
@@ -44,13 +44,13 @@ pub struct Argon2id {
 }
 
 impl Argon2id {
-    /// What this build uses, with `salt`.
+    /// This build's parameters, with `salt`.
     pub fn ours(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
         use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
         Self { memory_kib: MEMORY_KIB, passes: PASSES, lanes: LANES, salt }
     }
 
-    /// Whether it is within bounds.
+    /// Checks the bounds.
     ///
     /// # Errors
     /// [`SealError::Kdf`].

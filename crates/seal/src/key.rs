@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 pub const CLUSTER_KEY_BYTES: usize = 32;
 /// Bytes of a data key.
 pub const DATA_KEY_BYTES: usize = 32;
-/// A passphrase has at least so many bytes. Argon2id slows guessing down by a constant; it cannot make up for less.
+/// Fewest bytes of a passphrase. Argon2id slows guessing down by a constant only; it cannot make up for a short one.
 pub const PASSPHRASE_BYTES_MIN: usize = 8;
 /// Bytes of a wrapped data key.
 pub const WRAPPED_KEY_BYTES: usize = 108;
@@ -40,7 +40,7 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + DATA_KEY_BYTES;
 const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_KEY_BYTES);
 
-/// HKDF-SHA256 to 32 bytes. The salt names the purpose, so that no two purposes ever share a key.
+/// HKDF-SHA256 to 32 bytes. The salt is the purpose, so that no two purposes share a key.
 pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[u8; 32]> {
     let mut out = Zeroizing::new([0u8; 32]);
     // HKDF-SHA256 expands up to 255 × 32 bytes, so 32 cannot be refused.
@@ -48,13 +48,12 @@ pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[
     out
 }
 
-/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when
-/// dropped.
+/// The key of a set's data. Kept in memory only; stored wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
 #[derive(Clone)]
 pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
 
 impl DataKey {
-    /// A key from bytes that the caller drew from a good random source.
+    /// A key from random bytes drawn by the caller.
     pub fn from_bytes(bytes: [u8; DATA_KEY_BYTES]) -> Self {
         Self(Zeroizing::new(bytes))
     }
@@ -63,8 +62,9 @@ impl DataKey {
         &self.0
     }
 
-    /// The token that opens exports of one snapshot of `set`. Every gateway that has the set's data key derives the same one, so no state holds it.
-    /// `made_by` is the request that made the snapshot: a later snapshot of the same name has another token.
+    /// The token that opens exports of one snapshot of `set`. Every gateway with the set's data key derives the same,
+    /// so it is stored nowhere. `made_by` is the request that made the snapshot: a later snapshot of the same name has
+    /// another token.
     pub fn snapshot_token(&self, set: SetId, made_by: RequestId) -> Token {
         let info = [&set.0.to_be_bytes()[..], &made_by.0.to_be_bytes()].concat();
         let derived = derive(b"holdfast snapshot token v1", &self.0, &info);
@@ -96,7 +96,7 @@ impl ClusterKey {
     /// [`ClusterKey::from_passphrase_by`] with [`argon2_parameters`]. Takes about 20 ms.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ClusterKey::from_passphrase_by`].
     pub fn from_passphrase(
         passphrase: impl AsRef<[u8]>,
         salt: [u8; argon2_parameters::SALT_BYTES],
@@ -104,12 +104,12 @@ impl ClusterKey {
         Self::from_passphrase_by(passphrase, &Argon2id::ours(salt))
     }
 
-    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are
-    /// kept beside the passphrase, and beside what its key wraps.
+    /// Derives the key with Argon2id (version 0x13) from the passphrase's exact bytes. The parameters are not secret;
+    /// they are kept beside the passphrase, and beside the keys that this key wraps.
     ///
     /// # Errors
-    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the
-    /// memory is not to be had.
+    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] if the
+    /// memory cannot be allocated.
     pub fn from_passphrase_by(passphrase: impl AsRef<[u8]>, by: &Argon2id) -> Result<Self, SealError> {
         by.check()?;
         let passphrase = passphrase.as_ref();
@@ -168,7 +168,8 @@ impl ClusterKey {
         XChaCha20Poly1305::new(&(*self.wrapping).into())
     }
 
-    /// Wraps a set's data key for storage. The nonce must be random for each call; 24 bytes never repeat by chance.
+    /// Wraps a set's data key for storage. The nonce must be random for each call; at 24 bytes, random nonces do not
+    /// collide.
     pub fn wrap(&self, key: &DataKey, set: SetId, key_id: u32, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let mut out = Vec::with_capacity(WRAPPED_KEY_BYTES);
         out.extend_from_slice(&WRAPPED_MAGIC);
@@ -188,10 +189,10 @@ impl ClusterKey {
         out
     }
 
-    /// Opens what [`ClusterKey::wrap`] made for this set and key id.
+    /// Unwraps the output of [`ClusterKey::wrap`] for this set and key id.
     ///
     /// # Errors
-    /// One for each way in which it is not that; see [`SealError`].
+    /// One for each kind of mismatch; see [`SealError`].
     pub fn unwrap(&self, wrapped: &[u8], set: SetId, key_id: u32) -> Result<DataKey, SealError> {
         let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped
             .try_into()
@@ -235,7 +236,7 @@ impl ClusterKey {
     }
 }
 
-/// The cluster key that a wrapped data key names. Not authentic before [`ClusterKey::unwrap`]; `None` if it is no
+/// The cluster key named in a wrapped data key. Not authenticated before [`ClusterKey::unwrap`]; `None` if it is no
 /// wrapped key.
 pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().ok()?;
@@ -243,7 +244,7 @@ pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     (magic == WRAPPED_MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 28))))
 }
 
-/// `N` bytes at `at` of a wrapped key, whose length was checked; all places are constants of the layout above.
+/// `N` bytes at `at` of a wrapped key with checked length; all offsets are constants of the layout above.
 fn field<const N: usize>(wrapped: &[u8; WRAPPED_KEY_BYTES], at: usize) -> [u8; N] {
     let mut out = [0u8; N];
     out.copy_from_slice(&wrapped[at..at + N]);

@@ -1,10 +1,8 @@
-//! Seal: keys, and the encryption of everything that leaves the gateway for a store (R10) and of what it keeps on its
-//! own disk.
+//! Seal: keys, and the encryption of everything that a gateway puts into a store (R10) or keeps on its own disk.
 //!
-//! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, and the sealing and
-//! opening of the parts of one object with what each part is bound to.
-//! Does not own: randomness (salts, nonces and object ids come in as arguments), compression, the layout of an
-//! object, where keys are kept. Depends on `types` alone.
+//! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, sealing and opening of the
+//! parts of one object, and what each part is bound to. Does not own: randomness (salts, nonces and object ids are
+//! arguments), compression, the layout of an object, key storage. Depends on `types` alone.
 //!
 //! ```text
 //!   passphrase --Argon2id--> cluster key --HKDF--> wrapping key --XChaCha20-Poly1305--> wrapped data key

@@ -1,4 +1,4 @@
-//! The key of one node's own files: journal and state snapshots. They hold data before it is in the store.
+//! Key of a node's own files: journal and state snapshots. They contain data before it is in the store.
 //!
 //! A wrapped node key, version 1, little-endian, [`WRAPPED_NODE_KEY_BYTES`] long:
 //!
@@ -8,9 +8,9 @@
 //!  12  length of all           .   cluster key              96  tag, 16 bytes, over 0..40 and 64..96
 //! ```
 //!
-//! A file's key is HKDF(node key, the file's random uuid). Its nonces are places in the file: an offset, and a number
-//! there. A file is written once, at each place once, so that no nonce is ever used twice under one key; a file's room
-//! that is used again has a new uuid.
+//! A file's key is HKDF(node key, the file's random uuid). A nonce is a place in the file: an offset, and a number
+//! there. A file is written once, and each place once, so no nonce is used twice under one key. Recycled space gets a
+//! new uuid.
 
 use crate::error::{SealError, hex};
 use crate::fingerprint::KeyFingerprint;
@@ -35,7 +35,7 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + NODE_KEY_BYTES;
 const _: () = assert!(TAG_AT + TAG_BYTES == WRAPPED_NODE_KEY_BYTES);
 
-/// The key of a node's own files. Random, kept beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when
+/// The key of a node's own files: random, stored beside them, wrapped by the [`ClusterKey`]. Each copy is wiped when
 /// dropped.
 #[derive(Clone)]
 pub struct NodeKey {
@@ -50,18 +50,18 @@ impl fmt::Debug for NodeKey {
 }
 
 impl NodeKey {
-    /// A key from bytes that the caller drew from a good random source.
+    /// A key from random bytes drawn by the caller.
     pub fn from_bytes(bytes: [u8; NODE_KEY_BYTES]) -> Self {
         let bytes = Zeroizing::new(bytes);
         let print = derive(b"holdfast node key fingerprint v1", &bytes, b"");
         let mut first = [0u8; 8];
         first.copy_from_slice(&print[..8]);
-        // 0 stands for "not sealed" in files; one key in 2^64 is moved out of its way.
+        // 0 means "not sealed" in files, so the one key in 2^64 with that value gets 1.
         let fingerprint = KeyFingerprint(u64::from_be_bytes(first).max(1));
         Self { bytes, fingerprint }
     }
 
-    /// Tells this key from others, in files, logs and errors. Never 0.
+    /// Identifies the key in files, logs and errors. Never 0.
     pub fn fingerprint(&self) -> KeyFingerprint {
         self.fingerprint
     }
@@ -73,7 +73,7 @@ impl NodeKey {
     }
 }
 
-/// Not what was sealed at this place under this key, with these associated bytes (R9).
+/// The bytes were not sealed at this place under this key with this associated data (R9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not authentic")]
 pub struct NotAuthentic;
@@ -98,8 +98,8 @@ fn nonce(offset: u64, number: u32) -> Nonce {
 }
 
 impl FileKey {
-    /// Seals `bytes` where they stand, and returns their tag. The caller MUST NOT seal twice at one offset and number
-    /// of a file.
+    /// Seals `bytes` in place, and returns their tag. The caller MUST NOT seal twice at one offset and number of a
+    /// file.
     pub fn seal(&self, offset: u64, number: u32, associated: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         self.cipher
             .encrypt_inout_detached(&nonce(offset, number), associated, InOutBuf::from(bytes))
@@ -107,10 +107,10 @@ impl FileKey {
             .into()
     }
 
-    /// Opens `bytes` where they stand.
+    /// Opens `bytes` in place.
     ///
     /// # Errors
-    /// [`NotAuthentic`]; `bytes` mean nothing then.
+    /// [`NotAuthentic`]; then `bytes` are meaningless.
     pub fn open(
         &self,
         offset: u64,
@@ -126,7 +126,7 @@ impl FileKey {
 }
 
 impl ClusterKey {
-    /// Wraps the key of the node whose disk has this uuid. The nonce is drawn anew for every call.
+    /// Wraps the key of the node with this disk uuid. Every call needs a fresh nonce.
     pub fn wrap_node(&self, key: &NodeKey, disk: u128, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let mut out = Vec::with_capacity(WRAPPED_NODE_KEY_BYTES);
         out.extend_from_slice(&MAGIC);
@@ -145,10 +145,10 @@ impl ClusterKey {
         out
     }
 
-    /// Opens what [`ClusterKey::wrap_node`] made for this disk.
+    /// Unwraps the output of [`ClusterKey::wrap_node`] for this disk.
     ///
     /// # Errors
-    /// One for each way in which it is not that; see [`SealError`].
+    /// One for each kind of mismatch; see [`SealError`].
     pub fn unwrap_node(&self, wrapped: &[u8], disk: u128) -> Result<NodeKey, SealError> {
         let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped
             .try_into()
@@ -187,15 +187,15 @@ impl ClusterKey {
     }
 }
 
-/// The cluster key that a wrapped node key names. Not authentic before [`ClusterKey::unwrap_node`]; `None` if it is
-/// none.
+/// The cluster key named in a wrapped node key. Not authenticated before [`ClusterKey::unwrap_node`]; `None` if it is
+/// no wrapped node key.
 pub fn node_wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
     let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped.try_into().ok()?;
     let magic: [u8; 8] = field(wrapped, 0);
     (magic == MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 32))))
 }
 
-/// `N` bytes at `at` of a wrapped key, whose length was checked; all places are constants of the layout above.
+/// `N` bytes at `at` of a wrapped key with checked length; all offsets are constants of the layout above.
 fn field<const N: usize>(wrapped: &[u8; WRAPPED_NODE_KEY_BYTES], at: usize) -> [u8; N] {
     let mut out = [0u8; N];
     out.copy_from_slice(&wrapped[at..at + N]);

@@ -1,6 +1,6 @@
 //! Sealing and opening the parts of one object.
 //!
-//! The nonce is the part's number, so numbers are a space of their own (SEAL-S1):
+//! The nonce is the part's number, so all parts share one space of numbers (SEAL-S1):
 //!
 //! ```text
 //!   0 ..= EXTENT_NUMBER_MAX             extents
@@ -18,7 +18,7 @@ use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Version of the sealing: of the key derivation, the nonces and what is bound. Part of every associated data.
+/// Version of the sealing: key derivation, nonces and bound data. Part of every associated data.
 pub const SEAL_VERSION: u32 = 1;
 /// Largest number of an extent in an object.
 pub const EXTENT_NUMBER_MAX: u32 = 0x7fff_ffff;
@@ -31,7 +31,8 @@ const HEADER_NONCE: u32 = 0xffff_ffff;
 const _: () = assert!(EXTENT_NUMBER_MAX < PAGE_NONCE);
 const _: () = assert!(PAGE_NONCE + PAGE_NUMBER_MAX < ROOT_NONCE);
 
-/// Nonce number of a part. Numbers beyond the space are a mistake of ours: they would meet another part's nonce.
+/// Nonce number of a part. Numbers outside of the space are a bug of ours: they would collide with another part's
+/// nonce.
 fn nonce_number(kind: &SealedKind) -> Option<u32> {
     match kind {
         SealedKind::Extent { number, .. } => (*number <= EXTENT_NUMBER_MAX).then_some(*number),
@@ -49,7 +50,7 @@ fn nonce(number: u32) -> Nonce {
     bytes.into()
 }
 
-/// The associated data, little-endian, of fixed length, so that no two meanings share one text.
+/// The associated data: little-endian and of fixed length, so that two parts never have the same.
 fn associated(part: &SealedPart, nonce: u32) -> Vec<u8> {
     let (kind, volume, place, raw_len, codec) = match &part.part {
         SealedKind::Extent { aad, .. } => (0u8, aad.volume.0, aad.lba.0, u64::from(aad.raw_len), aad.codec),
@@ -97,7 +98,7 @@ impl ObjectKey {
     }
 }
 
-/// Seals the parts of one object, each number once (SEAL-S1). Not cloneable, for that reason.
+/// Seals the parts of one object, each number once (SEAL-S1). Therefore not cloneable.
 pub struct ObjectSealer {
     key: ObjectKey,
     used: BTreeSet<u32>,
@@ -110,27 +111,27 @@ impl fmt::Debug for ObjectSealer {
 }
 
 impl ObjectSealer {
-    /// A sealer for an object whose id was drawn for this very call, and never sealed under before (SEAL-S1).
+    /// A sealer for an object with a fresh id, never sealed under before (SEAL-S1).
     pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
         Self { key: ObjectKey::new(key, key_id, set, object), used: BTreeSet::new() }
     }
 
-    /// The object that is being sealed.
+    /// The object.
     pub fn object(&self) -> ObjectId {
         self.key.object
     }
 
-    /// The set that it belongs to.
+    /// Its set.
     pub fn set(&self) -> SetId {
         self.key.set
     }
 
-    /// The data key that it is sealed under.
+    /// Its data key.
     pub fn key_id(&self) -> u32 {
         self.key.key_id
     }
 
-    /// Seals an extent: `plain` is what the codec made of it. The answer is [`TAG_BYTES`] longer.
+    /// Seals an extent: `plain` is the codec's output. The result is [`TAG_BYTES`] longer.
     ///
     /// # Panics
     /// R10: when `number` was used before or is above [`EXTENT_NUMBER_MAX`].
@@ -140,7 +141,7 @@ impl ObjectSealer {
         out
     }
 
-    /// Like [`ObjectSealer::seal_extent`], at the end of `out`.
+    /// Like [`ObjectSealer::seal_extent`]; appends to `out`.
     ///
     /// # Panics
     /// As [`ObjectSealer::seal_extent`].
@@ -148,7 +149,7 @@ impl ObjectSealer {
         self.seal(SealedKind::Extent { number, aad }, plain, out);
     }
 
-    /// Seals a part that is not an extent. The answer is [`TAG_BYTES`] longer.
+    /// Seals a part that is not an extent. The result is [`TAG_BYTES`] longer.
     ///
     /// # Panics
     /// R10: when the part was sealed before, or a page number is above [`PAGE_NUMBER_MAX`].
@@ -158,7 +159,7 @@ impl ObjectSealer {
         out
     }
 
-    /// Like [`ObjectSealer::seal_part`], at the end of `out`.
+    /// Like [`ObjectSealer::seal_part`]; appends to `out`.
     ///
     /// # Panics
     /// As [`ObjectSealer::seal_part`].
@@ -181,8 +182,8 @@ impl ObjectSealer {
     }
 }
 
-/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its
-/// set has (ADR 0023). Which one is right the tag says: the key's number is bound in.
+/// Opens the parts of one object: with the most likely data key first, then with the set's other keys (ADR 0023). The
+/// tag tells which one is right, since the key's number is bound in.
 pub struct ObjectOpener {
     key: ObjectKey,
     others: Vec<ObjectKey>,
@@ -195,12 +196,12 @@ impl fmt::Debug for ObjectOpener {
 }
 
 impl ObjectOpener {
-    /// An opener for the object. Costs about a microsecond; need not be kept.
+    /// An opener for the object. Takes about a microsecond; need not be cached.
     pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
         Self { key: ObjectKey::new(key, key_id, set, object), others: Vec::new() }
     }
 
-    /// Also with this key of the set, after those that it has.
+    /// Adds a key of the set, to be tried after the others.
     #[must_use]
     pub fn or(mut self, key: &DataKey, key_id: u32) -> Self {
         self.others.push(ObjectKey::new(key, key_id, self.key.set, self.key.object));
@@ -212,12 +213,12 @@ impl ObjectOpener {
         self.key.key_id == key_id || self.others.iter().any(|other| other.key_id == key_id)
     }
 
-    /// The object that this opens.
+    /// The object.
     pub fn object(&self) -> ObjectId {
         self.key.object
     }
 
-    /// The set that it belongs to.
+    /// Its set.
     pub fn set(&self) -> SetId {
         self.key.set
     }
@@ -227,10 +228,10 @@ impl ObjectOpener {
         self.key.key_id
     }
 
-    /// Opens an extent; the answer is still compressed by `aad.codec`.
+    /// Opens an extent; the result is still compressed by `aad.codec`.
     ///
     /// # Errors
-    /// [`SealError::NotAuthentic`] unless `sealed` is, to the bit, what was sealed under this number with this `aad`.
+    /// [`SealError::NotAuthentic`] unless `sealed` was sealed under this number with this `aad`.
     pub fn open_extent(&self, number: u32, aad: ExtentAad, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         self.open(SealedKind::Extent { number, aad }, sealed)
     }
@@ -243,10 +244,10 @@ impl ObjectOpener {
         self.open(SealedKind::Part(part), sealed)
     }
 
-    /// Opens a part that is not an extent, with this one of its keys: the one that the object's header names.
+    /// Opens a part that is not an extent with this one of its keys, which the object's header names.
     ///
     /// # Errors
-    /// As [`ObjectOpener::open_extent`]; also where it has not got that key.
+    /// As [`ObjectOpener::open_extent`]; also if it does not have that key.
     pub fn open_part_by(&self, key_id: u32, part: Part, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let all = || std::iter::once(&self.key).chain(&self.others);
         all().find(|key| key.key_id == key_id).unwrap_or(&self.key).open(&SealedKind::Part(part), sealed)
@@ -254,7 +255,7 @@ impl ObjectOpener {
 
     fn open(&self, kind: SealedKind, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let first = self.key.open(&kind, sealed);
-        // What no key opens is told of the first one.
+        // If no key opens the part, the error is the one of the first key.
         if first.is_ok() {
             return first;
         }
@@ -273,7 +274,7 @@ impl ObjectKey {
             found_tag: hex(tag),
             expected: Box::new(part),
         };
-        // A number outside the space was never sealed: whoever asks read it from somewhere damaged.
+        // A number outside of the space was never sealed: the caller read it from damaged data.
         let Some(number) = nonce_number(&part.part) else { return Err(refuse(part)) };
         let mut plain = body.to_vec();
         let opened = self.cipher.decrypt_inout_detached(

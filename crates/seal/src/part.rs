@@ -1,21 +1,21 @@
-//! The parts of a sealed object, and what each is bound to (SEAL-S2).
+//! Parts of a sealed object, and the data that each is bound to (SEAL-S2).
 
 use holdfast_types::{Lba, VolumeId};
 use std::fmt;
 
-/// What sealing adds to a part, in bytes.
+/// Bytes that sealing adds to a part.
 pub const TAG_BYTES: usize = 16;
 
-/// What an extent is bound to, besides its object, number and sealed length.
+/// Data that an extent is bound to, besides its object, number and sealed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentAad {
-    /// Volume that the extent was sealed for.
+    /// Volume of the extent.
     pub volume: VolumeId,
     /// First sector of the extent.
     pub lba: Lba,
     /// Length before compression, in bytes.
     pub raw_len: u32,
-    /// Compression, as the number that the segment format gives it.
+    /// Compression, as its number in the segment format.
     pub codec: u8,
 }
 
@@ -35,15 +35,16 @@ pub enum Part {
         /// Number of the page in the volume.
         page: u32,
     },
-    /// A leaf of a map root, bound to what it lists. Shares its numbers with pages: a pack has the ones or the others.
+    /// A leaf of a map root, bound to what it lists. Shares its numbers with pages: a pack contains either pages or
+    /// leaves.
     Leaf {
         /// Number in its object.
         number: u32,
-        /// What it lists, as the number that the map's format gives it.
+        /// What it lists, as its number in the map's format.
         kind: u8,
-        /// Volume whose pages it lists; 0 where it lists something else.
+        /// Volume of its pages; 0 if it lists something else.
         volume: VolumeId,
-        /// First page that it covers; 0 where it lists something else.
+        /// First page that it covers; 0 if it lists something else.
         page: u32,
     },
 }

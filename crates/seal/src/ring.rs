@@ -1,5 +1,5 @@
-//! The wrapped data keys of one set: one [`WRAPPED_KEY_BYTES`] after the other, sorted by id. A single key has the same
-//! bytes as before a set could have several.
+//! The wrapped data keys of one set: several [`WRAPPED_KEY_BYTES`] in a row, sorted by id. A single key is encoded as
+//! before there could be several.
 //!
 //! ```text
 //!   | wrapped key 1 | wrapped key 2 | …      each names its set, its number and the cluster key that wrapped it
@@ -10,7 +10,7 @@ use crate::fingerprint::KeyFingerprint;
 use crate::key::{WRAPPED_KEY_BYTES, wrapped_by};
 use std::collections::BTreeSet;
 
-/// Where a wrapped key says which one it is; see `key`.
+/// Offset of the key id in a wrapped key; see `key`.
 const KEY_ID_AT: usize = 16;
 
 fn key_id(wrapped: &[u8]) -> u32 {
@@ -19,7 +19,7 @@ fn key_id(wrapped: &[u8]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// The wrapped keys with their numbers, ascending. Nothing of it is authentic before each is unwrapped.
+/// The wrapped keys with their numbers, ascending. Not authenticated before each is unwrapped.
 ///
 /// # Errors
 /// [`SealError::WrappedLength`] if it is empty or not a whole number of wrapped keys; [`SealError::RingOrder`] if ids
@@ -46,8 +46,8 @@ pub fn ring_ids(ring: &[u8]) -> BTreeSet<u32> {
     split_ring(ring).map(|keys| keys.into_iter().map(|(id, _)| id).collect()).unwrap_or_default()
 }
 
-/// The cluster key that wrapped all of it; `None` if it does not parse, or not one key did: all are always wrapped
-/// together.
+/// The cluster key that wrapped the whole ring; `None` if the ring does not parse, or has keys wrapped by several
+/// cluster keys: all are always wrapped together.
 pub fn ring_wrapped_by(ring: &[u8]) -> Option<KeyFingerprint> {
     let mut by = split_ring(ring).ok()?.into_iter().map(|(_, key)| wrapped_by(key));
     let first = by.next()??;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(split_ring(&reversed), Err(SealError::RingOrder { found: 1, after: 2 }));
         let twice = [one.clone(), one.clone()].concat();
         assert_eq!(split_ring(&twice), Err(SealError::RingOrder { found: 1, after: 1 }));
-        // A change of the cluster key wraps all of a ring anew, by one entry.
+        // A change of the cluster key wraps a whole ring again, by one entry.
         assert_eq!(ring_wrapped_by(&join_ring(vec![one, wrapped(2, 2)])), None);
     }
 

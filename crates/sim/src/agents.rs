@@ -1,14 +1,16 @@
-//! Hosts of PostgreSQL's, each with the code of the agent and of attach, which fight for the set by themselves: nobody here says who is primary. Beside what goes wrong with gateways,
-//! agents, databases and whole hosts do; an operator moves the primary, in good order and by force.
+//! Hosts of PostgreSQL, each with the code of agent and attach. They compete for the set by themselves; the simulation
+//! never tells one to be primary. Faults hit gateways, agents, databases and whole hosts; an operator moves the
+//! primary, planned and by force.
 //!
-//! What is checked beside the rules of the [model](crate::model), of the [ledger] and of attached sets (R8):
+//! Checked besides the rules of the [model](crate::model), of the [ledger] and of attached sets (R8):
 //!
-//! - As AGENT-A3 says: by a host's own clock no database outlives the lease that it runs under. Where its agent hangs or is gone, by no more than the watchdog takes to look (WATCHDOG-W1), and not for longer
-//!   than it waits for an agent (WATCHDOG-W2).
-//! - The same, by everybody's clock: when gateways grant the set to another host, and nobody forced that, the database of the one before has ended already, wherever an agent was
-//!   there to end it. (What clocks may drift apart is covered by `lease.stop_margin_ms`.)
-//! - HOSTS-T1  An agent takes a lease by force only where somebody told it to, once for each time ([asked]).
-//! - In the end there is one primary, which takes commits, and after a planned move another one.
+//! - AGENT-A3: by a host's own clock no database outlives the lease that it runs under. If its agent hangs or is gone,
+//!   at most by the watchdog's interval (WATCHDOG-W1), and not longer than the watchdog waits for an agent
+//!   (WATCHDOG-W2).
+//! - The same by the simulation's clock: when gateways grant the set to another host unforced, the former host's
+//!   database has ended already, if an agent was there to end it. (`lease.stop_margin_ms` covers the drift of clocks.)
+//! - HOSTS-T1  An agent takes a lease by force only if ordered to, once per order ([asked]).
+//! - At the end there is one primary, which takes commits, and after a planned move another one.
 
 mod agent;
 mod asked;
@@ -46,20 +48,20 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Hosts at most.
+/// Most hosts.
 pub const HOSTS_MAX: usize = 3;
-/// Places in the network beside the gateways': the hosts', and the operator's.
+/// Places in the network besides the gateways: the hosts and the operator.
 pub const PLACES: usize = HOSTS_MAX + 1;
 /// How long the operator waits for an answer.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
-/// Between two times that a planned move is asked for, where it was not made.
+/// Time between two requests for a planned move that was not made yet.
 const MOVE_EVERY: u64 = 2_000 * MS;
 
-/// What goes wrong with a host.
+/// Faults of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     KillAgent,
-    /// It is told to end: it lets go of everything first.
+    /// It is told to end: it releases everything first.
     EndAgent,
     HangAgent,
     CrashDatabase,
@@ -95,13 +97,13 @@ const ALL: &[Fault] = &[
     Fault::Freed,
 ];
 
-/// Of a narrowed mix, a fault about so often, in milliseconds: most of them are over before the next one comes.
+/// Mean time between two faults of a narrowed mix, in milliseconds: most faults end before the next one.
 const SELDOM: u64 = 2_500;
 /// Longer than a lease, and than an agent may be silent for.
 const LONG: u64 = 4_000;
 
-/// With a bug that few faults show, and only those that last: what goes wrong with hosts, at least [`LONG`] each. In a mix of everything, chance has to play too much at once, and another
-/// seed shows it after each change of anything.
+/// For bugs that only few and lasting faults show: the faults of hosts, at least [`LONG`] each. In a full mix too many
+/// faults would have to coincide, and any change of the code would need another seed.
 fn narrowed(broken: Option<Broken>) -> Option<&'static [Fault]> {
     match broken {
         Some(Broken::NoWatchdog) => Some(&[Fault::KillAgent, Fault::HangAgent]),
@@ -110,19 +112,19 @@ fn narrowed(broken: Option<Broken>) -> Option<&'static [Fault]> {
     }
 }
 
-/// How many milliseconds a fault lasts: one of these, or one of the long ones among them.
+/// Duration of a fault in milliseconds: one of these, or one of the long ones.
 fn lasts(rng: &mut Rng, of: &[u64], long: bool) -> u64 {
     let fitting: Vec<u64> = of.iter().copied().filter(|ms| !long || *ms >= LONG).collect();
     rng.pick(&fitting)
 }
 
-/// A person with `holdfast agent` at hand, on a machine of her own.
+/// An operator with `holdfast agent` on a machine of its own.
 struct Operator {
     at: usize,
     slices: Slices,
     dial: Dial,
     said: Arc<Mutex<Vec<String>>>,
-    /// Hosts, once for each order to take the lease by force that is known to have come to no such thing.
+    /// Hosts, once for each forced order that is known to have had no effect.
     settled: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -149,16 +151,16 @@ impl Operator {
 pub struct Agents {
     stations: Vec<Station>,
     ledger: Ledger,
-    /// Whom the set was granted to, by the epoch, as far as gateways showed it; and what may have been ended by hand.
+    /// Owner of each granted epoch, as far as gateways showed it; and leases that may have been ended by hand.
     grants: BTreeMap<u64, String>,
     freed: Freed,
-    /// A rule that a grant broke.
+    /// A broken rule, found at a grant.
     broken: Option<String>,
     operator: Operator,
     rng: Rng,
     mix: Vec<Fault>,
     pause: u64,
-    /// Only faults that last for long: see [`narrowed`].
+    /// Only lasting faults: see [`narrowed`].
     long: bool,
     next_at: u64,
     /// When the links of a host are calm again.
@@ -180,14 +182,15 @@ impl Agents {
             _ => None,
         };
         let count = rng.pick(&[2, 2, 3]);
-        // A margin for clocks that are far apart, or clocks that are less so: gateways' may be 8 % off, whatever the hosts' are.
+        // Either clocks that differ much and a margin for it, or clocks that differ less: gateways' may be 8 % off,
+        // whatever those of hosts.
         let (stop_margin_ms, drift_ppm) = rng.pick(&[(300, 20_000), (500, 80_000)]);
         let plan = Plan {
             hosts: (0..count).map(|index| (format!("db{}", index + 1), gateways + index)).collect(),
             stop_margin_ms,
             drift_ppm,
             slow: broken == Some(Broken::SlowHosts),
-            // Whoever waits for better hosts by a clock that is slow comes when the others have stopped.
+            // A host with a slow clock that waits for better hosts would come after the others have stopped.
             priority_step_ms: if broken == Some(Broken::SlowHosts) { 0 } else { Rng::new(seed, 9).pick(&[0, 20]) },
             suspends: rng.chance(500),
             timeout_ms: rng.pick(&[2_000, 4_000]),
@@ -224,7 +227,7 @@ impl Agents {
         self.stations.iter().position(Station::is_primary)
     }
 
-    /// One primary, and nothing beside it.
+    /// One primary, and no other database.
     fn is_settled(&self, now: u64) -> bool {
         let primaries = self.stations.iter().filter(|station| station.is_primary()).count();
         let serving = self.stations.iter().filter(|station| station.serves(now)).count();
@@ -266,7 +269,7 @@ impl Agents {
         }
         self.next_at = world.now + self.rng.range(self.pause / 4, self.pause * 2) * MS;
         let fault = self.rng.pick(&self.mix);
-        // Mostly the one that is primary.
+        // Mostly the primary.
         let any = self.rng.below(self.stations.len() as u64) as usize;
         let station = self.primary().filter(|_| self.rng.chance(750)).unwrap_or(any);
         world.stats.agent_faults += 1;
@@ -324,7 +327,8 @@ impl Agents {
                 station.suspend(now, now + ms * MS);
             }
             Fault::Cut | Fault::CutOneWay => {
-                // Mostly so, and mostly for longer than a lease: the others take over while this one has to see that by itself.
+                // Mostly from all, and mostly for longer than a lease: the others take over while this host has to
+                // notice that by itself.
                 let all = rng.chance(750) || long;
                 let cut = CutOff::drawn(rng, self.gateways, all, fault == Fault::CutOneWay);
                 let until = now + lasts(rng, &[300, 2_500, 4_000, 8_000], long) * MS;
@@ -349,7 +353,7 @@ impl Agents {
         }
     }
 
-    /// Somebody ends the lease at the door of the gateway that leads.
+    /// The operator ends the lease at the leader's admin API.
     fn free(&mut self, world: &mut World) {
         let Some(leader) = world.leader() else { return };
         let Some(lease) = world.set(leader).and_then(|set| set.lease()) else { return };
@@ -362,13 +366,13 @@ impl Agents {
         };
         let call = self.freed.asked(lease.epoch.0);
         process.spawn(async move {
-            // Refused where it comes too late: then nothing happens.
+            // If it comes too late it is refused, and nothing happens.
             call.answered(AdminDoor::new(node).failover(tonic::Request::new(request)).await);
         });
         world.note(format!("the lease of e{} is ended by hand", lease.epoch.0));
     }
 
-    /// The primary is to be another host: in good order, or by force.
+    /// Asks for another primary: planned, or by force.
     fn want_other(&mut self, world: &mut World, force: bool) {
         let primary = self.primary();
         let others: Vec<usize> = (0..self.stations.len()).filter(|at| Some(*at) != primary).collect();
@@ -388,7 +392,7 @@ impl Agents {
         }
     }
 
-    /// What a gateway knows of who has the set.
+    /// Notes a grant as a gateway knows it.
     fn see(&mut self, now: u64, epoch: u64, owner: String) {
         self.freed.hear();
         let newest = self.grants.last_key_value().map(|(epoch, owner)| (*epoch, owner.clone()));
@@ -455,7 +459,7 @@ impl World {
         Some(outcome)
     }
 
-    /// The hosts with agents do what is due.
+    /// Runs the hosts with agents up to now.
     ///
     /// # Errors
     /// A broken rule.
@@ -466,7 +470,7 @@ impl World {
         outcome.map_err(|broken| anyhow!(broken))
     }
 
-    /// Something may go wrong with one of them.
+    /// May inject a fault at one of the hosts.
     pub fn trouble_agents(&mut self) {
         self.with_agents(Agents::trouble);
     }
@@ -504,10 +508,10 @@ impl World {
         self.agents.as_ref().is_none_or(|agents| agents.stations.iter().all(Station::is_quiet))
     }
 
-    /// The primary reads everything.
+    /// The primary reads all blocks.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn read_back_at_primary(&mut self) -> Result<()> {
         let swept = |w: &World| w.agents.as_ref().map_or(0, Agents::swept);
         let before = swept(self);
@@ -517,10 +521,10 @@ impl World {
         self.until(120_000, "everything read back by the primary", |w| swept(w) > before && w.has_one_primary())
     }
 
-    /// A planned move, asked for until it was made; the other host takes commits.
+    /// A planned move, requested until it is made; the other host then takes commits.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn other_becomes_primary(&mut self) -> Result<()> {
         self.busy = true;
         let primary = |w: &World| w.agents.as_ref().and_then(Agents::primary);

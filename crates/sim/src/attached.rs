@@ -1,8 +1,9 @@
-//! Owners that attach the set: hosts beside the gateways, each with the code of `attach` and somebody who uses its devices ([`owner::Owner`]), in place of
-//! tasks at the gateways' devices (`client`).
+//! Owners that attach the set: hosts beside the gateways, each with the code of `attach` and a user of its devices
+//! ([`owner::Owner`]). They replace the tasks at the gateways' devices (`client`).
 //!
-//! What is checked beside the rules of the [model](crate::model): no device answers with an error but one whose set another owner took, as gateways
-//! know it; from its first error on it answers with nothing else, and leaves nothing unanswered (R8); no device ends by itself.
+//! Checked besides the rules of the [model](crate::model): a device answers with an error only if gateways know that
+//! another owner took its set; after its first error it answers only with errors, and leaves nothing unanswered (R8);
+//! no device ends by itself.
 
 pub mod bugs;
 mod owner;
@@ -19,10 +20,10 @@ use owner::{Lent, Owner};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What goes wrong with a host that attaches.
+/// Faults of an attaching host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The process dies, and its devices with it.
+    /// The process dies, with its devices.
     Kill,
     Power,
     Stop,
@@ -39,7 +40,7 @@ const ALL: &[Fault] =
 /// See the module.
 pub struct Attached {
     owners: Vec<Owner>,
-    /// Whom the set was granted to, by the epoch, as far as gateways showed it.
+    /// Owner of each granted epoch, as far as gateways showed it.
     grants: BTreeMap<u64, String>,
     rng: Rng,
     mix: Vec<Fault>,
@@ -84,7 +85,7 @@ impl Attached {
         }
         self.next_at = world.now + self.rng.range(self.pause / 4, self.pause * 2) * MS;
         let fault = self.rng.pick(&self.mix);
-        // Mostly the one that has the set.
+        // Mostly the owner of the set.
         let owner = if self.rng.chance(750) { world.active } else { self.rng.below(self.owners.len() as u64) as usize };
         world.stats.attach_faults += 1;
         let (now, name) = (world.now, self.owners[owner].name.clone());
@@ -154,7 +155,7 @@ impl World {
         Some(outcome)
     }
 
-    /// The hosts that attach do what is due.
+    /// Runs the attaching hosts up to now.
     ///
     /// # Errors
     /// A broken rule.
@@ -165,7 +166,7 @@ impl World {
         outcome.map_err(|broken| anyhow!(broken))
     }
 
-    /// Something may go wrong with one of them.
+    /// May inject a fault at one of the hosts.
     pub fn trouble_attached(&mut self) {
         self.with_attached(Attached::trouble);
     }
@@ -195,7 +196,7 @@ impl World {
         }
     }
 
-    /// Another owner is to have the set: when it is free, or from whoever has it.
+    /// Wants another owner: once the set is free, or by force.
     pub fn want_other_owner(&mut self, force: bool) {
         if self.agents.is_some() {
             return self.want_other_primary(force);
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// Whether the owner that is wanted has read everything and may write.
+    /// Whether the wanted owner has read everything and may write.
     pub fn owner_is_open(&self) -> bool {
         if self.agents.is_some() {
             return self.has_one_primary();
@@ -230,10 +231,10 @@ impl World {
         }
     }
 
-    /// The devices outlived whatever the gateways went through: the same ones show everything.
+    /// The devices survived all faults of the gateways: the same ones show everything.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn read_back_attached(&mut self) -> Result<()> {
         let active = self.active;
         let swept = move |w: &World| w.attached.as_ref().map_or(0, |attached| attached.owners[active].swept);
@@ -247,7 +248,7 @@ impl World {
     /// The other owner attaches once this one has detached, and reads everything.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn other_attaches(&mut self) -> Result<()> {
         if self.agents.is_some() {
             return self.other_becomes_primary();

@@ -1,7 +1,9 @@
-//! The owners of the set: each a host that wants the lease, reads everything first, and then writes and reads, many requests at a time.
+//! The owners of the set: each is a host that acquires the lease, reads everything first, and then writes and reads,
+//! many requests at a time.
 //!
-//! A client speaks to a gateway by tasks in the gateway's process, in place of NBD and gRPC: they die with it, unanswered. A client that gives up on a
-//! gateway leaves its requests there: they may still be carried out, and must not where a later epoch was granted (R6).
+//! A client talks to a gateway through tasks in the gateway's process, in place of NBD and gRPC: they die with it,
+//! unanswered. A client that gives up on a gateway leaves its requests there: they may still be carried out, but not
+//! after a later epoch was granted (R6).
 
 use crate::host::{Process, lock};
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, VOLUMES};
@@ -24,14 +26,15 @@ pub const SET: &str = "sim";
 pub const VOLUME_NAMES: [&str; VOLUMES] = ["a", "b"];
 
 const MS: u64 = 1_000_000;
-/// A request that is not answered for so long is given up; by some sooner, so that another gateway serves while the first sleeps.
+/// A request without an answer is given up after this time; some clients give up sooner, so that another gateway serves
+/// while the first sleeps.
 const PATIENCE: [u64; 2] = [1_200 * MS, 5_000 * MS];
 const RENEW_EVERY: u64 = 700 * MS;
 const TTL: Duration = Duration::from_secs(2);
 
 type Devices = Vec<Arc<dyn Device>>;
 
-/// What a grant gives.
+/// Content of a grant.
 pub struct Grant {
     epoch: u64,
     token: u128,
@@ -86,11 +89,11 @@ pub struct Client {
     reads_under_way: usize,
     renewed_at: u64,
     next_at: u64,
-    /// Takes the lease from whoever has it.
+    /// Takes the lease from any holder.
     pub force: bool,
     /// Sessions that reached their first write.
     pub opened: u64,
-    /// Takes a write for answered when it is handed in: `Broken::AnsweredEarly`.
+    /// Counts a write as answered when it is submitted: `Broken::AnsweredEarly`.
     early: bool,
 }
 
@@ -154,7 +157,7 @@ impl Client {
         self.state == State::Away && wanted && now >= self.next_at
     }
 
-    /// Nothing of it is unanswered.
+    /// Whether all its requests are answered.
     pub fn is_quiet(&self) -> bool {
         self.under_way.is_empty() && self.reads_under_way == 0
     }
@@ -166,13 +169,13 @@ impl Client {
         self.next_at = now + self.rng.range(5 * MS, 200 * MS);
     }
 
-    /// Asks `process` at `host` for the lease, or to go on with it.
+    /// Asks `process` at `host` for the lease, or to continue it.
     pub fn ask(&mut self, now: u64, host: usize, process: &Process, answers: &Answers, log: &mut Vec<String>) {
         let Some(node) = process.node() else { return };
         self.attempt += 1;
         self.state = State::Asking { since: now };
         (self.host, self.life) = (host, process.life);
-        // Asked again after no answer: the same request, mostly (R12).
+        // Asked again after no answer: mostly with the same request (R12).
         if self.request == 0 || self.rng.chance(300) {
             self.request = u128::from(self.rng.draw()) << 64 | u128::from(self.rng.draw()) | 1;
         }
@@ -257,14 +260,14 @@ impl Client {
         });
     }
 
-    /// Gives the lease back, and does not wait to see it.
+    /// Releases the lease without waiting for the answer.
     fn release(&mut self, now: u64, process: &Process, log: &mut Vec<String>) {
         log.push(format!("{} releases epoch {} at {}", self.owner, self.epoch, self.host + 1));
         let (epoch, token) = (holdfast_types::Epoch(self.epoch), self.token.take().map(Token));
         if let Some(node) = process.node() {
             process.spawn(async move {
                 if let Some(set) = node.set(&name_of(SET)) {
-                    // Lost on the way: it expires.
+                    // If it is lost, the lease expires.
                     drop(set.release(epoch, token).await);
                 }
             });
@@ -278,13 +281,14 @@ impl Client {
         let epoch = holdfast_types::Epoch(self.epoch);
         process.spawn(async move {
             if let Some(set) = node.set(&name_of(SET)) {
-                // A renewal that fails is asked again, by the next.
+                // The next renewal repeats a failed one.
                 drop(set.renew(epoch).await);
             }
         });
     }
 
-    /// Goes on. `wanted`: it is its turn to have the lease; `where_to`: whom to ask; `busy`: writes and reads are wanted.
+    /// Runs it up to now. `wanted`: it is its turn to have the lease; `where_to`: the gateway to ask; `busy`: writes
+    /// and reads are wanted.
     #[allow(clippy::too_many_arguments)]
     pub fn tick(
         &mut self,
@@ -301,7 +305,7 @@ impl Client {
         let gone = mine.is_none() || self.closed.iter().any(CancellationToken::is_cancelled);
         match self.state {
             State::Away => {
-                // Only where it wants to: `wants_to_ask`.
+                // Only if it wants to: `wants_to_ask`.
                 if let Some((host, process)) = ask {
                     self.ask(now, host, process, answers, log);
                 }
@@ -318,7 +322,7 @@ impl Client {
             }
             State::Open => {
                 let stuck = self.under_way.values().next().is_some_and(|since| now >= since + self.patience);
-                // A host that was told nothing goes on with an epoch that has ended, for a while: a zombie.
+                // A host that was not told continues with an ended epoch for a while: a zombie.
                 let zombie = model.latest_epoch() > self.epoch;
                 if gone && !(zombie && mine.is_some()) || stuck || zombie && self.rng.chance(2) {
                     log.push(format!("{} leaves {} (epoch {})", self.owner, self.host + 1, self.epoch));
@@ -326,7 +330,7 @@ impl Client {
                 }
                 let Some(process) = mine else { return };
                 if !wanted && !zombie && self.is_quiet() {
-                    // Politely, or as one who just goes away.
+                    // With a release, or without.
                     return match self.rng.chance(700) {
                         true => self.release(now, process, log),
                         false => self.leave(now),
@@ -336,7 +340,8 @@ impl Client {
                 if now >= self.renewed_at + RENEW_EVERY && busy {
                     self.renew(now, process);
                 }
-                // Between the grant of a later epoch and its first reading nothing is handed in: nobody could say where it belongs.
+                // Between the grant of a later epoch and its first reading nothing is submitted: its order would be
+                // undefined.
                 let decided = model.is_current(self.epoch) || zombie && model.is_current(model.latest_epoch());
                 if !busy || now < self.next_at || !decided {
                     return;
@@ -352,7 +357,7 @@ impl Client {
         }
     }
 
-    /// An answer that was asked for in the session or attempt that it says.
+    /// An answer for the session or attempt in it.
     ///
     /// # Errors
     /// A broken rule.
@@ -378,12 +383,12 @@ impl Client {
                 self.leave(now);
                 Ok(())
             }
-            // Given up meanwhile, or asked twice: somebody else's now, as far as this client knows.
+            // Given up meanwhile, or asked twice: as far as this client knows, another owner has it now.
             Ok(_) if !waited => Ok(()),
             Ok(grant) => {
                 log.push(format!("{} has epoch {} at {}", self.owner, grant.epoch, self.host + 1));
                 if grant.epoch < model.latest_epoch() {
-                    // The answer was long under way; another was granted since, and told.
+                    // The answer was long under way; another lease was granted and reported since.
                     self.token = None;
                     self.leave(now);
                     return Ok(());
@@ -405,7 +410,7 @@ impl Client {
         }
     }
 
-    /// A write came back.
+    /// A write was answered.
     ///
     /// # Errors
     /// A broken rule.
@@ -434,7 +439,7 @@ impl Client {
         Ok(())
     }
 
-    /// A read came back.
+    /// A read was answered.
     ///
     /// # Errors
     /// A broken rule.
@@ -485,7 +490,7 @@ impl Client {
     }
 }
 
-/// Whether an answer means that the token is worth nothing.
+/// Whether an answer means that the token is invalid.
 fn stale(error: &SetError) -> bool {
     matches!(error, SetError::Refused(_))
 }

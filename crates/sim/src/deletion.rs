@@ -1,5 +1,5 @@
-//! A set is deleted while gateways die, lose power, stand still and hear nothing of each other, and while PUTs arrive late. What must hold at every moment, and what
-//! must be left at the end: nothing.
+//! Scene: a set is deleted while gateways die, lose power, are stopped and are cut off, and while PUTs arrive late.
+//! Checks rules at every moment, and that nothing remains at the end.
 
 use crate::host::name;
 use crate::net::Link;
@@ -15,27 +15,27 @@ use std::collections::BTreeSet;
 
 use crate::client::SET;
 
-/// Faults for so many milliseconds, from just before the deletion on.
+/// Milliseconds of faults, from just before the deletion on.
 const FAULTS: u64 = 25_000;
 /// Until everything is gone, once everything has healed.
 const ENDS: u64 = 120_000;
-/// After a key is forgotten, a leader that has heard of nothing may have a read lease of before for so long.
+/// How long after a key is destroyed an uninformed leader may have an older read lease.
 const LEASE: u64 = 5_000;
-/// A PUT arrives so late at most: longer than anybody waits for its answer.
+/// Largest delay of a PUT: longer than any caller waits for its answer.
 const LATE: u64 = 12_000 * MS;
 
 impl World {
-    /// A set with data in it, which is deleted under faults.
+    /// A set with data, deleted under faults.
     ///
     /// # Errors
-    /// A broken rule; that it does not come to its end.
+    /// A broken rule, or no progress.
     pub fn deleted_set(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 6);
         self.busy = true;
         self.works("the first writes")?;
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
         let id = self.cluster().and_then(|state| state.sets.keys().next().copied()).context("no set")?;
-        // Whoever is connected is closed, and tries to come back all the time; what it is answered is looked at no more.
+        // Connected clients are closed and reconnect all the time; their answers are no longer checked.
         self.model_ends();
         self.stores.servers.iter().for_each(|server| server.set_late(Late { rate: 150, most: LATE }));
         let mut since = None;
@@ -68,7 +68,7 @@ impl World {
             self.check_fence(id, &mut since)?;
         }
         self.note("nothing is left of the deleted set");
-        // Nor when all have lost power, and begin with what their disks and logs say.
+        // Nor after all have lost power and start from their disks and logs.
         for index in 0..self.hosts.len() {
             let (now, rtt) = (self.now, self.rtt_ms);
             self.hosts[index].cut_power(now);
@@ -131,7 +131,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the gateway at `host` hears nobody, and is heard by nobody.
+    /// Cuts the gateway at `host` off from all others, in both directions, or ends that.
     pub fn cut(&mut self, host: usize, cut: bool) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             for (from, to) in [(host, other), (other, host)] {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Everybody runs and hears everybody, and every store answers in time.
+    /// Everything runs, all links work, and every store answers in time.
     ///
     /// # Errors
     /// A gateway that does not start.
@@ -159,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// At whoever leads group 0; what it answers is seen in group 0.
+    /// Sent to the leader of group 0; the effect is seen in group 0.
     fn ask_to_delete(&mut self, id: SetId) {
         let Some((node, process)) =
             self.leader_of(GroupId::CLUSTER).and_then(|at| Some((self.node(at)?, self.hosts[at].process.as_ref()?)))
@@ -178,7 +178,8 @@ impl World {
         process.spawn(async move { drop(door.delete_set(tonic::Request::new(request)).await) });
     }
 
-    /// DELETE-D1, DELETE-D2: once the key is forgotten, and the last read lease over, nobody serves the set any more who looks at his clock.
+    /// DELETE-D1, DELETE-D2: once the key is destroyed and the last read lease over, no gateway that reads its clock
+    /// serves the set.
     fn check_fence(&mut self, id: SetId, since: &mut Option<u64>) -> Result<()> {
         let forgotten = (0..self.hosts.len()).filter_map(|host| self.node(host)).any(|node| {
             let state = node.cluster.state();
@@ -201,7 +202,7 @@ impl World {
         Ok(())
     }
 
-    /// What there is of the set anywhere.
+    /// Remains of the set, anywhere.
     fn left_of(&self, id: SetId) -> Option<String> {
         let state = self.cluster()?;
         if !state.was_deleted(id) || state.deletions.under_way.contains_key(&id) {

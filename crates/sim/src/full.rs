@@ -1,14 +1,15 @@
-//! Disks under the journal that are full for a while: no further file begins, whatever the journal's bound says, but where one was dropped. Writers wait, nothing
-//! is lost, no gateway ends by itself for it; one that starts then is refused, and is started again.
+//! Disks under the journal that are full for a while: no file can be created, whatever the journal's limit, unless one
+//! was dropped. Writers wait, nothing is lost, no gateway ends because of it; one that starts meanwhile is refused and
+//! started again.
 
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::Result;
 use std::collections::BTreeMap;
 
-/// How often it is looked whether a journal waits for room.
+/// Interval between two checks whether a journal waits for space.
 const LOOK_EVERY: u64 = 20 * MS;
-/// A start that was refused for want of room is tried again after so long.
+/// Time until a start that was refused for lack of space is repeated.
 const START_AGAIN: u64 = 400 * MS;
 
 /// See the module.
@@ -19,7 +20,7 @@ pub struct Full {
     /// When there is room again.
     until: BTreeMap<usize, u64>,
     starts: BTreeMap<usize, u64>,
-    /// Journals that are known to wait.
+    /// Journals known to wait.
     waiting: Vec<usize>,
 }
 
@@ -92,7 +93,7 @@ impl World {
         host.disk.set_files_max(files);
     }
 
-    /// Some disks may be full from now on, or have room again.
+    /// May fill disks now, or free them.
     ///
     /// # Errors
     /// A gateway that cannot be started.
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Whether gateway `index` ended because its disk has no room for what a start needs: it is started again.
+    /// Whether gateway `index` ended because its disk lacks the space for a start: it is started again.
     pub fn waits_for_room(&mut self, index: usize, why: &str) -> bool {
         let now = self.now;
         let full = self.hosts[index].files_max.is_some() && why.contains("disk full");

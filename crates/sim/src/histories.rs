@@ -1,18 +1,22 @@
-//! Histories of one set against a flat model: what is written, trimmed, snapshotted, rolled back, resized, collected and deleted, while gateways
-//! end or are cut off and the store does what stores do. `docs/proof/histories.md` says what is real here and what is not.
+//! Histories of one set against a flat model: writes, trims, snapshots, rollbacks, resizes, collections and deletions,
+//! while gateways end or are cut off and the store has faults. `docs/proof/histories.md` lists what is real and what is
+//! not.
 //!
 //! ```text
 //!   world: a step from the seed ─▶ device, admin commands ─▶ gateway: sequencer, reader, uploader, collector, sweeps, deletion, head ─▶ store
 //!                                                              │ submit                                        in memory, with faults
 //!                                          journal: one order ◀┘──▶ SetHost::apply ─▶ model: the volumes as flat lists
 //! ```
-//! HISTORY-H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
-//!     A recovery brings every snapshot back that was there, and shows the same of it.
-//! HISTORY-H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
-//!     Of a clone that is also what its origin keeps for it; a clone's content is the snapshot's, and from then on its own.
-//! HISTORY-H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
-//!     of `PART` seeds that it is in: to repeat one, the ones of its part are run before it.
-//! HISTORY-H4  Images of all volumes as of one snapshot, kept by name, become those of any other one by what the difference of the two says (`diffs`).
+//! HISTORY-H1  Every read equals the model: of the volumes now, of each snapshot as of its begin, and, at the end, of
+//!     the state that a recovery would find. A recovery brings back every existing snapshot with the same content.
+//! HISTORY-H2  At each step everything named by the state or the head is in the store; at rest nothing else is. For a
+//!     clone this includes what its origin retains for it; a clone's content begins as the snapshot's and is its own
+//!     afterwards.
+//! HISTORY-H3  A seed decides everything, so a failing one can be repeated. State of the thread or process (tokio's
+//!     choices) depends on the part of `PART` seeds that it is in: to repeat a seed, the earlier ones of its part run
+//!     first.
+//! HISTORY-H4  Images of all volumes as of one snapshot, kept by name, become those of any other one by the ranges of
+//!     their difference (`diffs`).
 
 mod clones;
 mod diffs;
@@ -42,18 +46,18 @@ use world::World;
 
 /// Gateways that a set moves between.
 pub const GATEWAYS: u64 = 3;
-/// Seeds that are run by one process, one after the other (HISTORY-H3).
+/// Seeds that one process runs, one after the other (HISTORY-H3).
 const PART: u64 = 100;
 /// Steps of a history, from and to.
 const STEPS: (u64, u64) = (30, 60);
-/// How far the clock goes on while everything waits, in nanoseconds.
+/// Nanoseconds that the clock advances while everything waits.
 const TICK: u64 = 5_000_000;
-/// A history that is not done by then, of its own clock, hangs.
+/// Hours of its own clock after which a history hangs.
 const HOURS: u64 = 2;
-/// A part that is not done by then, of the real clock, hangs.
+/// Real time after which a part hangs.
 const PART_LIMIT: Duration = Duration::from_secs(300);
 
-/// Which seed is under way, and how far it is: for whoever panics.
+/// The running seed and its step, for panic messages.
 static SEED: AtomicU64 = AtomicU64::new(0);
 static STEP: AtomicU64 = AtomicU64::new(0);
 static SEVERAL: AtomicBool = AtomicBool::new(false);
@@ -99,7 +103,7 @@ pub struct PartArgs {
     steps: Option<u64>,
 }
 
-/// What the histories of a run did, in all. As one line of numbers between processes.
+/// Counts over the histories of a run. Passed between processes as one line of numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums([u64; 32]);
 
@@ -198,7 +202,7 @@ fn clocks() -> Clocks {
     Clocks { boot: now, monotonic: now }
 }
 
-/// Runs `history` on a clock that goes on only while everything waits.
+/// Runs `history` on a clock that advances only while everything waits.
 fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let root: Arc<Mutex<Option<Waker>>> = Arc::default();
     let hook = root.clone();
@@ -219,7 +223,7 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
         *journal::lock(&root) = Some(cx.waker().clone());
         polled
     }));
-    // Tasks that wait for good go with it.
+    // Tasks that wait for ever end with it.
     drop(runtime);
     Ok(done?)
 }
@@ -247,14 +251,14 @@ fn tell_failed(seed: u64, why: &str) {
     println!("shorter, and then at rest: … --steps {}", STEP.load(Relaxed));
 }
 
-/// Runs the histories of one part; its last line is what they did.
+/// Runs the histories of one part; its last line is their counts.
 pub fn part(args: &PartArgs) -> ExitCode {
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let log = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
         log.with_writer(std::io::stdout).init();
     }
-    // A broken assertion in a task must not pass for a task that ended.
+    // A failed assertion in a task must not count as a finished task.
     std::panic::set_hook(Box::new(|panic| {
         tell_failed(SEED.load(Relaxed), &format!("step {}: {panic}", STEP.load(Relaxed)));
         std::process::exit(1);
@@ -283,7 +287,7 @@ fn run_part(args: &PartArgs) -> Result<Sums> {
         let (loud, steps, several) = (args.loud && last, args.steps.filter(|_| last), args.several);
         libc::set_now(0);
         libc::begin(seed);
-        // A thread of its own: what a thread keeps by chance is made from the seed then.
+        // A thread of its own: its random state is then made from the seed.
         let thread = std::thread::Builder::new().name("history".to_string()).stack_size(16 << 20);
         let outcome = thread
             .spawn(move || on_own_clock(history(seed, log, several, steps, loud)))
@@ -307,7 +311,7 @@ fn command(first: u64, count: u64, several: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs many; its last lines name those that failed.
+/// Runs many; its last lines name the failed ones.
 pub fn many(args: &HistoriesArgs) -> ExitCode {
     let outcome = match args.seed {
         Some(seed) => one(seed, args.several, args.steps),

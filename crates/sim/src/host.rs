@@ -1,7 +1,8 @@
 //! One gateway's machine: its clock, its disk, and, while it runs, its process: a [`Node`] on a tokio runtime of its own.
 //!
-//! The runtime is run in slices, by the world: everything that is ready, at one moment of the machine's clock. Between two slices nothing of it
-//! moves, so that dropping it there is a process that was killed at an await point; [`Host::slice_and_stop_after`] makes it any await point.
+//! The world runs the runtime in slices: everything that is ready, at one moment of the machine's clock. Nothing moves
+//! between two slices, so dropping it there kills the process at an await point; [`Host::slice_and_stop_after`] makes
+//! it any await point.
 
 use crate::broken::Broken;
 use crate::libc;
@@ -31,9 +32,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::codegen::{Service, http::Uri};
 
 const MS: u64 = 1_000_000;
-/// Without work for so long, the journal's writer marks its last batch as synced: as its thread does.
+/// After this time without work the journal's writer marks its last batch as synced, as its thread does.
 const IDLE_AFTER: u64 = 100 * MS;
-/// Often, so that lives are renewed under every fault.
+/// Short, so that lives are renewed under every fault.
 const RENEW: Duration = Duration::from_millis(1_300);
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
@@ -41,40 +42,40 @@ const JOURNAL_BOUND_BYTES: u64 = 6 << 20;
 const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
 const JOURNAL_TAIL_BYTES: u64 = 48 << 10;
 
-/// What went wrong for good, in the order in which it did: panics, aborts (R11).
+/// Fatal events in order: panics, aborts (R11).
 static FATAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Which gateway runs now.
+/// The gateway that runs now.
 static RUNNING: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes something that must never happen.
+/// Notes an event that must never happen.
 pub fn fatal(what: &str) {
     lock(&FATAL).push(format!("gateway {}: {what}", RUNNING.load(Relaxed) + 1));
 }
 
-/// What was noted so far, once.
+/// The noted events; returned once.
 pub fn take_fatal() -> Vec<String> {
     std::mem::take(&mut *lock(&FATAL))
 }
 
-/// A machine's clock: runs evenly, but not as fast as the others'.
+/// A machine's clock: runs evenly, but at another rate than others.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// At time 0, in nanoseconds.
     pub offset: u64,
-    /// Millionths that it gains, negative: loses.
+    /// Rate in millionths; negative: slow.
     pub drift_ppm: i64,
-    /// By how much the wall clock was set forward, negative: backward; in nanoseconds.
+    /// Offset of the wall clock in nanoseconds; negative: backward.
     pub wall: i64,
-    /// How long the machine has slept, in nanoseconds of its own.
+    /// Time that the machine was suspended, in nanoseconds of its own.
     pub asleep: u64,
 }
 
 impl Clock {
-    /// What it says at `now` of the world.
+    /// Its reading at `now` of the world.
     pub fn at(&self, now: u64) -> u64 {
         let gained = i128::from(now) * i128::from(self.drift_ppm) / 1_000_000;
         u64::try_from(i128::from(self.offset) + i128::from(now) + gained).unwrap_or(0)
@@ -83,7 +84,7 @@ impl Clock {
 
 /// A gateway's process.
 pub struct Process {
-    /// First: tasks go before what they hold.
+    /// First: tasks are dropped before the things that they hold.
     slices: Slices,
     node: Arc<Mutex<Option<Arc<Node>>>>,
     turns: Arc<Mutex<Option<Turns>>>,
@@ -111,22 +112,22 @@ pub struct Host {
     pub clock: Clock,
     pub disk: SimDisk,
     pub process: Option<Process>,
-    /// Not run before this moment of the world: stopped, as by SIGSTOP or a hypervisor.
+    /// Not run before this time of the world: stopped, as by SIGSTOP or a hypervisor.
     pub stopped_until: u64,
     sleeps_until: u64,
-    /// How long a write and its sync take, in nanoseconds, from and to.
+    /// Shortest and longest time of a write with its sync, in nanoseconds.
     pub disk_delay: (u64, u64),
     /// To each store of the set, in its order.
     pub ways: Vec<Way>,
-    /// What its settings say that it is.
+    /// Role in its settings.
     pub witness: bool,
-    /// Its disk says that it syncs, and does not: `Broken::SyncsIgnored`.
+    /// Its disk reports syncs without doing them: `Broken::SyncsIgnored`.
     pub syncs_ignored: bool,
-    /// Its disk is full with so many files.
+    /// Its disk is full with this many files.
     pub files_max: Option<usize>,
     /// NBD is served.
     pub nbd: bool,
-    /// How its stores are put together, if not as they should be.
+    /// A bug in how its stores are combined.
     pub broken: Option<Broken>,
     /// Its roots are tops and leaves, also small ones.
     pub in_leaves: bool,
@@ -153,7 +154,7 @@ pub fn nbd_address(index: usize) -> String {
     format!("10.0.0.{}:10809", index + 1)
 }
 
-/// Which machine an address is of.
+/// The machine of an address.
 pub fn machine_of(host: &str) -> Option<usize> {
     host.rsplit('.').next()?.parse::<usize>().ok()?.checked_sub(1)
 }
@@ -186,7 +187,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A machine's disk at one moment.
+/// Content of a machine's disk at one moment.
 pub struct DiskCopy {
     disk: SimDisk,
     dir: tempfile::TempDir,
@@ -205,9 +206,9 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What has to be there before the first start.
+/// Creates what must exist before the first start.
 fn furnish(dir: &Path) -> std::io::Result<()> {
-    // The journal itself is simulated; something has to lie where it would (`Identity::check_journal`).
+    // The journal is simulated; `Identity::check_journal` needs something in its place.
     std::fs::create_dir_all(dir.join("journal"))?;
     std::fs::write(dir.join("journal").join("simulated"), b"")?;
     std::fs::write(dir.join("key"), [7; 32])
@@ -217,7 +218,7 @@ impl Host {
     /// A machine that has never run.
     ///
     /// # Errors
-    /// Its directory.
+    /// Failure at its directory.
     pub fn new(
         index: usize,
         seed: u64,
@@ -244,7 +245,7 @@ impl Host {
             syncs_ignored: false,
             files_max: None,
             nbd: false,
-            // None, all, or every other one: then each takeover changes the form of what is written.
+            // None, all, or alternating: then each takeover changes the written form.
             in_leaves: match seed % 3 {
                 0 => false,
                 1 => true,
@@ -260,17 +261,17 @@ impl Host {
         })
     }
 
-    /// Ways to stores that are there in addition, before it is started.
+    /// Adds ways to further stores, before it is started.
     pub fn more_ways(&mut self, seed: u64, servers: &[Server]) {
         let more = servers.iter().enumerate().skip(self.ways.len());
         self.ways
             .extend(more.map(|(at, server)| Way::new(server.clone(), seed ^ self.index as u64 ^ (at as u64) << 32)));
     }
 
-    /// The machine is put up anew, with an empty disk.
+    /// Replaces the machine by one with an empty disk.
     ///
     /// # Errors
-    /// Its directory.
+    /// Failure at its directory.
     pub fn wipe(&mut self, now: u64) -> std::io::Result<()> {
         self.kill(now);
         self.disk = SimDisk::new();
@@ -278,20 +279,20 @@ impl Host {
         furnish(&self.dir)
     }
 
-    /// What is on the disk now, as a snapshot of the machine has it.
+    /// Copies the disk, like a snapshot of the machine.
     ///
     /// # Errors
-    /// Its directory.
+    /// Failure at its directory.
     pub fn copy_disk(&self) -> std::io::Result<DiskCopy> {
         let dir = tempfile::tempdir()?;
         copy_files(&self.dir, dir.path())?;
         Ok(DiskCopy { disk: self.disk.crashed(Survives::Everything), dir })
     }
 
-    /// The machine's disk is what it was when the copy was made.
+    /// Restores the disk from a copy.
     ///
     /// # Errors
-    /// Its directory.
+    /// Failure at its directory.
     pub fn restore(&mut self, now: u64, copy: &DiskCopy) -> std::io::Result<()> {
         self.kill(now);
         self.disk = copy.disk.crashed(Survives::Everything);
@@ -299,10 +300,10 @@ impl Host {
         copy_files(copy.dir.path(), &self.dir)
     }
 
-    /// The next start finds group 0 damaged: a note of quarantine that cannot be read means just that.
+    /// Makes the next start find group 0 damaged: an unreadable quarantine note means that.
     ///
     /// # Errors
-    /// Its directory.
+    /// Failure at its directory.
     pub fn quarantine_group_0(&self) -> std::io::Result<()> {
         std::fs::write(self.dir.join("raft").join("group-0.quarantine"), b"")
     }
@@ -317,7 +318,7 @@ impl Host {
         config.advertise.peer = Some(address(self.index));
         config.advertise.api = Some(format!("10.0.0.{}:7400", self.index + 1));
         if self.nbd {
-            // Never bound: the simulated network comes in (`serve_nbd_over`).
+            // Never bound: `serve_nbd_over` uses the simulated network.
             config.nbd_listen = Some(nbd_address(self.index).parse()?);
         }
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
@@ -358,7 +359,7 @@ impl Host {
             store: Arc::new(move |_, stores, health| {
                 Box::pin(std::future::ready(open(&ways, stores, &policy, &health, broken)))
             }),
-            // The simulated stores do what they must, and seeds stay what they were.
+            // The simulated stores are correct, and the check would change the course of seeds.
             check_limit: None,
             dialer: Some(Dialer::over(Arc::new(move |endpoint| {
                 endpoint.connect_with_connector_lazy(connector.clone())
@@ -423,21 +424,22 @@ impl Host {
         Ok(())
     }
 
-    /// The machine's clock becomes everybody's, until another's does.
+    /// Makes the machine's clock the current one, until another machine's is.
     pub fn enter(&self, now: u64) {
         RUNNING.store(self.index, Relaxed);
         libc::set_now(self.clock.at(now));
         libc::set_apart(self.clock.wall, self.clock.asleep);
     }
 
-    /// The machine sleeps from `now` to `until`: of its clocks only those of the wall and of the boot go on (a lid that was closed, a suspended VM).
+    /// Suspends the machine from `now` to `until`: only its wall clock and boot clock continue (a closed lid, a
+    /// suspended VM).
     pub fn suspend(&mut self, now: u64, until: u64) {
         self.stopped_until = until;
         self.sleeps_until = until;
         self.clock.asleep += self.clock.at(until) - self.clock.at(now);
     }
 
-    /// Goes on at once, if it was stopped or asleep.
+    /// Resumes it at once, if it was stopped or suspended.
     pub fn wake(&mut self, now: u64) {
         self.stopped_until = 0;
         if self.sleeps_until > now {
@@ -446,7 +448,7 @@ impl Host {
         self.sleeps_until = 0;
     }
 
-    /// Whether the process was stopped or asleep until now; true once.
+    /// Whether the process was stopped or suspended until now; true once.
     pub fn goes_on(&mut self, now: u64) -> bool {
         let over = self.process.is_some() && self.stopped_until != 0 && self.stopped_until <= now;
         if over {
@@ -460,14 +462,14 @@ impl Host {
         self.process.is_some() && self.stopped_until <= now
     }
 
-    /// Runs everything that is ready now: the disk first, then the tasks. False: nothing was there to run.
+    /// Runs everything ready now: the disk first, then the tasks. False: there was nothing to run.
     pub fn slice(&mut self, now: u64) -> bool {
         self.enter(now);
         let worked = self.turn_disk(now);
         self.process.as_mut().is_some_and(|process| process.slices.run(now, worked))
     }
 
-    /// Runs as [`Host::slice`], but only so many polls of tasks: where the process is killed next.
+    /// Like [`Host::slice`], but only this many polls of tasks: the process is killed next.
     pub fn slice_and_stop_after(&mut self, now: u64, polls: u64) {
         self.enter(now);
         self.turn_disk(now);
@@ -497,13 +499,13 @@ impl Host {
         true
     }
 
-    /// What goes wrong on the way to store `at`, or to every one.
+    /// Sets the faults on the way to store `at`, or to every store.
     pub fn set_ways(&self, at: Option<usize>, faults: &Faults) {
         let ways = self.ways.iter().enumerate().filter(|(way, _)| at.is_none_or(|at| at == *way));
         ways.for_each(|(_, way)| way.0.set(faults.clone()));
     }
 
-    /// The process is gone, at once. The machine stays: what was written is not lost, and the kernel closes its connections.
+    /// Kills the process. The machine stays: written data is not lost, and the kernel closes its connections.
     pub fn kill(&mut self, now: u64) {
         self.enter(now);
         self.net.close(self.index);
@@ -512,7 +514,7 @@ impl Host {
         self.disk.restart();
     }
 
-    /// The power is gone, perhaps in the middle of a write: what no sync covered is lost in part, and nobody is told.
+    /// Cuts the power, possibly in the middle of a write: unsynced data is lost in part, and no peer is told.
     pub fn cut_power(&mut self, now: u64) {
         self.enter(now);
         self.net.power(self.index, false);

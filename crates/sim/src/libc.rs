@@ -1,10 +1,11 @@
-//! The two doors through which chance and time come into a process, taken over: `getrandom` and `clock_gettime`.
+//! Replaces the two sources of randomness and time in a process: `getrandom` and `clock_gettime`.
 //!
-//! The symbols of this binary come before those of libc, for the standard library and for every crate. So the keys of hash tables, the
-//! generators of `rand` (election timeouts, tokens, object names, back-off), `Instant` and `SystemTime` (tokio's timers with them) follow from
-//! the seed and from the scheduler, without a seam in any of them. Before [`begin`] both are the machine's own.
+//! This binary's symbols take precedence over libc's, for the standard library and every crate. So keys of hash tables,
+//! the generators of `rand` (election timeouts, tokens, object names, back-off), `Instant` and `SystemTime` (with
+//! tokio's timers) follow from the seed and the scheduler, without changes in any of them. Before [`begin`] both are
+//! the machine's own.
 
-// Symbols of C's ABI, and memory that callers of C's ABI hand over: not to be had without. Nothing else in this crate is unsafe.
+// C ABI symbols with pointers from their callers need `unsafe`. The rest of this crate has none.
 #![allow(unsafe_code)]
 
 use std::io::Read;
@@ -14,17 +15,17 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static ENTROPY: AtomicU64 = AtomicU64::new(0);
 static DRAWS: AtomicU64 = AtomicU64::new(0);
 static NOW_NANOS: AtomicU64 = AtomicU64::new(0);
-/// How long the machine that runs now has slept, in nanoseconds: CLOCK_BOOTTIME knows it, CLOCK_MONOTONIC does not.
+/// Suspended time of the current machine in nanoseconds: counted by CLOCK_BOOTTIME, not by CLOCK_MONOTONIC.
 static ASLEEP_NANOS: AtomicU64 = AtomicU64::new(0);
-/// By how much its wall clock was set forward (backward, where negative), in nanoseconds.
+/// Offset of its wall clock in nanoseconds; negative: backward.
 static WALL_NANOS: AtomicI64 = AtomicI64::new(0);
 
 /// The simulated wall clock at time 0, in Unix seconds.
 const WALL_SECONDS: u64 = 1_800_000_000;
-/// The simulated monotonic clocks at time 0, in seconds: a machine that has been up for a while, so that subtractions stay above zero.
+/// Simulated monotonic clocks at time 0, in seconds: as if long up, so that subtractions stay above zero.
 const UP_SECONDS: u64 = 100_000;
 
-/// From now on chance follows from `seed`, and time stands still but for [`set_now`].
+/// From now on randomness follows from `seed`, and time changes only by [`set_now`].
 pub fn begin(seed: u64) {
     ENTROPY.store(seed, Relaxed);
     ACTIVE.store(true, Relaxed);
@@ -35,28 +36,28 @@ pub fn end() {
     ACTIVE.store(false, Relaxed);
 }
 
-/// What the clocks of whoever runs next say, in nanoseconds since time 0.
+/// Sets the clocks of the next process, in nanoseconds since time 0.
 pub fn set_now(nanos: u64) {
     NOW_NANOS.store(nanos, Relaxed);
 }
 
-/// By how much the wall clock of whoever runs next is off, and how long its machine has slept, in nanoseconds.
+/// Sets offset of the wall clock and suspended time of the next process, in nanoseconds.
 pub fn set_apart(wall: i64, asleep: u64) {
     WALL_NANOS.store(wall, Relaxed);
     ASLEEP_NANOS.store(asleep, Relaxed);
 }
 
-/// What [`set_now`] said last.
+/// The last value of [`set_now`].
 pub fn now() -> u64 {
     NOW_NANOS.load(Relaxed)
 }
 
-/// CLOCK_BOOTTIME as the simulated clocks say it, in nanoseconds.
+/// The simulated CLOCK_BOOTTIME, in nanoseconds.
 pub fn boot() -> u64 {
     now() + UP_SECONDS * 1_000_000_000
 }
 
-/// CLOCK_MONOTONIC, likewise: it stood still while the machine slept.
+/// The simulated CLOCK_MONOTONIC, in nanoseconds: without suspended time.
 pub fn monotonic() -> u64 {
     boot().saturating_sub(ASLEEP_NANOS.load(Relaxed))
 }
@@ -66,7 +67,7 @@ pub fn wall() -> u64 {
     (now() + WALL_SECONDS * 1_000_000_000).saturating_add_signed(WALL_NANOS.load(Relaxed))
 }
 
-/// How often chance was asked: differs where two runs differ.
+/// Number of draws: differs if two runs differ.
 pub fn draws() -> u64 {
     DRAWS.load(Relaxed)
 }
@@ -76,10 +77,10 @@ fn draw() -> u64 {
     crate::rng::mix(ENTROPY.fetch_add(crate::rng::STEP, Relaxed).wrapping_add(crate::rng::STEP))
 }
 
-/// As getrandom(2); flags are not looked at.
+/// Like getrandom(2); flags are ignored.
 ///
 /// # Safety
-/// `buffer` points to `len` bytes that may be written, or `len` is 0.
+/// `buffer` points to `len` writable bytes, or `len` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
     if len == 0 {
@@ -105,10 +106,10 @@ pub struct Timespec {
     nanos: i64,
 }
 
-/// As clock_gettime(2): wall clock (0, 5), the processor times (2, 3) as they are, 7 with the time asleep, all others monotonic.
+/// Like clock_gettime(2): wall clock (0, 5); the real CPU times (2, 3); 7 with suspended time; all others monotonic.
 ///
 /// # Safety
-/// `to` points to a timespec that may be written.
+/// `to` points to a writable timespec.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: i32, to: *mut Timespec) -> i32 {
     let (seconds, nanos) = match (ACTIVE.load(Relaxed), clock) {
@@ -130,7 +131,7 @@ fn whole(nanos: u64) -> (i64, i64) {
     ((nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as i64)
 }
 
-/// Asks the kernel, not libc: that would be this very function.
+/// Asks the kernel, not libc, which would call this function.
 fn machine(clock: rustix::time::ClockId) -> (i64, i64) {
     let time = rustix::time::clock_gettime(clock);
     (time.tv_sec, time.tv_nsec)

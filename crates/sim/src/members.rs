@@ -1,7 +1,7 @@
-//! Gateways that come and go while everything else goes wrong: an administrator's wishes, one after the other, through the admin door of whoever
-//! leads group 0; which machine is which member; and what must hold of that.
+//! Membership changes under faults: an administrator's requests, one after the other, through the admin API of group
+//! 0's leader; which machine is which member; and the rules for both.
 //!
-//! A machine whose gateway was removed is put up anew with an empty disk and may come back, as another member.
+//! The machine of a removed gateway gets an empty disk, and may come back as another member.
 
 use crate::host::lock;
 use crate::rng::Rng;
@@ -16,19 +16,19 @@ use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// Asked again after so long without an answer: whoever was asked may be gone.
+/// Time until an unanswered request is repeated: the asked gateway may be gone.
 const PATIENCE: u64 = 6_000 * MS;
-/// Between two tries that were refused for the moment.
+/// Time between two tries after a temporary refusal.
 const AGAIN: u64 = 300 * MS;
-/// An administrator who is refused for so long goes home. Not one who lets a gateway in: it may be a member already.
+/// After this time of refusals the request is given up. Not for a join: the gateway may be a member already.
 const GIVES_UP: u64 = 20_000 * MS;
-/// An empty machine is there so long after its gateway ended.
+/// Time until an empty machine replaces an ended gateway.
 const PUT_UP_AFTER: u64 = 400 * MS;
 
-/// Something that is asked for.
+/// A request of the administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// The gateway of this machine is let in, in the place of a member or of none (0).
+    /// The gateway of this machine joins, in place of a member or of none (0).
     Join {
         host: usize,
         replaces: u64,
@@ -57,11 +57,11 @@ type Answers = Arc<Mutex<Vec<(u64, Result<u64, tonic::Status>)>>>;
 #[derive(Default)]
 pub struct Administrator {
     current: Option<Asked>,
-    /// The gateway at this machine is to take its place as this member.
+    /// The gateway of this machine is to become this member.
     adopting: Option<(usize, u64, u64)>,
     answers: Answers,
     attempts: u64,
-    /// Members that were asked to leave: they alone may be told that they are out.
+    /// Members that were asked to leave: only they may be told that they are out.
     leaving: BTreeSet<u64>,
     /// Machines whose gateway is started at a time.
     empty: Vec<(u64, usize)>,
@@ -137,7 +137,7 @@ impl Administrator {
         }
     }
 
-    /// The new member's gateway is told who it is, until it knows.
+    /// Tells the new member's gateway its identity, until it knows it.
     fn adopt(&mut self, world: &mut World) {
         let Some((host, member, due)) = self.adopting else { return };
         if world.now < due {
@@ -150,7 +150,7 @@ impl Administrator {
         }
         self.adopting = Some((host, member, world.now + PATIENCE));
         process.spawn(async move {
-            // Refused or failed: it is told again.
+            // If refused or failed, it is told again.
             drop(node.adopt(CLUSTER, MemberId(member)).await);
         });
     }
@@ -169,7 +169,7 @@ impl Administrator {
                 Some(node) => {
                     let role = if world.hosts[host].witness { "witness" } else { "gateway" }.to_string();
                     let member = world.member(host, node.identity().disk());
-                    // As it says of itself: 0 before it is adopted.
+                    // Its own report: 0 before it is adopted.
                     let id = node.identity().member;
                     Some(v1::Member { id, role, level: FEATURE_LEVEL, ..member })
                 }
@@ -180,7 +180,7 @@ impl Administrator {
             },
             _ => None,
         };
-        // Before it is asked: what was asked for may happen whatever is heard of it (R12).
+        // Before the request is sent: it may take effect even without an answer (R12).
         match wish {
             Wish::Join { replaces, .. } if replaces != 0 => drop(self.leaving.insert(replaces)),
             Wish::Leave { member, .. } => drop(self.leaving.insert(member)),
@@ -210,7 +210,7 @@ impl Administrator {
 }
 
 impl World {
-    /// The administrator does what is due.
+    /// Runs the administrator up to now.
     ///
     /// # Errors
     /// A gateway that cannot be started.
@@ -228,7 +228,7 @@ impl World {
         self.administrator = administrator;
     }
 
-    /// Group 0 as the gateway has it that has applied most of it.
+    /// Group 0 of the gateway that has applied most of it.
     pub fn cluster(&self) -> Option<ClusterState> {
         let nodes = (0..self.hosts.len()).filter_map(|index| self.node(index));
         let adopted = nodes.filter_map(|node| Some((node.adopted()?.group.applied(), node)));
@@ -240,13 +240,13 @@ impl World {
         self.node(index)?.adopted()?.raft.group(id)
     }
 
-    /// Who leads a group: of those who say so, the one of the latest term.
+    /// The leader of a group: of those who claim it, the one of the latest term.
     pub fn leader_of(&self, id: GroupId) -> Option<usize> {
         let leads = |index: usize| Some((self.group(index, id)?.leading_term()?, index));
         (0..self.hosts.len()).filter_map(leads).max().map(|(_, index)| index)
     }
 
-    /// The groups that group 0 names, and group 0. There is one set: once it is there, they are known.
+    /// Group 0 and the groups that it names. There is one set: once it exists, they are known.
     fn group_ids(&self) -> Vec<GroupId> {
         if let Some(known) = self.groups.get() {
             return known.clone();
@@ -263,10 +263,11 @@ impl World {
         self.group_ids().iter().filter_map(lead).find_map(half)
     }
 
-    /// The gateway at `index` ended and says `why`. Fine where it was asked to leave, and no group needs its vote any more; its machine is put up anew.
+    /// The gateway at `index` ended with `why`. Allowed if it was asked to leave and no group needs its vote any more;
+    /// then its machine is replaced.
     ///
     /// # Errors
-    /// It should not have ended; the disk.
+    /// It should not have ended; failure at the disk.
     pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
         let member = self.places[index].unwrap_or(0);
         if self.restored == Some(index) && why.contains("is not who it says: boot counter") {
@@ -304,8 +305,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether one member more may lose what it has: every member runs, nothing is being healed, and every group has three voters or more, which
-    /// are all of its members.
+    /// Whether one more member may lose its data: every member runs, nothing is being healed, and every group has at
+    /// least three voters, which are all its members.
     pub fn is_whole(&self) -> bool {
         let runs = |host: usize| {
             self.node(host).and_then(|node| node.adopted()).is_some_and(|adopted| adopted.raft.healing().is_empty())
@@ -326,8 +327,8 @@ impl World {
         self.administrator.is_idle() && all.len() >= 3 && members().all(runs) && self.group_ids().into_iter().all(full)
     }
 
-    /// What is not yet as it should be once everything has healed: every group has just the members of group 0, all of them voters, and is not
-    /// between two sets of voters; who was to leave is gone; every member has what it is a member with.
+    /// What is still wrong after everything has healed: every group should have exactly group 0's members, all voters,
+    /// and no change of voters under way; removed members should be gone; every member should have its data.
     pub fn members_missing(&self) -> Option<String> {
         if !self.administrator.is_idle() {
             return Some("something is asked for".to_string());

@@ -1,9 +1,10 @@
-//! What may be read, by the rules: a set with one order of writes, of which every crash and takeover leaves a prefix.
+//! Model of permitted reads: a set has one order of writes, and every crash and takeover leaves a prefix of it.
 //!
-//! Writes get their numbers when they are handed in; sessions follow one another, and a session hands nothing in before it has read everything
-//! ([`Model::resolve`]). So the numbers are the order that R4 speaks of, and what a session's first reading shows must be what was there before,
-//! and of the writes under way in between a prefix that holds every answered one: R1, R4, R5 and R6 in one comparison. Reads of any other time are
-//! held to R3: no older than what was known when they were asked, nothing that was never handed in, nothing that was found lost.
+//! Writes are numbered when they are submitted; sessions follow one another, and a session submits nothing before it
+//! has read everything ([`Model::resolve`]). So the numbers are the order of R4. A session's first reading must show
+//! the content before it, plus a prefix of the writes under way with every answered one: R1, R4, R5 and R6 in one
+//! comparison. Other reads are checked against R3: not older than what was known when they were sent, no write that was
+//! never submitted, none that was found lost.
 
 mod cut;
 
@@ -24,11 +25,11 @@ pub type Place = (usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Nobody has seen it yet.
+    /// Not seen yet.
     Open,
-    /// It is there.
+    /// It took effect.
     Landed,
-    /// It is not there and can never be.
+    /// It did not take effect, and never can.
     Lost,
 }
 
@@ -36,7 +37,7 @@ enum Fate {
 struct Write {
     epoch: u64,
     handed_at: u64,
-    /// When it was answered, or read, first.
+    /// When it was first answered or read.
     known_at: Option<u64>,
     volume: usize,
     first: usize,
@@ -45,7 +46,7 @@ struct Write {
     fate: Fate,
 }
 
-/// What a broken rule looks like, in words.
+/// Description of a broken rule.
 pub type Broken = String;
 
 /// See the module.
@@ -63,7 +64,7 @@ pub struct Model {
     latest_epoch: u64,
     resolved_epoch: u64,
     last_answered: Id,
-    /// Writes have no one order that is known from outside: see `cut`.
+    /// The order of writes is not known from outside: see `cut`.
     loose: bool,
     pub answered: u64,
     pub reads: u64,
@@ -82,7 +83,7 @@ pub fn fill(out: &mut Vec<u8>, id: Id, volume: usize, block: usize) {
     }
 }
 
-/// Which write a block holds.
+/// The write in a block.
 ///
 /// # Errors
 /// Torn (R5), of another place, or damaged (R9).
@@ -104,7 +105,7 @@ pub fn id_of(bytes: &[u8], volume: usize, block: usize) -> Result<Id, Broken> {
 }
 
 impl Model {
-    /// Of a set whose writes have one order that is known from outside, or not (`loose`: see `cut`).
+    /// For a set with a known order of writes, or an unknown one (`loose`: see `cut`).
     pub fn new(loose: bool) -> Self {
         Self { loose, ..Self::default() }
     }
@@ -125,12 +126,13 @@ impl Model {
         if epoch > before { Ok(()) } else { Err(format!("R6: epoch {epoch} was granted after epoch {before}")) }
     }
 
-    /// The latest epoch that anybody was told of.
+    /// The latest epoch known to anyone.
     pub fn latest_epoch(&self) -> u64 {
         self.latest_epoch
     }
 
-    /// The latest write in the one order that anybody was told of: with it, every one before that is there. Where no such order is known, the present stamp.
+    /// The latest known write in the order: every write before it took effect too. Without a known order, the present
+    /// stamp.
     pub fn last_answered(&self) -> Id {
         if self.loose { self.stamp } else { self.last_answered }
     }
@@ -140,10 +142,11 @@ impl Model {
         self.next
     }
 
-    /// What a snapshot shows that was asked for when write `least` was answered, and was there before any after `most` was handed in.
+    /// Checks the content of a snapshot that was requested when write `least` was answered, and existed before any
+    /// write after `most` was submitted.
     ///
     /// # Errors
-    /// R4: it is no prefix of the one order, or ends too early or too late.
+    /// R4: it is no prefix of the order, or ends too early or too late.
     pub fn snapshot(&self, least: Id, most: Id, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
         let newest = found.values().max().copied().unwrap_or(0);
         if newest > most {
@@ -164,12 +167,12 @@ impl Model {
         Err(format!("R4: it is not the prefix up to write {upto}; place, found, expected: {differ:?}"))
     }
 
-    /// Whether the writes of `epoch` can still count: nobody later has looked.
+    /// Whether writes of `epoch` can still take effect: no later session has read.
     pub fn is_current(&self, epoch: u64) -> bool {
         epoch == self.latest_epoch && epoch == self.resolved_epoch
     }
 
-    /// A write is handed in. Of an epoch that is not current, it must never be seen.
+    /// A write is submitted. In an epoch that is not current it must never be seen.
     pub fn hand_in(&mut self, epoch: u64, volume: usize, first: usize, blocks: usize) -> Id {
         self.next += 1;
         let id = self.next;
@@ -186,7 +189,7 @@ impl Model {
     /// A write was answered with success.
     ///
     /// # Errors
-    /// R1, R2: it is known not to be there.
+    /// R1, R2: it is known to be lost.
     pub fn answered(&mut self, id: Id) -> Result<(), Broken> {
         let stamp = self.stamp();
         self.answered += 1;
@@ -214,10 +217,10 @@ impl Model {
         }
     }
 
-    /// A read that was asked at `asked` found `id` in a block.
+    /// A read sent at `asked` found `id` in a block.
     ///
     /// # Errors
-    /// R3, or a write that never was.
+    /// R3, or a write that was never submitted.
     pub fn read(&mut self, asked: u64, volume: usize, block: usize, id: Id) -> Result<(), Broken> {
         let stamp = self.stamp();
         self.reads += 1;
@@ -244,10 +247,10 @@ impl Model {
         Ok(())
     }
 
-    /// The first reading of the session of `epoch`: everything.
+    /// The first reading in the session of `epoch`: all blocks.
     ///
     /// # Errors
-    /// R1, R4, R5, R6: it is not what was there and a prefix of what was under way.
+    /// R1, R4, R5, R6: it is not the content before plus a prefix of the writes under way.
     pub fn resolve(&mut self, epoch: u64, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
         if self.loose {
             return self.resolve_cut(epoch, found);
@@ -306,7 +309,7 @@ impl Model {
     }
 }
 
-/// Place, and what it holds in the one and in the other, where that is not the same.
+/// Places with different content, with both contents.
 fn differ(a: &BTreeMap<Place, Id>, b: &BTreeMap<Place, Id>) -> Vec<(Place, Id, Id)> {
     let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |block| (v, block)));
     let of = |map: &BTreeMap<Place, Id>, at| map.get(&at).copied().unwrap_or(0);

@@ -1,6 +1,6 @@
-//! What a run has beside what every run has.
+//! Options of a run.
 
-/// What is not in every run: a seed's course is another with each of them.
+/// Options that are off by default; each changes the course of a seed.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Modes {
     /// The set has several stores, whatever the seed says
@@ -18,7 +18,7 @@ pub struct Modes {
 }
 
 impl Modes {
-    /// As on the command line, each with a blank before it.
+    /// As on the command line, each with a leading space.
     pub fn words(self) -> String {
         let words = [
             (self.several, " --several"),

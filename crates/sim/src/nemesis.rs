@@ -1,4 +1,5 @@
-//! What goes wrong, and when: from the seed. Each run has its own mix of faults, so that some meet undisturbed.
+//! Faults and their times, drawn from the seed. Each run has its own mix of faults, so that some combine without
+//! others.
 
 use crate::broken::Broken;
 use crate::host::name;
@@ -12,7 +13,7 @@ use holdfast_control::cluster::Standing;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_store::Faults;
 
-/// At the begin of each journal file (docs/formats.md).
+/// At the beginning of each journal file (docs/formats.md).
 const FILE_HEADER_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ const ALL: &[Fault] = &[
 /// Members at most: more machines are hardly ever there.
 const MEMBERS_MAX: usize = 5;
 
-/// How often it is looked for a leader between two sets of voters.
+/// Interval between two checks for a leader in a change of voters.
 const HALVES_EVERY: u64 = 3 * MS;
 
 /// Something to be undone, or done, later.
@@ -90,7 +91,7 @@ pub struct Nemesis {
     next_at: u64,
     pause: u64,
     later: Vec<(u64, Later)>,
-    /// How often, of a thousand looks ([`HALVES_EVERY`]), a leader is killed that is between two sets of voters.
+    /// Probability in thousandths per check ([`HALVES_EVERY`]) that a leader in a change of voters is killed.
     halves: u64,
 }
 
@@ -103,7 +104,7 @@ impl Nemesis {
             mix.push(Fault::Kill);
         }
         if world.broken == Some(Broken::SlowHosts) {
-            // A leader that is new judges leases anew, and so gives slow hosts the time that they need.
+            // A new leader judges leases from the start, which gives slow hosts the time that they need.
             mix = vec![Fault::Snapshot, Fault::Forget];
         }
         let pause = if dense { rng.pick(&[150, 300, 700]) } else { rng.pick(&[400, 1000, 2500]) };
@@ -120,7 +121,7 @@ impl Nemesis {
         self.later.push((at, what));
     }
 
-    /// What is due, and perhaps something new.
+    /// Runs everything due, and may inject something new.
     ///
     /// # Errors
     /// A gateway that cannot be started.
@@ -149,7 +150,7 @@ impl Nemesis {
         self.play(world, fault, victim)
     }
 
-    /// Often the one that leads.
+    /// Often the leader.
     fn victim(&mut self, world: &World) -> usize {
         match world.leader() {
             Some(leader) if self.rng.chance(500) => leader,
@@ -242,13 +243,13 @@ impl Nemesis {
                 world.hosts[victim].disk_delay = (ms * MS / 4, ms * MS);
                 self.after(world, 200, 4_000, Later::Disk(victim));
             }
-            // A start that meets it is refused, and nothing is learnt.
+            // A start would be refused, and nothing learnt.
             Fault::SyncFails if world.node(victim).is_none() => {}
             Fault::SyncFails => {
                 world.note(format!("a sync of {} is to fail", victim + 1));
                 let after = self.rng.below(4);
                 world.hosts[victim].disk.fail_sync_after(after);
-                // It acknowledges nothing any more; somebody notices and starts it again.
+                // It acknowledges nothing any more; it is noticed and restarted.
                 self.after(world, 100, 3_000, Later::Kill(victim));
             }
             Fault::StoreFaults => self.spoil_stores(world),
@@ -270,7 +271,7 @@ impl Nemesis {
                 {
                     let group = set.group.clone();
                     process.spawn(async move {
-                        // Refused where it makes no sense: then nothing happens.
+                        // If refused, nothing happens.
                         drop(group.stand_for_election().await);
                     });
                     world.note(format!("{} stands for election", victim + 1));
@@ -289,7 +290,7 @@ impl Nemesis {
         };
         let names: Vec<usize> = (0..count).filter(|host| side[*host]).map(|host| host + 1).collect();
         world.note(format!("{fault:?}: {names:?} from the others"));
-        // The other way too, or this one alone; of a bridge some links stay.
+        // In both directions or in one; with a bridge some links stay.
         let bridge = self.rng.chance(200);
         for from in 0..count {
             for to in 0..count {
@@ -319,7 +320,7 @@ impl Nemesis {
         self.after(world, 500, 8_000, Later::Store);
     }
 
-    /// Somebody sets the clock on the wall of one machine, or of all.
+    /// Sets the wall clock of one machine, or of all.
     fn set_wall_clocks(&mut self, world: &mut World, victim: usize) {
         let all = self.rng.chance(200);
         let seconds = self.rng.pick(&[2, 70, 3_700, 40_000]);
@@ -331,15 +332,15 @@ impl Nemesis {
         }
     }
 
-    /// A bit of what was synced is another at the next start (R9). Only where the others can heal that: all of them are whole. Not in the newest file that
-    /// holds a batch: what no later batch says was synced is taken for a torn tail there.
+    /// Flips a synced bit for the next start (R9). Only if the others can heal that: all of them are complete. Not in
+    /// the newest file with a batch: there, data that no later batch notes as synced counts as a torn tail.
     fn rot(&mut self, world: &mut World, host: usize) {
         if world.places[host].is_none() || !world.is_whole() {
             return;
         }
         let disk = &world.hosts[host].disk;
         let mut names = disk.names();
-        // A file that was only begun says nothing of the one before it.
+        // A file without batches has no information on the one before it.
         while let Some(name) = names.pop() {
             let mut batches = false;
             disk.damage(&name, |bytes| batches = bytes.iter().skip(FILE_HEADER_BYTES).any(|byte| *byte != 0));
@@ -355,7 +356,7 @@ impl Nemesis {
         let draw = self.rng.draw();
         let mut at = 0;
         world.hosts[host].disk.damage(&name, |bytes| {
-            // Where something was written, mostly: a file is zeroes to its end.
+            // Mostly in the written part: the rest of a file is zeroes.
             let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
             at = draw as usize % used;
             bytes[at] ^= 1 << (draw >> 61);
@@ -364,7 +365,7 @@ impl Nemesis {
         world.note(format!("a bit of {} rots in {name} at {at}", host + 1));
     }
 
-    /// Something that an administrator might ask for; often refused, and rightly.
+    /// A request of an administrator; often rightly refused.
     fn change_members(&mut self, world: &mut World, fault: Fault) {
         let Some(state) = world.cluster() else { return };
         let members: Vec<_> = state.members.values().filter(|m| m.standing != Standing::Leaving).collect();
@@ -399,13 +400,13 @@ impl Nemesis {
             request_id: holdfast_api::hex128(u128::from(self.rng.draw()) | 1),
         };
         process.spawn(async move {
-            // Refused where the candidate is not fit: then nothing happens.
+            // If the candidate is unfit it is refused, and nothing happens.
             drop(AdminDoor::new(node).switchover(tonic::Request::new(request)).await);
         });
         world.note(format!("switchover from {} to {}", leader + 1, to + 1));
     }
 
-    /// Everything is as it should be, and everybody is started.
+    /// Ends all faults, and starts everything.
     ///
     /// # Errors
     /// A gateway that cannot be started.
@@ -423,7 +424,7 @@ impl Nemesis {
             host.disk_delay = (MS / 5, 2 * MS);
         }
         world.heal_stores();
-        // A sync that was to fail may have failed late: every process begins anew. Else it has to go on as it is, mostly.
+        // A sync that was to fail may have failed late: then every process is restarted. Otherwise mostly none.
         let anew = self.mix.contains(&Fault::SyncFails);
         let again: Vec<bool> =
             world.hosts.iter().map(|host| anew || host.process.is_none() || self.rng.chance(300)).collect();

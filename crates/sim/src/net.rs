@@ -1,8 +1,9 @@
-//! The network between machines: connections as TCP gives them, over links that delay, lose, and are cut in any direction.
+//! The network between machines: TCP connections over links that delay, lose, and are cut in any direction.
 //!
-//! A lost segment is a later one (TCP resends it), and what a cut link holds back arrives after the cut, unless the connection ended before.
-//! So bytes of one connection never change their order; those of several do, all the time. A process that dies has its kernel say so (FIN, RST);
-//! a machine that loses power says nothing, and what is sent to it is answered with RST once it is there again.
+//! A lost segment arrives later (TCP resends it), and data held back by a cut link arrives after the cut, unless the
+//! connection ended before. So bytes of one connection keep their order; those of several connections do not. The
+//! kernel of a dead process reports its end (FIN, RST); a machine without power does not, and answers with RST once it
+//! is back.
 
 use crate::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,9 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::Connected;
 
 const MS: u64 = 1_000_000;
-/// Before what was lost is sent again, in nanoseconds.
+/// Time until a lost segment is resent, in nanoseconds.
 const RESEND: (u64, u64) = (100 * MS, 300 * MS);
-/// Tries to connect over a cut link before it is given up.
+/// Tries to connect over a cut link before giving up.
 const CONNECT_TRIES: u32 = 6;
 
 /// One direction between two gateways.
@@ -36,14 +37,14 @@ impl Link {
     /// A quiet local network.
     pub const CALM: Link = Link { cut: false, delay: (MS / 5, MS), loss: 0 };
 
-    /// A slow one that loses some of what it carries; also in words.
+    /// A slow link with losses; also as text.
     pub fn lossy(rng: &mut Rng) -> (Link, String) {
         let (delay, loss) = (rng.pick(&[2, 10, 60]), rng.pick(&[5, 30, 150]));
         (Link { cut: false, delay: (MS / 5, delay * MS), loss }, format!("up to {delay} ms, {loss} of 1000 lost"))
     }
 }
 
-/// How a host is cut off from gateways: from all of them or from some, in both directions or in one.
+/// How a host is cut off from gateways: from all or some, in both directions or in one.
 #[derive(Debug)]
 pub struct CutOff {
     from: Vec<bool>,
@@ -72,7 +73,7 @@ impl fmt::Display for CutOff {
     }
 }
 
-/// What a machine listens for.
+/// Ports of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Door {
     /// Other gateways, and the admin door.
@@ -111,10 +112,10 @@ struct Half {
 }
 
 struct Conn {
-    /// Who is at which end.
+    /// The machines at both ends.
     hosts: [usize; 2],
     open: [bool; 2],
-    /// What flows towards each end.
+    /// Data towards each end.
     towards: [Half; 2],
 }
 
@@ -135,7 +136,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Net(Arc<Mutex<Inner>>);
 
-/// What is done once the lock is open again: whoever is told may come back into the network.
+/// Done after the lock is released, since the notified code may call the network again.
 enum Then {
     Wake(Waker),
     Accept(mpsc::UnboundedSender<io::Result<Stream>>, Stream),
@@ -221,7 +222,7 @@ impl Inner {
 }
 
 impl Net {
-    /// Between so many gateways.
+    /// Between this many gateways.
     pub fn new(seed: u64, hosts: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             now: 0,
@@ -246,7 +247,7 @@ impl Net {
         self.lock().links.insert((from, to), link);
     }
 
-    /// Sets both directions between a host beside the gateways and each of these: `true` is the way there.
+    /// Sets both directions between a host and each of these gateways: `true` is the way to the gateway.
     pub fn set_around(&self, host: usize, gateways: usize, link: impl Fn(usize, bool) -> Link) {
         for gateway in 0..gateways {
             self.set(host, gateway, link(gateway, true));
@@ -254,7 +255,7 @@ impl Net {
         }
     }
 
-    /// One direction as it is.
+    /// One direction, as it is.
     pub fn get(&self, from: usize, to: usize) -> Link {
         self.lock().links.get(&(from, to)).copied().unwrap_or(Link::CALM)
     }
@@ -277,19 +278,19 @@ impl Net {
         drop(doors);
     }
 
-    /// The process at `host` that listened there is gone; its other doors are another process's.
+    /// The process at `host` with that port is gone; its other ports belong to other processes.
     pub fn shut(&self, host: usize, door: Door) {
         let gone = self.lock().doors.remove(&(host, door));
         drop(gone);
     }
 
-    /// A fingerprint of what happened so far: events and bytes.
+    /// A fingerprint of events and bytes so far.
     pub fn fingerprint(&self) -> (u64, u64) {
         let inner = self.lock();
         (inner.sequence, inner.carried)
     }
 
-    /// Lets everything happen that is due at `now`.
+    /// Carries out everything due at `now`.
     pub fn advance(&self, now: u64) {
         self.lock().now = now;
         loop {
@@ -311,7 +312,7 @@ impl Net {
             for then in then {
                 match then {
                     Then::Wake(waker) => waker.wake(),
-                    // Nobody there any more: the stream is dropped, and its end says so.
+                    // No process there any more: the stream is dropped, which ends the connection.
                     Then::Accept(door, stream) => drop(door.send(Ok(stream.over(self)))),
                     Then::Reply(reply, outcome) => drop(reply.send(outcome.map(|stream| stream.over(self)))),
                 }
@@ -319,7 +320,7 @@ impl Net {
         }
     }
 
-    /// A connection from `from` to `to`; takes as long as the links want, so bound it.
+    /// Connects `from` to `to`; takes as long as the links need, so limit the time.
     ///
     /// # Errors
     /// Refused, or no answer.

@@ -1,4 +1,4 @@
-//! What holds between gateways at every moment: one of them may read (R3, R6), and replicas at the same entry are the same (R4).
+//! Rules between gateways at every moment: only one may read (R3, R6), and replicas at the same entry are equal (R4).
 
 use crate::world::World;
 use anyhow::{Result, bail};
@@ -7,10 +7,10 @@ use holdfast_types::Lba;
 use holdfast_volume::index::Piece;
 use std::collections::BTreeMap;
 
-/// Entries that are remembered: a replica that is further behind than that is not compared.
+/// Entries that are remembered: a replica that is further behind is not compared.
 const REMEMBERED: usize = 4096;
 
-/// A replica's whole state: a clone of it is cheap, its text is not.
+/// A replica's whole state: cheap to clone, expensive to format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Picture {
     state: SetState,
@@ -18,21 +18,22 @@ struct Picture {
 }
 
 impl Picture {
-    /// The root, because a replica that began with a snapshot knows it before the entry that names it (MACHINE-M4 holds from that entry on).
+    /// The root, since a replica that began with a snapshot knows it before the entry that names it (MACHINE-M4 holds
+    /// from that entry on).
     fn root(&self) -> Option<RootRef> {
         self.state.checkpoint.as_ref().map(|checkpoint| checkpoint.root)
     }
 }
 
-/// What replicas looked like at an entry: the first that got there says it, for each root.
+/// States of replicas at each entry, from the first one to reach it, for each root.
 #[derive(Default)]
 pub struct Replicas {
     seen: BTreeMap<u64, Vec<(usize, Picture)>>,
-    /// Per gateway, the entry that was looked at last.
+    /// Last checked entry of each gateway.
     looked_at: BTreeMap<usize, u64>,
     healed: BTreeMap<(usize, u64), u64>,
     serving: Option<(usize, u64)>,
-    /// For whom that is.
+    /// Its owner.
     owner: Option<String>,
 }
 
@@ -42,7 +43,7 @@ impl Replicas {
         self.looked_at.remove(&index);
     }
 
-    /// The first gateway that differs from this one, and how; `Ok`: whether there was one to compare it with.
+    /// The first gateway that differs from this one, and how; `Ok`: whether there was one to compare with.
     fn compare(
         &mut self,
         index: usize,
@@ -63,7 +64,7 @@ impl Replicas {
 }
 
 impl World {
-    /// Looks at one gateway after its slice: who serves, and whether its state is that of the others at the same index.
+    /// Checks one gateway after its slice: whether it may serve, and its state against the others' at the same index.
     ///
     /// # Errors
     /// A broken rule.

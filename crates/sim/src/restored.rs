@@ -1,4 +1,5 @@
-//! A machine is put back to an older copy of its disk, started again and again, while everybody who has what it acknowledged since is away (CLUSTER-C3).
+//! Scene: a machine is put back to an older copy of its disk and started again and again, while all members with its
+//! later acknowledgements are down (CLUSTER-C3).
 
 use crate::host::name;
 use crate::net::Link;
@@ -7,16 +8,16 @@ use crate::world::{MS, World};
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_types::MemberId;
 
-/// The restored machine is started so often, each time for so many milliseconds.
+/// Number of starts of the restored machine, and milliseconds of each.
 const STARTS: u64 = 4;
 const RUNS: u64 = 8_000;
 
 impl World {
-    /// A quorum of members holds writes; one of them goes back to a copy of before, and all the others of that quorum are down: nobody may serve. Then one of these is
-    /// there again: the restored machine is told, and everything that was answered is read.
+    /// A quorum holds writes; one member goes back to an earlier copy, and all others of that quorum are down: nobody
+    /// may serve. Then one of these comes back: the restored machine is told, and every answered write is read.
     ///
     /// # Errors
-    /// A broken rule; that it does not come to its end.
+    /// A broken rule, or no progress.
     pub fn restored_disk(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 7);
         self.busy = true;
@@ -36,7 +37,7 @@ impl World {
             self.hosts[restored].kill(now);
             self.hosts[restored].start(now, rtt)?;
         }
-        // By a start, or by a renewal: twice, since the first may have been on the copy already.
+        // By a start, or by a renewal: twice, since the first may be in the copy already.
         for _ in 0..2 {
             let last = self.life_of(behind, member);
             self.until(60_000, "another life of it", |w| w.life_of(behind, member) > last)?;
@@ -80,13 +81,13 @@ impl World {
         self.works("writes and reads, after everything was read")
     }
 
-    /// Its boot counter as every one of `hosts` knows it, at least.
+    /// The lowest boot counter of it that any of `hosts` knows.
     fn life_of(&self, hosts: &[usize], member: MemberId) -> u64 {
         let known = |host: &usize| self.node(*host)?.cluster.state().boots.get(&member).map(|boot| boot.boot);
         hosts.iter().map(|host| known(host).unwrap_or(0)).min().unwrap_or(0)
     }
 
-    /// Who would answer a read. One that led and was cut off may not know for long that it leads no more.
+    /// A gateway that would answer a read. A former leader that was cut off may not know it for long.
     fn reads_at(&self) -> Option<usize> {
         (0..self.hosts.len()).filter(|host| self.hosts[*host].runs(self.now)).find(|host| {
             self.hosts[*host].enter(self.now);

@@ -1,16 +1,16 @@
-//! Chance from a seed.
+//! Random numbers from a seed.
 
-/// What the state grows by at each draw.
+/// Increment of the state at each draw.
 pub const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// SplitMix64's finish: the same on every machine and in every version.
+/// Output function of SplitMix64: the same on every machine and in every version.
 pub fn mix(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// A stream of draws of its own, so that one part's draws do not shift another's.
+/// A separate stream of draws, so that one part's draws do not shift another's.
 #[derive(Clone, Debug, Default)]
 pub struct Rng(u64);
 
@@ -36,7 +36,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many of a thousand.
+    /// True with this probability in thousandths.
     pub fn chance(&mut self, thousandths: u64) -> bool {
         self.below(1000) < thousandths
     }

@@ -1,4 +1,4 @@
-//! One seed in this process; many seeds, a process each, so that no run leaves anything behind for the next.
+//! Runs one seed in this process, or many seeds in a process each, so that no run affects the next.
 
 use crate::broken::Broken;
 use crate::modes::Modes;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// A process that is not done by then hangs: that, too, is a failure. Seconds of the real clock.
+/// Real time after which a process hangs, which counts as a failure.
 const SEED_LIMIT: Duration = Duration::from_secs(600);
 
 /// One seed.
@@ -92,14 +92,14 @@ fn wall_clocks() -> Clocks {
     Clocks { boot: MonoTime(libc::wall()), monotonic: MonoTime(libc::wall()) }
 }
 
-/// Runs one seed; its last line says how it ended.
+/// Runs one seed; its last line is the result.
 pub fn one(args: OneArgs) -> ExitCode {
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let log = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
         log.with_writer(std::io::stderr).init();
     }
-    // A broken assertion in a task must not pass for a task that ended.
+    // A failed assertion in a task must not count as a finished task.
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
         host::fatal(&format!("panic: {panic}"));
@@ -113,7 +113,7 @@ pub fn one(args: OneArgs) -> ExitCode {
     });
     holdfast_agent::replace_clock(agents_clock);
     holdfast_log::run_blocking_inline();
-    // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
+    // A thread of its own: its random state (keys of hash tables, generators) is then made from the seed.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
     let (scene, broken, more) = (args.scene, args.broken, args.modes.words());
@@ -143,8 +143,8 @@ pub fn one(args: OneArgs) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Where the files of a process lie that are not simulated (identity, state snapshots): in memory, where there is such a place. As long for
-/// every process: it is named in an entry, and an entry's length is part of a run.
+/// Directory for a process's files that are not simulated (identity, state snapshots): in memory if possible. Its path
+/// has the same length for every process: an entry contains it, and an entry's length affects the run.
 fn directory(process: u32) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -153,7 +153,7 @@ fn directory(process: u32) -> PathBuf {
 
 fn simulate(args: &OneArgs) -> Result<String> {
     let dir = directory(std::process::id());
-    // Of a process of this number that was killed, and so of none that lives.
+    // Left by a killed process with this number, so no living one uses it.
     drop(std::fs::remove_dir_all(&dir));
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
     let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.modes)?;
@@ -165,7 +165,7 @@ fn simulate(args: &OneArgs) -> Result<String> {
     if let Err(error) = &outcome {
         world.note(format!("FAILED: {error:#}"));
         if !args.verbose {
-            // The end of the way there; all of it with --verbose.
+            // The last lines; all with --verbose.
             let from = world.log.len().saturating_sub(40);
             world.log[from..].iter().for_each(|line| println!("{line}"));
         }
@@ -180,16 +180,16 @@ struct Running {
     began: Instant,
 }
 
-/// What all processes that have ended took of the processors, in seconds: of this machine's own time, whoever else is busy on it.
+/// CPU time of all ended processes in seconds, independent of other load.
 fn processors() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name, which may hold anything: the 16th and 17th field of the page, in hundredths of a second.
+    // Behind the name, which may contain anything: fields 16 and 17, in hundredths of a second.
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let ticks: u64 = fields.iter().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     ticks as f64 / 100.0
 }
 
-/// Runs many seeds; its last lines name those that failed.
+/// Runs many seeds; its last lines name the failed ones.
 pub fn many(args: &ManyArgs) -> ExitCode {
     match run_many(args) {
         Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
@@ -252,7 +252,7 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
             run.output.read_to_string(&mut text)?;
             done += 1;
             if hangs || !status.success() {
-                // What it left, if it did not come to its own end. None there: it did.
+                // Remains of a run that did not end by itself, if any.
                 drop(std::fs::remove_dir_all(directory(run.child.id())));
             }
             if status.success() {
@@ -268,7 +268,7 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("in all: {}", sum.line());
-    // Of seeds that did not fail: each was healed, had to go on, and had everything read back.
+    // Of seeds that did not fail: each was healed, continued, and read everything back.
     println!("survived: {}", sum.survived());
     println!(
         "{done} seeds ({} to {}) of {} s of faults, {} failed, {:.0} s, {:.0} s of processors",

@@ -1,5 +1,5 @@
-//! Courses of things that chance plays too seldom: a cluster, then the same faults in the same order with every seed; the seed still decides
-//! everything else (clocks, network, which member).
+//! Scenes: courses that random faults produce too seldom. The same faults in the same order with every seed; the seed
+//! still decides everything else (clocks, network, which member).
 
 use crate::client::{Client, SET, VOLUME_NAMES};
 use crate::host::name;
@@ -34,7 +34,7 @@ pub enum Scene {
 }
 
 impl Scene {
-    /// As the command line has it.
+    /// Its name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Scene::RemovedWhileDamaged => "removed-while-damaged",
@@ -53,7 +53,7 @@ impl World {
     /// Plays one scene.
     ///
     /// # Errors
-    /// A broken rule; that it does not come to its end.
+    /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
         if scene == Scene::MovedStores {
             self.more_stores();
@@ -86,7 +86,7 @@ impl World {
         let damaged =
             |w: &World| w.node(host).and_then(|node| node.raft()).is_some_and(|raft| !raft.healing().is_empty());
         self.until(30_000, "the damage is found", |w| damaged(w))?;
-        // Asked again until it is granted: who leads may be elected anew first.
+        // Repeated until it is granted: a new leader may have to be elected first.
         self.until(60_000, "the member is removed", |w| {
             w.want(&mut rng, Wish::Leave { member, force: true });
             w.cluster().is_some_and(|state| !state.members.is_empty() && !state.members.contains_key(&MemberId(member)))
@@ -103,7 +103,8 @@ impl World {
             let leader = w.leader().and_then(|at| w.set(at));
             leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
         };
-        // It is about pages: without a leaf there is no checkpoint (ADR 0034), and a leaf's pack looks like any.
+        // This scene is about pages: without a leaf there is no checkpoint (ADR 0034), and a leaf's pack looks like any
+        // other.
         for host in &mut self.hosts {
             host.in_leaves = false;
             host.kill(self.now);
@@ -115,7 +116,7 @@ impl World {
         self.busy = false;
         self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
         self.until(60_000, "a checkpoint of everything", all_in_the_store)?;
-        // From here on there are no clients: reading would find what is damaged, and say so.
+        // From here on there are no clients: their reads would find the damage, and report it.
         self.clients.clear();
         let rotten: usize = self.stores.servers.iter().map(|server| server.rot("/map/")).sum();
         anyhow::ensure!(rotten > 0, "no pack of map pages is there");

@@ -1,5 +1,5 @@
-//! A process of the simulation: a tokio runtime of its own, run in slices. Everything that is ready runs, at one moment of the machine's clock; between
-//! two slices nothing of it moves.
+//! A process of the simulation: its own tokio runtime, run in slices. Everything ready runs, at one moment of the
+//! machine's clock; nothing moves between two slices.
 
 use crate::host::lock;
 use std::future::{Future, poll_fn};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use tokio::runtime::{Builder, Runtime};
 
-/// An idle process looks at its timers so often, in nanoseconds.
+/// Interval at which an idle process checks its timers, in nanoseconds.
 const LOOK_EVERY: u64 = 4_000_000;
 
 #[derive(Default)]
@@ -17,11 +17,11 @@ struct Parked {
     root: Mutex<Option<Waker>>,
 }
 
-/// See the module. Dropped, it is a process that was killed at an await point.
+/// See the module. Dropping it kills the process at an await point.
 pub struct Slices {
     runtime: Runtime,
     parked: Arc<Parked>,
-    /// When it looks at its timers again, if it is idle.
+    /// When it next checks its timers, if idle.
     look_at: u64,
 }
 
@@ -35,7 +35,7 @@ impl Slices {
         let hook = parked.clone();
         let runtime = Builder::new_current_thread()
             .enable_time()
-            // After each task the root future may look, and stop: see `stop_after`.
+            // After each task the root future may check, and stop: see `stop_after`.
             .event_interval(1)
             .on_thread_park(move || {
                 hook.passes.fetch_add(1, Relaxed);
@@ -52,8 +52,8 @@ impl Slices {
         self.runtime.spawn(work);
     }
 
-    /// Runs everything that is ready at `now`. False: nothing was there to run. What comes from outside is seen at once (`worked`: something did), timers
-    /// every [`LOOK_EVERY`], as where a kernel is in no hurry.
+    /// Runs everything ready at `now`. False: there was nothing to run. Outside events are seen at once (`worked`:
+    /// there was one), timers every [`LOOK_EVERY`], as with a lazy kernel.
     pub fn run(&mut self, now: u64, worked: bool) -> bool {
         if !worked && now < self.look_at && self.runtime.metrics().global_queue_depth() == 0 {
             return false;
@@ -61,7 +61,7 @@ impl Slices {
         self.look_at = now + LOOK_EVERY;
         let parked = &self.parked;
         parked.passes.store(0, Relaxed);
-        // Twice idle: once before the timers that are due, once after what they woke.
+        // Idle twice: once before the due timers, once after what they woke.
         self.runtime.block_on(poll_fn(|cx| {
             if parked.passes.load(Relaxed) >= 2 {
                 return Poll::Ready(());
@@ -72,7 +72,7 @@ impl Slices {
         true
     }
 
-    /// Runs only so many polls of tasks: where the process is killed next.
+    /// Runs only this many polls of tasks: the process is killed next.
     pub fn stop_after(&self, polls: u64) {
         let mut left = polls;
         self.runtime.block_on(poll_fn(|cx| {

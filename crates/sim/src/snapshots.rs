@@ -1,5 +1,5 @@
-//! Snapshots that are taken and let go while everything else goes wrong: one wish after the other through the admin door of whoever leads, asked
-//! again where the answer is lost (R12); what they show (R4); and a schedule that the clock on the wall must not upset.
+//! Snapshots under faults: taken and deleted through the leader's admin API, one request after the other, repeated if
+//! the answer is lost (R12). Checks their content (R4), and a schedule that jumps of the wall clock must not upset.
 
 use crate::broken::Broken;
 use crate::client::{SET, VOLUME_NAMES};
@@ -21,17 +21,17 @@ use holdfast_types::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// Asked again after so long without an answer: whoever was asked may be gone.
+/// Time until an unanswered request is repeated: the asked gateway may be gone.
 const PATIENCE: u64 = 6_000 * MS;
-/// Between two tries that were refused for the moment.
+/// Time between two tries after a temporary refusal.
 const AGAIN: u64 = 300 * MS;
-/// Who is refused for so long goes home.
+/// After this time of refusals a request is given up.
 const GIVES_UP: u64 = 20_000 * MS;
-/// A snapshot is read so often, where there is one.
+/// Interval between two reads of a snapshot.
 const SHOW_EVERY: u64 = 500 * MS;
 /// Snapshots kept at most: more only take longer to read.
 const KEPT_MAX: usize = 6;
-/// Slots of a minute, the shortest, and of an hour: a clock that is set by one leaves out many of the other.
+/// Periods of a minute, the shortest, and of an hour: a clock step of one skips many of the other.
 const SCHEDULE: &str = "1mx3,1hx2";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +47,11 @@ struct Asked {
     attempt: u64,
     due: u64,
     until: u64,
-    /// The latest write that was answered before it was asked for.
+    /// The latest write answered before its request.
     least: Id,
 }
 
-/// A snapshot that is there: it holds every write up to `least`, and none after `most`.
+/// An existing snapshot: it contains every write up to `least`, and none after `most`.
 struct Kept {
     made_by: String,
     least: Id,
@@ -72,11 +72,11 @@ pub struct Keeper {
     attempts: u64,
     names: u64,
     kept: BTreeMap<String, Kept>,
-    /// What is being read: which attempt, and since when.
+    /// The running read: number of the attempt, and its start.
     showing: Option<(u64, u64)>,
     show_at: u64,
     scheduled: bool,
-    /// Snapshots that were read and compared since this was emptied.
+    /// Snapshots that were read and compared since this was cleared.
     seen: BTreeSet<String>,
 }
 
@@ -164,7 +164,7 @@ impl Keeper {
         self.attempts += 1;
         (asked.attempt, asked.due) = (self.attempts, world.now + PATIENCE);
         if world.now >= asked.until {
-            // Nobody was there to refuse it.
+            // No gateway was there to refuse it.
             self.current = None;
             return;
         }
@@ -196,7 +196,7 @@ impl Keeper {
         });
     }
 
-    /// Reads all of a snapshot at a gateway, where that shows it.
+    /// Reads a whole snapshot at a gateway, if that has it.
     fn show(&mut self, world: &World, at: usize, name: String) {
         let (Some(node), Some(process)) = (world.node(at), world.hosts[at].process.as_ref()) else { return };
         self.attempts += 1;
@@ -219,7 +219,7 @@ impl Keeper {
     }
 }
 
-/// All blocks of a volume of a snapshot, where this gateway knows it and the store answers.
+/// All blocks of a volume of a snapshot, if this gateway knows it and the store answers.
 async fn read(exports: &NodeExports, id: u64, volume: &str, snapshot: &str) -> Option<Vec<u8>> {
     let (set, volume) = (Name::new(SET).ok()?, Name::new(volume).ok()?);
     let snapshot = Some(SnapshotExport { name: Name::new(snapshot).ok()?, token: None });
@@ -236,7 +236,7 @@ async fn read(exports: &NodeExports, id: u64, volume: &str, snapshot: &str) -> O
     Some(bytes)
 }
 
-/// Whether a snapshot shows a prefix of the set's one order (R4).
+/// Checks that a snapshot is a prefix of the set's order of writes (R4).
 fn compare(world: &World, name: &str, kept: &Kept, data: &[Vec<u8>]) -> Result<(), String> {
     let mut found = BTreeMap::new();
     for (volume, bytes) in data.iter().enumerate() {
@@ -248,7 +248,7 @@ fn compare(world: &World, name: &str, kept: &Kept, data: &[Vec<u8>]) -> Result<(
 }
 
 impl World {
-    /// The keeper of the snapshots does what is due.
+    /// Runs the snapshots' keeper up to now.
     ///
     /// # Errors
     /// A broken rule.
@@ -274,7 +274,7 @@ impl World {
         });
     }
 
-    /// One of the snapshots is not wanted any more, where there is one.
+    /// Deletes one of the snapshots, if there is one.
     pub fn drop_snapshot(&mut self, rng: &mut Rng) {
         self.with_keeper(|keeper, world| {
             let names: Vec<String> = keeper.kept.keys().cloned().collect();
@@ -294,10 +294,10 @@ impl World {
         self.with_keeper(|keeper, world| keeper.wish(world, rng, Wish::Schedule));
     }
 
-    /// Once everything has healed: every snapshot shows what it should, and the schedule has one for the present slots.
+    /// After everything has healed: every snapshot has its content, and the schedule has one for the present periods.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn settle_snapshots(&mut self) -> Result<()> {
         self.until(60_000, "the snapshot that is asked for", |w| w.keeper.current.is_none())?;
         let names: Vec<String> = self.keeper.kept.keys().cloned().collect();

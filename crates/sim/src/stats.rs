@@ -1,60 +1,61 @@
-//! What runs did, counted: of one, as its last line says it, and of many, added up from such lines.
+//! Counts of runs: of one, as in its last line, and of many, added up from such lines.
 
 use crate::world::World;
 use std::fmt::Write as _;
 
-/// What a run did.
+/// Counts of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     pub faults: u64,
     pub kills: u64,
     pub leaders: u64,
     pub compared: u64,
-    /// Epochs that another gateway, or another owner, served than the one before: planned, forced, or after a loss.
+    /// Epochs served by another gateway, or another owner, than the one before: planned, forced, or after a loss.
     pub moved: u64,
     pub handed: u64,
-    /// Wishes of the administrator that were granted; gateways that left; leaders killed between the two entries of a change of voters.
+    /// Granted requests of the administrator; gateways that left; leaders killed between the two entries of a change of
+    /// voters.
     pub changes: u64,
     pub left: u64,
     pub halves: u64,
-    /// Bits that rotted in a journal, and groups that were healed from their peers after it, as far as seen.
+    /// Flipped bits in journals, and groups healed from their peers afterwards, as far as seen.
     pub rots: u64,
     pub healed: u64,
-    /// Machines that slept; wall clocks that were set.
+    /// Suspended machines; set wall clocks.
     pub sleeps: u64,
     pub walls: u64,
-    /// Snapshots that were taken by hand and let go, and how often one was read and compared.
+    /// Snapshots taken by hand and deleted, and how often one was read and compared.
     pub taken: u64,
     pub dropped: u64,
     pub shown: u64,
-    /// Whether the set has several stores; how often something was wrong with one of them, one was emptied and was whole again, one was away for long, and
-    /// how often it was looked whether all that is named is in enough of them.
+    /// Whether the set has several stores; faults of one of them, refills of an emptied one, long outages, and checks
+    /// that all named objects are in enough of them.
     pub several: u64,
     pub troubles: u64,
     pub emptied: u64,
     pub filled: u64,
     pub away: u64,
     pub counted: u64,
-    /// Faults of the hosts that attach, devices that were made there, those that another owner fenced, and how often one was reconnected, as far as seen.
+    /// Faults of attaching hosts, devices made there, devices fenced by another owner, and reconnects, as far as seen.
     pub attach_faults: u64,
     pub attached: u64,
     pub fenced: u64,
-    /// Faults of the hosts with agents, commits that databases acknowledged, their recoveries, what a watchdog ended, hosts that rebooted since they could not let go,
-    /// and pools that were imported while another host's name was on them.
+    /// Faults of hosts with agents, acknowledged commits, recoveries, databases ended by a watchdog, reboots of hosts
+    /// that could not release, and imports of pools with another host's label.
     pub agent_faults: u64,
     pub commits: u64,
     pub recoveries: u64,
     pub watched: u64,
     pub reboots: u64,
     pub taken_pools: u64,
-    /// Disks that were full, journals that were seen to wait for room, and starts that were refused for want of it.
+    /// Full disks, journals seen waiting for space, and starts refused for lack of it.
     pub full: u64,
     pub stalls: u64,
     pub roomless: u64,
 }
 
 impl World {
-    /// The last line: numbers, each with what it counts.
+    /// The last line: numbers, each with its meaning.
     pub fn summary(&self) -> String {
         let s = &self.stats;
         let counts = [
@@ -108,12 +109,12 @@ impl World {
     }
 }
 
-/// Adds up the numbers of such lines, by what they count.
+/// Sums of such lines, by meaning.
 #[derive(Debug, Default)]
 pub struct Sum(Vec<(String, f64)>);
 
 impl Sum {
-    /// One more line; what is no number is left out.
+    /// Adds a line; anything that is no number is ignored.
     pub fn add(&mut self, line: &str) {
         for part in line.trim_end().split(", ") {
             let Some((number, what)) = part.split_once(' ') else { continue };
@@ -130,14 +131,14 @@ impl Sum {
         self.0.iter().map(|(what, sum)| format!("{sum:.0} {what}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// The sum of all that is counted by words that begin so.
+    /// Sum over all meanings that begin with this text.
     fn of(&self, what: &str) -> f64 {
         let found = self.0.iter().filter(|(known, _)| known.starts_with(what));
-        // From 0.0 on: the sum of nothing would be -0.0, and be shown as that.
+        // From 0.0 on: the sum of nothing would be -0.0, and be printed so.
         found.fold(0.0, |all, (_, sum)| all + sum)
     }
 
-    /// What clusters have lived through, where only those are in here that were whole afterwards.
+    /// What clusters survived; contains only runs that were complete afterwards.
     pub fn survived(&self) -> String {
         let (hours, faults) = (self.of("s simulated") / 3600.0, self.of("faults"));
         let (gateways, owners) = (self.of("failovers to another gateway"), self.of("failovers to another owner"));

@@ -1,5 +1,5 @@
-//! The object stores, one or several, shared by all gateways, each behind a network of its own. What was sent to one is carried out whether or not the
-//! sender lives to see the answer.
+//! The object stores, one or several, shared by all gateways, each behind its own network. A request that was sent is
+//! carried out, whether or not the sender lives to see the answer.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -21,12 +21,12 @@ use crate::rng::Rng;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
 
-/// Requests that arrive late, and answers that do.
+/// Late requests and answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Late {
-    /// So many of a thousand.
+    /// Probability in thousandths.
     pub rate: u64,
-    /// By up to so much, in nanoseconds.
+    /// Largest delay, in nanoseconds.
     pub most: u64,
 }
 
@@ -34,11 +34,11 @@ struct Queue {
     now: u64,
     sequence: u64,
     rng: Rng,
-    /// How long a request is under way, in nanoseconds, from and to.
+    /// Shortest and longest time of a request, in nanoseconds.
     delay: (u64, u64),
     late: Late,
     waiting: BTreeMap<(u64, u64), Work>,
-    /// What was put first where nothing was, by key, of what is swapped: `Broken::SlotForgotten`.
+    /// First value of each swapped object, by key: `Broken::SlotForgotten`.
     first: BTreeMap<String, Bytes>,
 }
 
@@ -75,17 +75,17 @@ impl Server {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a request is under way, in nanoseconds, from and to.
+    /// Sets the shortest and longest time of a request, in nanoseconds.
     pub fn set_delay(&self, delay: (u64, u64)) {
         self.queue().delay = delay;
     }
 
-    /// What is late from now on.
+    /// Sets the delays from now on.
     pub fn set_late(&self, late: Late) {
         self.queue().late = late;
     }
 
-    /// Carries out what has arrived by `now`.
+    /// Carries out everything that has arrived by `now`.
     pub fn advance(&self, now: u64) {
         loop {
             let work = {
@@ -118,7 +118,7 @@ impl Server {
         keys
     }
 
-    /// An object as it lies there.
+    /// An object as stored.
     pub fn object(&self, key: &str) -> Option<Bytes> {
         self.memory.get(key).now_or_never()?.ok()
     }
@@ -128,8 +128,8 @@ impl Server {
         matches!(self.memory.head(key).now_or_never(), Some(Ok(_)))
     }
 
-    /// Everything is gone, as where a bucket was lost and made anew; how many objects that were. `forgets`: but for what was swapped, which is as it was
-    /// put there first.
+    /// Deletes everything, like a lost bucket that was created again; returns the number of objects. `forgets`: swapped
+    /// objects get their first value instead.
     pub fn empty(&self, forgets: bool) -> usize {
         let keys = self.keys();
         for key in &keys {
@@ -143,7 +143,7 @@ impl Server {
         keys.len()
     }
 
-    /// A bit of every object whose key has `part` in it is another one from now on; how many that were.
+    /// Flips a bit of every object with `part` in its key; returns their number.
     pub fn rot(&self, part: &str) -> usize {
         let page = self.memory.list("", None).now_or_never().and_then(Result::ok).map(|page| page.objects);
         let keys: Vec<String> = page.into_iter().flatten().map(|o| o.key).filter(|key| key.contains(part)).collect();
@@ -178,7 +178,7 @@ impl Server {
             }
             let work: Work = Box::new(move |server| {
                 let Some(answer) = ask(&server.memory).now_or_never() else { return };
-                // Whoever asked may be gone: it happened all the same (R12).
+                // The caller may be gone: the request took effect all the same (R12).
                 let tell = move || drop(tx.send(answer));
                 if back == 0 {
                     return tell();
@@ -246,7 +246,7 @@ impl ObjectStore for Server {
     }
 }
 
-/// One gateway's way to the store, and what goes wrong on it. It outlives the gateway's process.
+/// One gateway's way to the store, with its faults. It outlives the gateway's process.
 #[derive(Clone, Debug)]
 pub struct Way(pub Arc<Faulty<Server>>);
 
@@ -257,7 +257,7 @@ impl Way {
     }
 }
 
-/// What a gateway opens for a set: its store, or its stores as one.
+/// The store of a set for a gateway: one, or several as one.
 pub fn open(
     ways: &[Way],
     stores: &str,
@@ -290,7 +290,7 @@ struct Amiss {
 }
 
 impl Amiss {
-    /// Counts once one store has it, and leaves the others.
+    /// Counts an object as stored once one store has it, and skips the others.
     async fn put_at_one(&self, key: &str, body: Bytes) -> Result<(), StoreError> {
         let copies: Vec<_> = (0..self.quorum.copies()).filter_map(|at| self.quorum.copy_at(at)).collect();
         let mut puts: FuturesUnordered<_> = copies.iter().map(|copy| copy.put_new(key, body.clone())).collect();
@@ -390,7 +390,7 @@ impl ObjectStore for Way {
     }
 }
 
-/// The store that a URL of ours names.
+/// The store of one of our URLs.
 pub fn place_of(url: &str) -> usize {
     let digits = url.rsplit("store").next().unwrap_or_default();
     digits.parse::<usize>().map_or(0, |at| at.saturating_sub(1))

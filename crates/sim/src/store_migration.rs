@@ -1,10 +1,10 @@
-//! The set's stores are changed, again and again, while gateways die, lose power, stand still and hear nothing of each other, while stores are away and PUTs
-//! arrive late. What must hold at every moment: that a recovery finds the last checkpoint, wherever the set lies by then; and after each change, with
-//! everything emptied that was left, everything that was written.
+//! Scene: the set's stores are changed repeatedly, while gateways die, lose power, are stopped and are cut off, while
+//! stores are down and PUTs arrive late. Checked at every moment: a recovery finds the last checkpoint, wherever the
+//! set is by then. Checked after each change, with the left stores emptied: everything written.
 //!
-//! SIMMOVE-W1  Whatever w stores of a list are asked, they lead to a checkpoint that is at least the one that the group knows: in that list, or in the next one, which
-//!     they name.
-//! SIMMOVE-W2  Each object that a kept root names is in w stores of the list that counts.
+//! SIMMOVE-W1  Any w stores of a list lead to a checkpoint at least as new as the one that the group knows: in that
+//!     list, or in the next one, which they name.
+//! SIMMOVE-W2  Each object that a retained root names is in w stores of the list in force.
 
 use crate::client::SET;
 use crate::host::name;
@@ -20,28 +20,28 @@ use holdfast_set::mapping::SetKey;
 use holdfast_store::{Stores, keys};
 use holdfast_types::{GroupId, Placement, PlacementPhase};
 
-/// Stores that there are; a list has one or three of them.
+/// Number of stores; a list has one or three of them.
 pub const PLACES: usize = 5;
-/// Changes of one course.
+/// Changes in one course.
 const CHANGES: usize = 3;
-/// Faults for so many milliseconds with each.
+/// Milliseconds of faults with each change.
 const FAULTS: u64 = 20_000;
-/// Until a change has come to its end, once everything has healed.
+/// Time for a change to end, after everything has healed.
 const ENDS: u64 = 240_000;
-/// A PUT arrives so late at most.
+/// Largest delay of a PUT.
 const LATE: u64 = 6_000 * MS;
-/// How often what lies in the stores is looked at.
+/// Interval between two checks of the stores.
 const LOOK_EVERY: u64 = 100 * MS;
 
-/// What lies in the place of a list's head, at one store, or at w of several.
+/// Found in place of a list's head, at one store, or at w of several.
 enum Found {
     Nothing,
     Head(Bytes),
-    /// The next list, and what its head began with.
+    /// The next list, and its head's first value.
     Moved(String, Option<Bytes>),
 }
 
-/// As docs/formats.md has it, and without the product's own code.
+/// Parsed as in docs/formats.md, without the product's code.
 fn found(value: Bytes) -> Result<Found> {
     let Some(rest) = value.strip_prefix(b"HFM\x01") else { return Ok(Found::Head(value)) };
     let short = "SIMMOVE-W1: the last value of a list is cut short";
@@ -65,7 +65,7 @@ fn choices(of: &[usize], w: usize) -> Vec<Vec<usize>> {
 }
 
 impl World {
-    /// More stores than the set begins with, and it begins with one or three of them.
+    /// Adds further stores to the one or three of the set.
     pub fn more_stores(&mut self) {
         let mut rng = Rng::new(self.seed, 9);
         self.stores.grow(self.seed, PLACES, rng.pick(&[1, 3]));
@@ -77,7 +77,7 @@ impl World {
     /// See the module.
     ///
     /// # Errors
-    /// A broken rule; that a change does not come to its end.
+    /// A broken rule, or a change that does not end.
     pub fn moved_stores(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 8);
         self.busy = true;
@@ -138,7 +138,7 @@ impl World {
         self.cluster()?.sets.values().next().map(|entry| entry.store_url.clone())
     }
 
-    /// Every gateway has heard of it, too.
+    /// Every gateway knows it too.
     fn lies_in(&self, to: &[usize]) -> bool {
         let Some(text) = self.placement() else { return false };
         let placement = Placement::parse(&text);
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// At whoever leads group 0; what comes of it is seen in group 0.
+    /// Sent to the leader of group 0; the effect is seen in group 0.
     fn ask_to_move(&mut self, to: &[usize], abandon: bool) {
         if self.lies_in(to) {
             return;
@@ -221,7 +221,7 @@ impl World {
         Ok(())
     }
 
-    /// What `w` stores of a list show, by the rules of its head.
+    /// Result of `w` stores of a list, by the rules of its head.
     fn shown(&self, key: &SetKey, list: &Stores, of: &[usize]) -> Result<Option<Found>> {
         let at = keys::head_of(key.set, list.configuration(), &list.to_string());
         let object = |place: &usize| self.stores.servers[*place].object(&at);
@@ -244,7 +244,7 @@ impl World {
         best.map_or(Ok(Found::Nothing), |(_, value)| found(value)).map(Some)
     }
 
-    /// SIMMOVE-W1 for one list, and those after it. Whether it was left.
+    /// SIMMOVE-W1 for one list and the lists after it. Returns whether it was left.
     fn look_at_list(&mut self, key: &SetKey, list: &Stores) -> Result<bool> {
         let mut left = false;
         for of in choices(&places(list), list.write_quorum()) {
@@ -258,14 +258,14 @@ impl World {
                     let begun = choices(&places(&next), next.write_quorum());
                     let mut least = u64::MAX;
                     for of in begun {
-                        // Not begun where these are asked: whoever follows begins it with what the last value has.
+                        // Not begun at these stores: a new leader begins it with the last value.
                         least = least.min(match (self.shown(key, &next, &of)?, head.clone()) {
                             (Some(Found::Head(next)), _) | (None | Some(Found::Nothing), Some(next)) => {
                                 self.stores.covers(key, &next)?
                             }
                             // Left in its turn.
                             (Some(Found::Moved(..)), _) => u64::MAX,
-                            // Let go of: w of them have it, these may be short of one.
+                            // Released: w stores have it, these may lack one.
                             (None, None) => u64::MAX,
                             (Some(Found::Nothing), None) => {
                                 bail!("SIMMOVE-W1: stores {of:?} of {to:?} have no head, and what was left has let go of it")
@@ -297,7 +297,7 @@ impl World {
         let left = self.look_at_list(&key, &list)?;
         let counts = match &placement.next {
             Some((PlacementPhase::Ending, next)) if left => Stores::parse(next)?,
-            // The newest group 0 that is heard of here may be behind what a gateway has heard.
+            // The newest known group 0 here may be behind that of a gateway.
             _ if left => return Ok(()),
             _ => list,
         };

@@ -1,4 +1,4 @@
-//! The stores of the set, where the seed gives it several (ADR 0018): what goes wrong with one of them, and what must be in all.
+//! Several stores of a set, if the seed gives it several (ADR 0018): faults of one of them, and rules for all.
 //!
 //! ```text
 //!   down, slow, failing, lost answers ── on all ways to one store, or on one gateway's; until a little later
@@ -6,10 +6,10 @@
 //!   away ─────────────────────────────── down until everything heals; one store at most
 //!   emptied ──────────────────────────── objects and slot gone. No other one is emptied, or away for long, before this one is whole again
 //! ```
-//! SIMSTORE-D1  Whatever w stores have their slot show a checkpoint that is at least the one that the group knows: a recovery from them loses nothing that was
-//!     purged from the journals.
-//! SIMSTORE-D2  Each object that a kept root names is in w stores; in w − 1 while one was emptied and is not whole.
-//! SIMSTORE-D3  After the healing each is in all of them, the same everywhere, and every slot has the same value.
+//! SIMSTORE-D1  Any w stores with their slot show a checkpoint at least as new as the one that the group knows: a
+//!     recovery from them loses nothing that was purged from the journals.
+//! SIMSTORE-D2  Each object that a retained root names is in w stores; in w − 1 while an emptied one is incomplete.
+//! SIMSTORE-D3  After the healing each object is in all of them, with equal content, and every slot has the same value.
 
 use crate::broken::Broken;
 use crate::rng::Rng;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// So many of a thousand seeds have several stores without being asked to: none, so that seeds stay what they were.
+/// Seeds in thousandths with several stores by themselves: none, so that the course of seeds does not change.
 const SEVERAL: u64 = 0;
 const STORES: usize = 3;
 const WRITE_QUORUM: usize = 2;
@@ -57,11 +57,11 @@ const ALL: &[Trouble] = &[
     Trouble::Late,
     Trouble::Away,
     Trouble::Empty,
-    // What this is for.
+    // Twice: the main purpose of this module.
     Trouble::Empty,
 ];
 
-/// What lies in a slot's place.
+/// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Slot {
     Gone,
@@ -70,7 +70,7 @@ pub enum Slot {
     Value { ballot: (u64, u128), value: Bytes },
 }
 
-/// As docs/formats.md has it, and without the product's own code.
+/// Parsed as in docs/formats.md, without the product's code.
 pub fn slot_of(object: Option<&Bytes>) -> Option<Slot> {
     let Some(object) = object else { return Some(Slot::Gone) };
     let small = |at: usize| Some(u32::from_le_bytes(object.get(at..at + 4)?.try_into().ok()?));
@@ -102,20 +102,20 @@ pub struct Depot {
     /// Emptied, and not whole yet.
     emptied: Option<usize>,
     key: Option<SetKey>,
-    /// The newest entry that a state was looked at of, and the newest checkpoint that any knew.
+    /// Entry of the newest checked state, and the newest known checkpoint.
     applied: u64,
     checkpoint: u64,
     named: BTreeMap<ObjectId, BTreeSet<String>>,
     /// Up to where values of slots cover.
     covers: BTreeMap<Bytes, u64>,
-    /// So many of the servers are the set's at first; others come in a change of its stores, which looks at all of them in its own way.
+    /// Number of servers in the set's first list; others come with a change of its stores, which has its own checks.
     listed: Option<usize>,
 }
 
 impl Depot {
-    /// Of a seed. `several`: whatever it says.
+    /// For a seed. `several`: regardless of the seed.
     pub fn new(seed: u64, several: bool) -> Self {
-        // Its own: seeds with one store are what they were before there were several.
+        // A separate generator: the course of seeds with one store must not change.
         let mut rng = Rng::new(seed, 30);
         let drawn = rng.chance(SEVERAL);
         let count = if drawn || several { STORES } else { 1 };
@@ -149,14 +149,14 @@ impl Depot {
         }
     }
 
-    /// There are `count` servers, the first `listed` of which are the set's at first.
+    /// Grows to `count` servers, the first `listed` of which are the set's first list.
     pub fn grow(&mut self, seed: u64, count: usize, listed: usize) {
         let more = self.servers.len()..count;
         self.servers.extend(more.map(|at| Server::new(seed, at)));
         self.listed = Some(listed);
     }
 
-    /// The newest checkpoint that any gateway knew.
+    /// The newest checkpoint known to any gateway.
     pub fn known_checkpoint(&self) -> u64 {
         self.checkpoint
     }
@@ -171,7 +171,7 @@ impl Depot {
         self.servers.len() > 1 && self.listed.is_none()
     }
 
-    /// As a new set names them. Looked at and made, not used: the gateways' ways to the stores are the simulated ones.
+    /// URLs for a new set. Checked and created, but not used: the gateways' ways to the stores are simulated.
     pub fn text(&self, dir: &Path) -> String {
         if let Some(listed) = self.listed {
             let urls: Vec<String> = (0..listed).map(|at| self.url(dir, at)).collect();
@@ -185,7 +185,7 @@ impl Depot {
         format!("w={WRITE_QUORUM} {}", urls.join(" "))
     }
 
-    /// Carries out what has arrived by `now`.
+    /// Carries out everything that has arrived by `now`.
     pub fn advance(&self, now: u64) {
         self.servers.iter().for_each(|server| server.advance(now));
     }
@@ -199,7 +199,7 @@ impl Depot {
             .context("SIMSTORE-D1: something else lies in a slot's place")
     }
 
-    /// Up to which entry a head covers.
+    /// The entry up to which a head covers.
     pub fn covers(&mut self, key: &SetKey, value: &Bytes) -> Result<u64> {
         if let Some(known) = self.covers.get(value) {
             return Ok(*known);
@@ -223,7 +223,7 @@ impl Depot {
                     Slot::Blank => Some(None),
                     Slot::Value { ballot, value } => Some(Some((*ballot, value.clone()))),
                 };
-                // Whoever lost its slot counts for nothing: a recovery from these two is refused.
+                // A store without its slot does not count: a recovery from these two is refused.
                 let (Some(a), Some(b)) = (of(one), of(other)) else { continue };
                 let covered = match a.into_iter().chain(b).max_by_key(|(ballot, _)| *ballot) {
                     Some((_, value)) => self.covers(key, &value)?,
@@ -242,7 +242,7 @@ impl Depot {
         Ok(())
     }
 
-    /// The keys of all that a root names, itself too; `None` where no store has it.
+    /// The keys of everything that a root names, itself included; `None` if no store has it.
     fn named_by(&mut self, key: &SetKey, root: RootRef) -> Result<Option<BTreeSet<String>>> {
         if let Some(named) = self.named.get(&root.object) {
             return Ok(Some(named.clone()));
@@ -264,7 +264,7 @@ impl Depot {
         Ok(Some(named))
     }
 
-    /// The stores that have each object that these roots name.
+    /// The stores with each object that these roots name.
     pub fn copies(&mut self, key: &SetKey, roots: &[RootRef]) -> Result<BTreeMap<String, Vec<usize>>> {
         let mut copies = BTreeMap::new();
         for root in roots {
@@ -281,7 +281,7 @@ impl Depot {
     }
 }
 
-/// What some gateway's state says of the set.
+/// A gateway's state of the set.
 pub struct Known {
     applied: u64,
     checkpoint: u64,
@@ -304,7 +304,7 @@ impl World {
         self.stores.key.clone()
     }
 
-    /// The newest state that there is, unless a newer one was seen before.
+    /// The newest state, unless a newer one was seen before.
     pub fn known(&mut self) -> Option<Known> {
         let of = |at: usize| {
             Some(self.set(at)?.host.with(|m| Known {
@@ -323,7 +323,7 @@ impl World {
         Some(newest)
     }
 
-    /// The stores do what is due, something new goes wrong, and what is in them is looked at.
+    /// Runs the stores' faults up to now, and checks their content.
     ///
     /// # Errors
     /// A broken rule.
@@ -355,7 +355,7 @@ impl World {
         Ok(())
     }
 
-    /// SIMSTORE-D2; and whether the store that was emptied is whole.
+    /// SIMSTORE-D2; and whether an emptied store is complete again.
     fn check_copies(&mut self, key: &SetKey, known: &Known) -> Result<()> {
         let copies = self.stores.copies(key, &known.kept)?;
         let least = WRITE_QUORUM - usize::from(self.stores.emptied.is_some());
@@ -378,7 +378,7 @@ impl World {
         Ok(())
     }
 
-    /// What is missing until every store is whole, by what lies there, and by what the leader says: an operator has no more to go by.
+    /// What is missing until every store is complete, by their content and the leader's report, as for an operator.
     fn lacking(&self, key: &SetKey, copies: &BTreeMap<String, Vec<usize>>) -> Result<Option<String>> {
         let all = self.stores.servers.len();
         let several = self.leader().and_then(|at| self.set(at));
@@ -399,7 +399,7 @@ impl World {
             let slots: Vec<String> = slots.iter().map(short).collect();
             return Ok(Some(format!("slots: {slots:?}; {}", said())));
         }
-        // Not its number of objects: what a checkpoint wrote that came to nothing is noted for a quarter of an hour.
+        // Not the number of objects: those of a failed checkpoint are noted for a quarter of an hour.
         let whole = |backlogs: &Vec<Backlog>| backlogs.iter().all(|b| b.compared && !b.head);
         Ok((!backlogs.as_ref().is_some_and(whole)).then(said))
     }
@@ -408,7 +408,7 @@ impl World {
         self.hosts.iter().for_each(|host| host.set_ways(at, faults));
     }
 
-    /// Something is wrong with the store; of several, with one of them, or with all.
+    /// Injects a fault at the store; of several, at one of them or at all.
     pub fn spoil_stores(&mut self, faults: &Faults) {
         let several = self.stores.several() && self.stores.rng.chance(600);
         let one = several.then(|| self.stores.rng.below(STORES as u64) as usize);
@@ -419,7 +419,7 @@ impl World {
         self.keep_away();
     }
 
-    /// Nothing is wrong with them, but for the one that is away.
+    /// Ends all faults except a long outage.
     pub fn calm_stores(&mut self) {
         self.spoil(None, &Faults::default());
         self.keep_away();
@@ -473,7 +473,7 @@ impl World {
         let down = Faults { down: true, ..Faults::default() };
         self.stats.troubles += 1;
         match trouble {
-            // One at a time, and none while one is not whole (n − w).
+            // One at a time, and none while one is incomplete (n − w).
             Trouble::Away | Trouble::Empty if self.stores.away.is_some() || self.stores.emptied.is_some() => {
                 self.stats.troubles -= 1;
             }
@@ -531,10 +531,10 @@ impl World {
         }
     }
 
-    /// SIMSTORE-D3, once everything has healed and nobody writes.
+    /// SIMSTORE-D3, after everything has healed and without writes.
     ///
     /// # Errors
-    /// What is not so.
+    /// The broken rule.
     pub fn settle_stores(&mut self) -> Result<()> {
         if !self.stores.several() {
             return Ok(());
@@ -571,10 +571,11 @@ impl World {
         Ok(())
     }
 
-    /// With each of the stores away in turn, everything is read back after a power cut of all, and a checkpoint is made. Of a short run with one.
+    /// With each store down in turn, everything is read back after a power cut of all, and a checkpoint is made. In a
+    /// short run only one store.
     ///
     /// # Errors
-    /// What is not so.
+    /// The broken rule.
     pub fn without_each_store(&mut self) -> Result<()> {
         if !self.stores.several() {
             return Ok(());

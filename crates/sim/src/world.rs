@@ -1,4 +1,5 @@
-//! The scheduler: a clock that goes on by a millisecond, and in each one network, store, every gateway in an order from the seed, clients, faults, checks.
+//! The scheduler. Its clock advances by milliseconds; in each run network, stores, gateways in random order, clients,
+//! faults, checks.
 
 use crate::agents::{self, Agents};
 use crate::attached::Attached;
@@ -32,14 +33,14 @@ pub const MS: u64 = 1_000_000;
 /// One step.
 pub const TICK: u64 = MS;
 pub const CLUSTER: u128 = 0x51;
-/// A run with faults for less than that, in milliseconds, has more of them at a time, and is content sooner.
+/// A run with less than this many milliseconds of faults has more of them at a time, and requires less progress.
 const SHORT: u64 = 10_000;
-/// Clients, of which one at a time is wanted.
+/// Clients; one at a time is wanted.
 const CLIENTS: usize = 2;
-/// How often the log notes how often chance and the network were asked.
+/// Interval at which the log records the numbers of draws and network events.
 const FINGERPRINT_EVERY: u64 = 500 * MS;
 
-/// A run's course, and how it ended.
+/// A run's state, and its result.
 pub struct World {
     pub seed: u64,
     pub now: u64,
@@ -53,7 +54,7 @@ pub struct World {
     pub clients: Vec<Client>,
     /// The owners' hosts, where the set is attached instead.
     pub attached: Option<Attached>,
-    /// The same, with agents that decide it.
+    /// The same, decided by agents.
     pub agents: Option<Agents>,
     /// Disks that are full for a while.
     pub full: Option<Full>,
@@ -65,12 +66,12 @@ pub struct World {
     set_name: Name,
     pub groups: OnceCell<Vec<GroupId>>,
     pub keeper: Keeper,
-    /// Which member each machine is; none, an empty one.
+    /// The member of each machine; none for an empty machine.
     pub places: Vec<Option<u64>>,
     pub administrator: Administrator,
     pub busy: bool,
     pub broken: Option<Broken>,
-    /// Writes and blocks read after which everything works.
+    /// Writes and read blocks after which everything counts as working.
     enough: u64,
     /// Few seconds of faults, and content sooner.
     pub short: bool,
@@ -78,7 +79,7 @@ pub struct World {
     pub restored: Option<usize>,
     /// How often it was told so.
     pub told: u64,
-    /// The set goes: what clients, stores and replicas have of it is compared no more.
+    /// The set is being deleted: clients, stores and replicas are no longer compared.
     pub set_goes: bool,
     pub stats: Stats,
 }
@@ -91,7 +92,7 @@ impl World {
     pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes) -> Result<Self> {
         let Modes { several, attach, full, agents } = modes;
         let mut rng = Rng::new(seed, 1);
-        // Members of the beginning, and machines that may become one later.
+        // First members, and machines that may become members later.
         let first = if rng.chance(750) { 3 } else { 5 };
         let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
         let (net, stores) = (Net::new(seed, count + CLIENTS.max(agents::PLACES)), Depot::new(seed, several));
@@ -100,7 +101,7 @@ impl World {
         let with_nbd = attach || agents.is_some();
         let mut hosts = Vec::new();
         for index in 0..count {
-            // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
+            // Within or slightly below the product's limit of a tenth (DRIFT_PERCENT_MAX).
             let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
             let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
             let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
@@ -172,7 +173,7 @@ impl World {
         self.rng.shuffle(&mut order);
         for index in order {
             if self.hosts[index].goes_on(self.now) {
-                // Before it hears anything: what a reader would be told that has its data and looks at its lease only now (R3).
+                // Before it receives anything: the answer that a read with ready data would get now (R3).
                 self.hosts[index].enter(self.now);
                 self.check(index)?;
             }
@@ -204,17 +205,17 @@ impl World {
         self.check(index)
     }
 
-    /// The set at gateway `index`, where it runs.
+    /// The set at gateway `index`, if it runs.
     pub fn set(&self, index: usize) -> Option<Arc<SetServer>> {
         self.node(index)?.set(&self.set_name)
     }
 
-    /// The node at gateway `index`, where it is open.
+    /// The node at gateway `index`, if it is open.
     pub fn node(&self, index: usize) -> Option<Arc<Node>> {
         self.hosts[index].process.as_ref()?.node()
     }
 
-    /// The gateway that leads the set's group, as it sees it itself.
+    /// The gateway that leads the set's group, by its own view.
     pub fn leader(&self) -> Option<usize> {
         (0..self.hosts.len()).find(|index| self.set(*index).is_some_and(|set| set.leading_ready().is_some()))
     }
@@ -248,7 +249,7 @@ impl World {
         Ok(())
     }
 
-    /// Mostly the leader; now and then, and where there is none, whoever is up.
+    /// Mostly the leader; sometimes, and without a leader, any running gateway.
     fn whom_to_ask(&mut self) -> Option<usize> {
         if let Some(leader) = self.leader().filter(|_| self.rng.chance(800)) {
             return Some(leader);
@@ -284,10 +285,10 @@ impl World {
         Ok(())
     }
 
-    /// Goes on until `done`, at most for `limit` milliseconds.
+    /// Runs until `done`, at most for `limit` milliseconds.
     ///
     /// # Errors
-    /// A broken rule; that it never got there.
+    /// A broken rule, or no progress.
     pub fn until(&mut self, limit: u64, what: &str, mut done: impl FnMut(&mut World) -> bool) -> Result<()> {
         let begun = self.now;
         while !done(self) {
@@ -299,7 +300,7 @@ impl World {
         Ok(())
     }
 
-    /// What each gateway is at, for a failure's text.
+    /// State of each gateway, for the text of a failure.
     fn picture(&self) -> String {
         let of = |index: usize| {
             let Some(node) = self.node(index) else { return format!("[{}: not open]", index + 1) };
@@ -335,7 +336,7 @@ impl World {
         (0..self.hosts.len()).map(of).collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs `work` in gateway `index`, and waits for it at most `limit` milliseconds.
+    /// Runs `work` in gateway `index`, and waits at most `limit` milliseconds for it.
     ///
     /// # Errors
     /// A broken rule; no answer.
@@ -356,7 +357,7 @@ impl World {
         lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
     }
 
-    /// The gateway of a machine as the admin door describes it.
+    /// The gateway of a machine, as the admin API describes it.
     pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
             nbd: if self.hosts[index].nbd { host::nbd_address(index) } else { String::new() },
@@ -377,7 +378,7 @@ impl World {
     /// A cluster with a set and its volumes, before any fault.
     ///
     /// # Errors
-    /// A broken rule; that it does not come up.
+    /// A broken rule, or no progress.
     pub fn bootstrap(&mut self) -> Result<()> {
         for index in 0..self.hosts.len() {
             let (now, rtt) = (self.now, self.rtt_ms);
@@ -400,7 +401,7 @@ impl World {
         self.anywhere("the cluster", init, |door, request| async move { Admin::init_cluster(&door, request).await })?;
         let create = v1::CreateSetRequest {
             name: SET.into(),
-            // Looked at and made, not used: the gateways' way to the store is the simulated one.
+            // Checked and created, but not used: the gateways' way to the store is simulated.
             store: self.stores.text(&self.dir),
             request_id: holdfast_api::hex128(2000),
         };
@@ -423,7 +424,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks one gateway after the other until one does it.
+    /// Asks one gateway after the other until one succeeds.
     fn anywhere<Q, F, T>(
         &mut self,
         what: &str,
@@ -456,23 +457,24 @@ impl World {
         bail!("no progress: {what} was not made: {last}")
     }
 
-    /// Waits until a client has read everything and written and read again, many times.
+    /// Waits until a client has read everything, and has written and read many times.
     ///
     /// # Errors
-    /// A broken rule; that it never got there.
+    /// A broken rule, or no progress.
     pub fn works(&mut self, what: &str) -> Result<()> {
         let (answered, reads) = (self.model.answered + self.enough, self.model.reads + self.enough);
         self.until(120_000, what, |w| w.owner_is_open() && w.model.answered >= answered && w.model.reads >= reads)
     }
 
-    /// Everything heals; everything must go on; everything must be there, before and after all machines lose power at once.
+    /// All faults end; then everything must work, and all data must be there, before and after a power cut of all
+    /// machines.
     fn heal_and_read_back(&mut self, nemesis: &mut Nemesis) -> Result<()> {
         self.empty_disks();
         nemesis.heal(self)?;
         self.calm_attached();
         self.calm_agents();
         self.note("healed");
-        // Who is in each group first: what is to work then, works with them.
+        // Membership first, so that the rest is tested with the final groups.
         let begun = self.now;
         while let Some(missing) = self.members_missing() {
             if self.now >= begun + 180_000 * MS {
@@ -505,10 +507,10 @@ impl World {
         self.other_attaches()
     }
 
-    /// All machines lose power at once; everything is read back.
+    /// Cuts the power of all machines at once; everything is read back.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn power_and_read_back(&mut self) -> Result<()> {
         for index in 0..self.hosts.len() {
             let now = self.now;
@@ -530,7 +532,7 @@ impl World {
         self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)
     }
 
-    /// From here on the set is not looked at any more: it is to be deleted.
+    /// From here on the set is not checked any more: it is to be deleted.
     pub fn model_ends(&mut self) {
         self.busy = false;
         self.set_goes = true;
@@ -542,10 +544,10 @@ impl World {
         &self.dir
     }
 
-    /// Nobody writes, and everything that was written is in the store.
+    /// Stops writes, and waits until everything written is in the store.
     ///
     /// # Errors
-    /// A broken rule; that it never gets there.
+    /// A broken rule, or no progress.
     pub fn all_in_the_store(&mut self) -> Result<()> {
         self.busy = false;
         self.until(60_000, "every answer", World::owners_are_quiet)?;
@@ -555,7 +557,7 @@ impl World {
         })
     }
 
-    /// The whole course: a cluster, faults for `chaos` milliseconds, healing.
+    /// The whole run: a cluster, faults for `chaos` milliseconds, healing.
     ///
     /// # Errors
     /// A broken rule.

@@ -1,4 +1,4 @@
-//! Histories of one set on a log in place of Raft's (docs/proof/histories.md): thousands, each from its seed, new ones in each run.
+//! Histories of one set on a log in place of Raft's (docs/proof/histories.md): thousands, with new seeds in each run.
 
 mod run;
 
@@ -6,7 +6,8 @@ use run::{Tier, tier};
 use std::io::Write;
 use std::process::{Command, Output};
 
-/// How many in one store and in several. `HOLDFAST_HISTORIES` and `HOLDFAST_HISTORIES_SEVERAL` say otherwise; `HOLDFAST_HISTORIES_JOBS`: processes at once.
+/// Number of histories in one store and in several. `HOLDFAST_HISTORIES` and `HOLDFAST_HISTORIES_SEVERAL` override it;
+/// `HOLDFAST_HISTORIES_JOBS`: parallel processes.
 fn usual() -> (u64, u64) {
     match tier() {
         Tier::Gate => (4000, 1000),
@@ -14,16 +15,16 @@ fn usual() -> (u64, u64) {
     }
 }
 
-/// The number that a variable has, or the usual one.
+/// The number in a variable, or the usual one.
 fn number(name: &str, usual: u64) -> u64 {
     let said = std::env::var(name);
     said.map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name}: found {text:?}, expected a number")))
 }
 
-/// So many are enough that whatever a history can do is done by some.
+/// With this many histories every possible event should occur.
 const ALL_IS_DONE_BY: u64 = 4000;
 
-/// Two processors have nothing else to do once those in several stores are done, which takes a quarter of the time.
+/// The histories in several stores take a quarter of the time; after them two CPUs are free.
 const JOBS: u64 = 2;
 
 fn histories(args: &[&str]) -> Output {
@@ -34,13 +35,13 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Which seeds they were, and what they did: shown of a run that held, too. The harness keeps what the macros print.
+/// Prints seeds and counts, also of a passed run. The harness would hide output of the macros.
 fn tell(text: &str) {
     let last = text.lines().last().unwrap_or_default();
     let _ = writeln!(std::io::stderr(), "histories: {last}");
 }
 
-/// First of all: what two runs of a seed do not share, no seed repeats.
+/// Determinism first: otherwise no seed can be repeated.
 #[test]
 fn one_history_twice_is_the_same_to_the_byte() {
     for seed in ["11", "42"] {
@@ -58,19 +59,19 @@ fn volumes_read_as_written_and_the_store_holds_what_is_named() {
     let [first, more, jobs] = [run::seed(), count, jobs].map(|number| number.to_string());
     let run = histories(&["--first", &first, "--count", &more, "--jobs", &jobs]);
     let text = text(&run);
-    // Kept by the test harness, shown with a failure: which seeds, and how each is repeated.
+    // The harness shows this with a failure: the seeds, and how to repeat each.
     println!("{text}");
     tell(&text);
     assert!(run.status.success(), "a history failed; the lines above say how to repeat it");
     let counts = text.lines().last().and_then(|line| line.split(';').next()).unwrap_or_default();
-    // An entry of an ended epoch is never committed here: whoever is cut off commits nothing.
+    // Entries of an ended epoch cannot be committed here: a gateway that is cut off commits nothing.
     let never = counts.split(", ").filter(|count| count.starts_with("0 ") && !count.ends_with("entries refused"));
     let never: Vec<&str> = never.collect();
-    // The rarest of these is done by one in a few hundred: among thousands none is left out by chance.
+    // The rarest of these occurs once in a few hundred: among thousands it is not missing by chance.
     assert!(count < ALL_IS_DONE_BY || never.is_empty(), "a test in which these never happen: {never:?}");
 }
 
-/// The same in three stores of which two must have an object; one at a time is down, or refuses everything.
+/// The same in three stores of which two must have an object; one at a time is down or refuses everything.
 #[test]
 fn in_several_stores_too() {
     let (count, jobs) = (number("HOLDFAST_HISTORIES_SEVERAL", usual().1), number("HOLDFAST_HISTORIES_JOBS", 1));

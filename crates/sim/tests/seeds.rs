@@ -1,4 +1,4 @@
-//! Seeds of the simulation, as many as fit; and that a seed is all that decides.
+//! Seeds of the simulation, as many as fit into the time; and determinism.
 
 mod run;
 
@@ -7,13 +7,13 @@ use std::io::Write;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Seeds of one sort. Which seeds: those of the run (`run::seed`), a new range each time.
+/// Seeds of one kind, from the run's first seed on (`run::seed`), a new range each time.
 struct Course {
-    /// What is not in every run.
+    /// Options of the run.
     modes: &'static str,
     /// Seconds of faults in each seed.
     length: &'static str,
-    /// The first one, counted from the first seed of the run.
+    /// The first seed, relative to the run's first one.
     from: u64,
     /// How many at most.
     seeds: u64,
@@ -21,13 +21,13 @@ struct Course {
     all: Share,
 }
 
-/// What a course gets of a run's time.
+/// A course's share of a run.
 #[derive(Clone, Copy)]
 struct Share {
-    /// After so many seconds no further seed is begun, `HOLDFAST_SIM_SECONDS` where that is less. 0: not run.
+    /// After this many seconds no further seed is begun, or after `HOLDFAST_SIM_SECONDS` if less. 0: not run.
     seconds: u64,
-    /// Fewer seeds than these within all of that time are too little to be a pass, 0 for a course that is run where time is left of [`WHOLE`]: two busy processors, of which this gets
-    /// a fifth, do that many.
+    /// Fewer seeds than this in all of that time are too few to pass; 0 for a course that only uses what is left of
+    /// [`WHOLE`]. Two busy CPUs, of which this gets a fifth, do that many.
     least: u64,
 }
 
@@ -35,8 +35,9 @@ const fn share(seconds: u64, least: u64) -> Share {
     Share { seconds, least }
 }
 
-/// Many short ones, and some in which one thing leads to another: docs/proof/simulation.md compares them. Sets in three stores; sets that are attached, with disks that are full now and
-/// then; sets for which hosts with agents fight. The last goes on with the first where time is left, in a long run only. In the gate four minutes in all.
+/// Many short runs, and some long ones with consequences of consequences: docs/proof/simulation.md compares them. Sets
+/// in three stores; attached sets, sometimes with full disks; hosts with agents. The last course continues the first if
+/// time is left, in a long run only. Four minutes in the gate.
 const COURSES: [Course; 6] = [
     Course { modes: "", length: "4", from: 0, seeds: 1200, gate: share(100, 70), all: share(280, 200) },
     Course { modes: "", length: "20", from: 0, seeds: 100, gate: share(50, 4), all: share(110, 10) },
@@ -46,13 +47,15 @@ const COURSES: [Course; 6] = [
     Course { modes: "", length: "4", from: 1200, seeds: 440, gate: share(0, 0), all: share(WHOLE.as_secs(), 0) },
 ];
 
-/// How long all courses together may take: less than ten minutes, with the seeds that are under way at the end.
+/// Limit of all courses together: less than ten minutes, with the running seeds at the end.
 const WHOLE: Duration = Duration::from_secs(570);
 
-/// Where it is searched for a bug: from seed 1 on, this many at most. One seed alone shows something else after each change of anything.
+/// Number of seeds in the search for a bug, from seed 1 on. The seed that shows a bug changes with any change of the
+/// code.
 const SEARCHED: &str = "96";
 
-/// Bugs of a host with an agent, within how many seconds of faults a seed shows one, and what it says then. An agent that hangs keeps neither a lease (WATCHDOG-W1) nor its own limit (WATCHDOG-W2).
+/// Bugs of a host with an agent, seconds of faults in which a seed shows each, and the messages. An agent that hangs
+/// keeps neither a lease (WATCHDOG-W1) nor its own limit (WATCHDOG-W2).
 const AGENTS_BUGS: [(&str, &str, &[&str]); 6] = [
     ("never-stops", "4", &["AGENT-A3: ", "WATCHDOG-W1: ", "WATCHDOG-W2: "]),
     ("takes-unasked", "4", &["HOSTS-T1: "]),
@@ -62,14 +65,14 @@ const AGENTS_BUGS: [(&str, &str, &[&str]); 6] = [
     ("slow-hosts", "20", &["AGENT-A3: "]),
 ];
 
-/// Bugs between an attached set and its gateways, and what the first seed that shows one says.
+/// Bugs between an attached set and its gateways, and the messages of the first seed that shows each.
 const ATTACHED_BUGS: [(&str, &[&str]); 3] = [
     ("replays-answered", &["R3: ", "R1, R4: "]),
     ("answered-when-sent", &["R3: ", "R1, R4: "]),
     ("goes-on-fenced", &["R1, R2: ", "R1, R4: "]),
 ];
 
-/// Bugs that only a set of several stores can have, and what the first seed that shows one says.
+/// Bugs that only a set of several stores can have, and the messages of the first seed that shows each.
 const BUGS: [(&str, &[&str]); 2] = [("slot-forgotten", &["SIMSTORE-D1: "]), ("no-repair", &["SIMSTORE-D3: "])];
 
 fn sim(args: &[&str]) -> Output {
@@ -80,10 +83,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// First of all: what two runs of a seed do not share, no seed repeats.
+/// Determinism first: otherwise no seed can be repeated.
 #[test]
 fn one_seed_twice_is_the_same_to_the_byte() {
-    // One store, mostly; and three; and attached.
+    // Mostly one store; three stores; attached.
     for (seed, more, shows) in [
         ("3", "", "= draws "),
         ("7", "", "= draws "),
@@ -101,7 +104,7 @@ fn one_seed_twice_is_the_same_to_the_byte() {
         assert_eq!(first, second, "seed {seed} {more}");
         assert!(first.contains("= draws "), "seed {seed}: a log without fingerprints proves nothing:\n{first}");
         assert!(first.contains(shows), "seed {seed} {more}: expected {shows:?}\n{first}");
-        // What fails early is the same twice, and shows little.
+        // Two early failures are equal too, and prove little.
         assert!(runs.iter().all(|run| run.status.success()), "seed {seed} {more}: a run failed\n{first}");
     }
     let [one, other] = ["3", "7"].map(|seed| {
@@ -112,7 +115,7 @@ fn one_seed_twice_is_the_same_to_the_byte() {
     assert_ne!(one, other);
 }
 
-/// So many seconds for each course at most, where that is said.
+/// Limit in seconds for each course, if set.
 fn seconds_at_most() -> Option<u64> {
     let said = std::env::var("HOLDFAST_SIM_SECONDS").ok()?;
     let seconds = said.parse::<u64>();
@@ -133,7 +136,7 @@ impl Course {
         }
     }
 
-    /// Whether no seed failed; and what is wrong with how many there were. `at_most`: seconds.
+    /// Runs it: whether no seed failed, and what is wrong with their number. `at_most`: seconds.
     fn run(&self, first: u64, at_most: u64) -> (bool, Option<String>) {
         let share = self.share();
         let time = at_most.min(share.seconds);
@@ -142,11 +145,11 @@ impl Course {
         let words = ["many", "--quiet", "--jobs", "2", "--length", self.length].into_iter().chain(range);
         let words: Vec<&str> = words.chain(self.modes.split_whitespace()).collect();
         let run = sim(&words);
-        // Past the test harness, which would keep it: the seeds, and how much of each fault they met.
+        // Past the test harness, which would hide it: the seeds, and their counts of each fault.
         let mut out = std::io::stderr().lock();
         out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
         let fine = run.status.success();
-        // A course ends at the first seed that fails, and in less time fewer are no wonder.
+        // A course ends at the first failed seed, and in less time fewer seeds are normal.
         let done = seeds_run(&text(&run)).unwrap_or(0);
         let little = fine && time == share.seconds && done < share.least;
         let (sort, least) = (format!("--length {} {}", self.length, self.modes), share.least);
@@ -174,7 +177,7 @@ fn no_seed_breaks_a_rule() {
         let (held, why) = course.run(first, at_most.map_or(left, |at_most| at_most.min(left)));
         fine &= held;
         little.extend(why);
-        // Who bounds the time wants to know whether a seed fails, not which sorts of seeds do.
+        // A caller that limits the time only wants to know whether a seed fails.
         if !held && at_most.is_some() {
             break;
         }
@@ -187,7 +190,7 @@ fn no_seed_breaks_a_rule() {
     );
 }
 
-/// What the checks on several stores are there for.
+/// The checks on several stores detect their bugs.
 #[test]
 fn several_stores_with_a_bug_fail() {
     for (bug, rules) in BUGS {
@@ -195,7 +198,7 @@ fn several_stores_with_a_bug_fail() {
     }
 }
 
-/// Of the first seeds one shows a bug, and says one of these.
+/// One of the first seeds shows a bug, with one of these messages.
 fn shows(modes: &str, bug: &str, length: &str, rules: &[&str]) {
     let words = ["many", modes, "--quiet", "--jobs", "2", "--length", length, "--broken", bug, "--seeds", SEARCHED];
     let run = sim(&words);
@@ -204,7 +207,7 @@ fn shows(modes: &str, bug: &str, length: &str, rules: &[&str]) {
     assert!(!run.status.success() && said, "{bug}, seeds 1 to {SEARCHED}: expected one of {rules:?}\n{text}");
 }
 
-/// What the checks on attached sets are there for.
+/// The checks on attached sets detect their bugs.
 #[test]
 fn attached_sets_with_a_bug_fail() {
     for (bug, rules) in ATTACHED_BUGS {
@@ -212,7 +215,7 @@ fn attached_sets_with_a_bug_fail() {
     }
 }
 
-/// What the checks on hosts with agents are there for.
+/// The checks on hosts with agents detect their bugs.
 #[test]
 fn agents_with_a_bug_fail() {
     for (bug, length, rules) in AGENTS_BUGS {
@@ -220,7 +223,7 @@ fn agents_with_a_bug_fail() {
     }
 }
 
-/// What chance plays too seldom: the same course, whatever the seed.
+/// A scene: the same course, whatever the seed.
 fn scene(name: &str) {
     scenes(name, 2);
 }
@@ -237,7 +240,7 @@ fn scenes_with(name: &str, seeds: u64, more: &[&str]) {
     }
 }
 
-/// Seed 200 met it once.
+/// Found by seed 200.
 #[test]
 fn a_gateway_that_was_removed_while_its_group_0_was_damaged_is_told() {
     scene("removed-while-damaged");
@@ -269,26 +272,27 @@ fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
 }
 
-/// What a store lacked was named by a snapshot's root alone, which had been the current one between two looks: it was looked for a quarter of an hour later.
+/// A store lacked objects that only a snapshot's root named, which had been current only between two checks: they were
+/// looked for a quarter of an hour later.
 #[test]
 fn what_only_a_snapshot_names_is_filled_as_well() {
     let run = sim(&["one", "--several", "--length", "20", "--seed", "132"]);
     assert!(run.status.success(), "{}", text(&run));
 }
 
-/// TOMB-T1 for each of them: one is away now and then, and everything is gone from all in the end.
+/// TOMB-T1 for each store: one is down at times, and in the end everything is gone from all.
 #[test]
 fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
     scenes_with("deleted-set", 6, &["--several"]);
 }
 
-/// CLUSTER-C3: however often it is started.
+/// CLUSTER-C3, for any number of starts.
 #[test]
 fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
     scenes("restored-disk", 8);
 }
 
-/// SIMMOVE-W1 and SIMMOVE-W2, and everything that was written, with what was left emptied.
+/// SIMMOVE-W1 and SIMMOVE-W2, and everything written, with the left stores emptied.
 #[test]
 fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
     scenes("moved-stores", 6);

@@ -1,8 +1,7 @@
-//! Test tools that several rooms share.
+//! Test tools shared by several crates.
 //!
-//! Owns: simulated outside things, each keeping the contract of the real one; how a test says that it was passed over. Used by tests only; nothing
-//! depends on it.
-//! Depends on `journal` (the disk's contract) and `types`.
+//! Owns: simulated devices that keep the contracts of the real ones; how a test reports that it was skipped. Used by
+//! tests only. Depends on `journal` (the disk's contract) and `types`.
 
 mod sim_disk;
 mod skips;

@@ -1,8 +1,8 @@
-//! A disk in memory that forgets what was not synced, as a power cut would make it, and fails when told to.
+//! A disk in memory that loses unsynced data, as a power cut would, and fails on command.
 //!
-//! Written bytes are seen by reads at once, and become durable with `sync_data`; names with `sync_dir`. A crash keeps any
-//! part of what was not synced: [`SimDisk::crashed`] makes the disk that a node would find, and leaves the one that it
-//! is made of alone, so that one history can be crashed in many ways.
+//! Reads see written bytes at once; `sync_data` makes them durable, and `sync_dir` makes names durable. A crash keeps
+//! any part of the unsynced changes. [`SimDisk::crashed`] returns the disk after a crash and does not change the
+//! original, so that one history can be crashed in many ways.
 
 use holdfast_journal::{AlignedBuf, Disk, DiskFile};
 use holdfast_types::sync::LockExt;
@@ -23,21 +23,21 @@ struct Pending {
 #[derive(Clone, Debug, Default)]
 struct Contents {
     durable: Vec<u8>,
-    /// What reads see: durable and pending, and what a failed sync has lost for good.
+    /// Content for reads: durable, pending, and lost by a failed sync.
     seen: Vec<u8>,
     pending: Vec<Pending>,
-    /// Blocks that cannot be read, by offset.
+    /// Unreadable blocks, by offset.
     unreadable: Vec<u64>,
 }
 
 type Shared = Arc<Mutex<Contents>>;
 
-/// Faults to come, and what was done so far.
+/// Coming faults, and counts of operations.
 #[derive(Clone, Debug, Default)]
 struct Switches {
-    /// `sync_data` answers success and does nothing: a disk that lies, or a journal that forgot to sync.
+    /// `sync_data` succeeds without effect: a lying disk, or a journal that forgot to sync.
     ignore_syncs: bool,
-    /// Syncs that still succeed; then one fails, later ones lie (the kernel's pages are clean by then).
+    /// Syncs that still succeed; then one fails, and later ones lie (the kernel's pages are clean by then).
     syncs_left: Option<u64>,
     /// Writes that still succeed; then one fails.
     writes_left: Option<u64>,
@@ -45,11 +45,11 @@ struct Switches {
     reads_left: Option<u64>,
     /// Files that may still be created.
     creates_left: Option<u64>,
-    /// Files that have room at once.
+    /// Files that fit at once.
     files_max: Option<usize>,
-    /// Operations until the power goes: everything fails then, and changes nothing.
+    /// Operations until the power fails: then everything fails without effect.
     dies_after: Option<u64>,
-    /// Bytes that a created file begins with, instead of zeroes: what a recycled one held.
+    /// Initial bytes of a created file, instead of zeroes, like a recycled one.
     recycled: Vec<u8>,
     syncs: u64,
     writes: u64,
@@ -62,17 +62,18 @@ struct Inner {
     switches: Switches,
 }
 
-/// Which of the unsynced sectors of a crashed disk survive.
+/// Which unsynced sectors of a crashed disk survive.
 pub enum Survives<'a> {
     /// None of them: the disk is as of the last syncs.
     Nothing,
     /// All of them, and durably.
     Everything,
-    /// Bytes up to this many, in the order written; a torn sector is torn at the byte.
+    /// The first bytes in the order written; a torn sector is torn at the byte.
     Prefix(usize),
-    /// Those sectors for which the answer is true; asked once per sector, in the order written.
+    /// Sectors for which the answer is true; asked once per sector, in the order written.
     Some(&'a mut dyn FnMut() -> bool),
-    /// The same, asked only where the answer makes a difference: who gives every row of answers gets every disk, and hardly one of them twice.
+    /// The same, asked only if the answer makes a difference: enumerating all answers gives every disk, and nearly each
+    /// once.
     Each(&'a mut dyn FnMut() -> bool),
 }
 
@@ -103,12 +104,12 @@ impl SimDisk {
         self.inner.locked()
     }
 
-    /// From now on syncs do nothing and say that they did. Shows that a test would notice a missing sync.
+    /// From now on syncs succeed without effect. Shows that a test notices a missing sync.
     pub fn ignore_syncs(&self) {
         self.inner().switches.ignore_syncs = true;
     }
 
-    /// The sync after `count` more fails and loses what it should have made durable; later ones succeed, and lie.
+    /// The sync after `count` more fails and loses its data; later ones lie.
     pub fn fail_sync_after(&self, count: u64) {
         self.inner().switches.syncs_left = Some(count);
     }
@@ -128,17 +129,19 @@ impl SimDisk {
         self.inner().switches.creates_left = count;
     }
 
-    /// Room for `count` files in all: what is removed makes room. `None` for no limit. A crash or a restart lifts it.
+    /// Limits the disk to `count` files; a removed file frees its place. `None`: no limit. A crash or a restart ends
+    /// it.
     pub fn set_files_max(&self, count: Option<usize>) {
         self.inner().switches.files_max = count;
     }
 
-    /// Created files begin with copies of `bytes`, as a recycled file would.
+    /// Created files begin with copies of `bytes`, like recycled files.
     pub fn recycle(&self, bytes: Vec<u8>) {
         self.inner().switches.recycled = bytes;
     }
 
-    /// After `count` more changes (writes, syncs, changes of names) the power is gone: everything fails, changes nothing.
+    /// After `count` more changes (writes, syncs, changes of names) the power fails: then everything fails without
+    /// effect.
     pub fn die_after(&self, count: u64) {
         self.inner().switches.dies_after = Some(count);
     }
@@ -148,7 +151,7 @@ impl SimDisk {
         self.inner().switches.dies_after == Some(0)
     }
 
-    /// The process died and the machine did not: nothing is lost yet, and what was not synced may still be, later.
+    /// The process died, the machine did not: nothing is lost yet, but unsynced data may be later.
     pub fn restart(&self) {
         let mut inner = self.inner();
         inner.switches = Switches { recycled: std::mem::take(&mut inner.switches.recycled), ..Switches::default() };
@@ -169,7 +172,7 @@ impl SimDisk {
         self.inner().names.keys().cloned().collect()
     }
 
-    /// Bytes that no sync has covered, over all files: how far [`Survives::Prefix`] reaches.
+    /// Unsynced bytes over all files: the range of [`Survives::Prefix`].
     pub fn unsynced_bytes(&self) -> usize {
         let inner = self.inner();
         inner
@@ -179,7 +182,7 @@ impl SimDisk {
             .sum()
     }
 
-    /// The writes that no sync has covered, with their files' names, in the order in which [`Survives::Prefix`] reaches them.
+    /// The unsynced writes with their files' names, in the order of [`Survives::Prefix`].
     pub fn unsynced(&self) -> Vec<(String, Vec<u8>)> {
         let inner = self.inner();
         let writes = |(name, file): (&String, &Shared)| {
@@ -195,7 +198,7 @@ impl SimDisk {
         Some(seen)
     }
 
-    /// Changes bytes of a file durably, behind the journal's back: bit rot.
+    /// Changes bytes of a file durably, unseen by the journal: bit rot.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut [u8])) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
         let mut contents = file.locked();
@@ -204,7 +207,7 @@ impl SimDisk {
         contents.pending.clear();
     }
 
-    /// Takes the end of a file away, from byte `bytes` on, durably and behind the journal's back.
+    /// Truncates a file at byte `bytes`, durably and unseen by the journal.
     pub fn shorten(&self, name: &str, bytes: usize) {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
         let mut contents = file.locked();
@@ -219,8 +222,8 @@ impl SimDisk {
         file.locked().unreadable.push(offset);
     }
 
-    /// The disk that a node finds after a crash now. Names that were not synced survive when any byte does, except with
-    /// [`Survives::Some`] and [`Survives::Each`], which are asked about them, too, in the order of the alphabet.
+    /// The disk after a crash now. Unsynced names survive if any byte does, except with [`Survives::Some`] and
+    /// [`Survives::Each`], which are asked about them too, in alphabetical order.
     pub fn crashed(&self, mut survives: Survives<'_>) -> SimDisk {
         let inner = self.inner();
         let mut names: BTreeMap<String, Contents> = BTreeMap::new();
@@ -240,7 +243,7 @@ impl SimDisk {
                     Survives::Nothing => false,
                     Survives::Everything | Survives::Prefix(_) => true,
                     Survives::Some(choose) => choose(),
-                    // One that is now another file than it is durably comes twice here, and was settled the first time.
+                    // A name with another durable file appears twice here, and was decided the first time.
                     Survives::Each(choose) => names.contains_key(name) || choose(),
                 };
             if let Some(file) = if newer { now } else { durable } {
@@ -277,7 +280,7 @@ impl SimDisk {
 }
 
 impl Switches {
-    /// One more change, if there is power.
+    /// Counts one more change; fails without power.
     fn step(&mut self) -> io::Result<()> {
         match &mut self.dies_after {
             Some(0) => return Err(error(io::ErrorKind::Other, "no power")),
@@ -408,7 +411,7 @@ impl DiskFile for SimFile {
         let mut contents = self.contents.locked();
         let pending = std::mem::take(&mut contents.pending);
         if failed {
-            // The pages are clean now and hold what never reached the disk: `seen` keeps it, `durable` never gets it.
+            // The pages are clean now, with data that never reached the disk: it is in `seen`, and never in `durable`.
             return Err(error(io::ErrorKind::Other, "sync failed"));
         }
         for write in pending {

@@ -1,4 +1,4 @@
-//! Tests that have nothing to ask on this machine say so: cargo counts them as passed, `cargo xtask test` does not.
+//! Reports of tests that cannot run on this machine: cargo counts them as passed, `cargo xtask test` does not.
 
 use holdfast_types::sync::LockExt;
 use std::collections::BTreeSet;
@@ -6,20 +6,20 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Where `cargo xtask test` wants to read of them: a file, a line for each.
+/// Variable with the file for these reports, one line each; set by `cargo xtask test`.
 const NOTED_IN: &str = "HOLDFAST_TEST_SKIPPED";
 
-/// The test harness runs tests on threads of their names; or all of them, one after the other, on this one.
+/// The test harness runs tests on threads with their names, or all of them, one after the other, on this one.
 const NO_TEST: &str = "main";
 
-/// Tests of this process that are noted: one that misses two programs is one test.
+/// Reported tests of this process: one that lacks two programs counts once.
 static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn this_test() -> String {
     std::thread::current().name().unwrap_or(NO_TEST).to_string()
 }
 
-/// Says that the calling test is passed over, and why. To be called on the test's own thread.
+/// Reports that the calling test is skipped, and why. Call it on the test's own thread.
 ///
 /// # Panics
 /// When it cannot be noted.
@@ -30,10 +30,10 @@ pub fn skipped(why: &str) {
     }
 }
 
-/// The same for want of what `cargo xtask setup` installs.
+/// The same, for something that `cargo xtask setup` installs.
 ///
 /// # Panics
-/// Where `CI` is set, too: there everything has to be that it installs.
+/// Also if `CI` is set: CI has everything that setup installs.
 pub fn missing(what: &str) {
     let name = this_test();
     assert!(
@@ -48,7 +48,7 @@ fn note(path: &Path, noted: &Mutex<BTreeSet<String>>, name: &str, why: &str) {
     if !first && name != NO_TEST {
         return;
     }
-    // One write: test binaries that run beside one another append to the same file.
+    // One write: test binaries that run in parallel append to the same file.
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let written = file.and_then(|mut file| file.write_all(format!("{name}: {why}\n").as_bytes()));
     written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -1,73 +1,76 @@
-//! Read-ahead: what a reader that goes through a volume in order, or in equal steps, will ask for next.
+//! Read-ahead: predicts the next reads of a sequential or strided reader.
 //!
-//! AHEAD-A1  Nothing is asked for before three reads have shown a way: scattered reads cost no request more.
-//! AHEAD-A2  A reader in order is one whose reads lie close behind one another and leave out little; several requests at once, over several connections, may
-//!     come in any order. What is asked for beyond its last read doubles up to a limit, and is asked for in pieces of at least half of that.
-//! AHEAD-A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
-//! AHEAD-A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
-//! AHEAD-A5  A reader in order that has come far is a scan (a backup, a sequential scan of a large table), also where nothing is read ahead: it hardly comes back for
-//!     what it reads, and caches need not make room for that. A short read in order is none, and neither is what is read again and again where it has ended.
+//! AHEAD-A1  Nothing is prefetched before three reads have shown a pattern: random reads cause no extra requests.
+//! AHEAD-A2  A reader is sequential if its reads lie close behind one another and skip little. Requests that are in
+//!     flight together, on several connections, may arrive in any order. The prefetch window doubles up to a limit; it
+//!     is requested in pieces of at least half of it.
+//! AHEAD-A3  A reader is strided (forward or backward) if its last three reads lie the same distance apart. Some of its
+//!     next reads are prefetched.
+//! AHEAD-A4  A fixed number of readers is tracked, the most recent ones: memory is bounded.
+//! AHEAD-A5  A sequential reader that has come far is a scan (a backup, a sequential scan of a large table), also where
+//!     nothing is prefetched. It seldom reads the same place twice, so caches need not keep its data. A short
+//!     sequential read is no scan, and neither is a range that is read again and again.
 
 use holdfast_types::{Lba, Sectors, VolumeId};
 
-/// Readers that are followed.
+/// Readers that are tracked.
 const STREAMS: usize = 16;
 
-/// Reads that show a way.
+/// Reads that establish a pattern.
 const SHOWN: u32 = 3;
 
-/// How far a request may lie from where the one before it ended, in sectors: several are under way at once (1 MiB).
+/// Largest distance in sectors between a request and the end of the one before (1 MiB): several are in flight at once.
 const NEAR: u64 = 2048;
 
-/// What is asked for first, in sectors (256 KiB).
+/// First prefetch window, in sectors (256 KiB).
 const FIRST: u64 = 512;
 
-/// Reads in equal steps that are asked for before they come.
+/// Reads of a strided reader that are prefetched.
 const STEPS: u32 = 8;
 
-/// How far a reader in order has come when it is a scan, in sectors (8 MiB): what is shorter takes little room.
+/// Distance in sectors after which a sequential reader is a scan (8 MiB). Shorter reads take little space in caches.
 const SCAN: u64 = 16_384;
 
-/// Reads behind the furthest one after which it has ended: so many of 4 KiB lie in NEAR.
+/// A reader has ended after this many reads behind its furthest one: reads of 4 KiB that fit into NEAR.
 const BEHIND: u32 = 256;
 
-// Of a reader that has come further, what is kept of its way is at least half of 64 times NEAR.
+// At least half of 64 times NEAR is kept of the way of a reader that has come further.
 const _: () = assert!(SCAN <= 32 * NEAR);
 
-/// What a read says of its reader.
+/// Result of a read: prefetch hints, and whether its reader is a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What to ask for now, in the order in which it will be read; may lie beyond the end of the volume.
+    /// Ranges to prefetch now, in the order in which they will be read; may lie beyond the end of the volume.
     pub next: Vec<(Lba, Sectors)>,
-    /// It is a scan (AHEAD-A5).
+    /// The reader is a scan (AHEAD-A5).
     pub scans: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     volume: VolumeId,
-    /// Where its first read began, and what it has read since: whether it leaves out much.
+    /// Start of its first read, and sectors read since: they show how much it skips.
     from: u64,
     read: u64,
     /// Where its last read began.
     last: u64,
     /// Where its furthest read ended.
     end: u64,
-    /// Reads that went on where an earlier one ended, and reads behind the last of these since.
+    /// Reads that continued where an earlier one ended, and reads behind the furthest one since the last of these.
     in_order: u32,
     behind: u32,
-    /// From the read before it to its last, and how often in a row.
+    /// Distance between its last two reads, and how often in a row.
     step: i64,
     in_steps: u32,
-    /// Asked for up to here, or so many steps beyond the last read.
+    /// Prefetched up to this sector, or this many steps beyond the last read.
     asked: u64,
     asked_steps: u32,
-    /// Sectors beyond the last read that are asked for.
+    /// Sectors beyond the last read that are prefetched.
     window: u64,
     used: u64,
 }
 
-/// Who reads what. Of one set.
+/// The readers of one set.
 #[derive(Debug)]
 pub struct Streams {
     streams: Vec<Stream>,
@@ -82,7 +85,7 @@ impl Streams {
         Self { streams: Vec::new(), window_max: window.0, clock: 0 }
     }
 
-    /// A read of so much from `lba` on.
+    /// Notes a read of `sectors` sectors from `lba` on.
     pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Seen {
         if sectors.0 == 0 {
             return Seen::default();
@@ -101,7 +104,7 @@ impl Streams {
             let next = stream.go_on(from, end, window_max);
             return Seen { next, scans: stream.scans() };
         }
-        // The way from the read before it, if it is one.
+        // Distance from the last read of the nearest reader.
         let before = self.streams.iter().filter(|s| s.volume == volume).max_by_key(|s| s.used).map(|s| s.last);
         let step = before.map_or(0, |before| from.wrapping_sub(before) as i64);
         let stream = Stream {
@@ -137,7 +140,7 @@ impl Stream {
         from.abs_diff(self.end) <= NEAR
     }
 
-    /// AHEAD-A5. By how far it has come, not by how much it has read: whoever reads one place again and again is no scan.
+    /// AHEAD-A5. Counts distance, not bytes: a reader of the same place again and again is no scan.
     fn scans(&self) -> bool {
         self.in_order >= SHOWN && self.behind < BEHIND && self.end.saturating_sub(self.from) >= SCAN
     }
@@ -171,7 +174,7 @@ impl Stream {
         }
         (self.end, self.behind) = (end, 0);
         self.in_order = self.in_order.saturating_add(1);
-        // It leaves out more than it reads: no reader in order. From here it may become one.
+        // It skips more than it reads: not sequential. A new reader may begin here.
         if self.read.saturating_mul(2) < end - self.from.min(end) {
             (self.from, self.read, self.in_order) = (from, end - from, 1);
             return Vec::new();
@@ -184,7 +187,7 @@ impl Stream {
             return Vec::new();
         }
         let asked = self.asked.max(end);
-        // Half of what was asked for is still ahead of it.
+        // Half of the window is still ahead of it.
         if asked - end > self.window / 2 {
             return Vec::new();
         }
@@ -225,11 +228,11 @@ mod tests {
         assert_eq!(read(&mut streams, 1000, 256), []);
         assert_eq!(read(&mut streams, 1256, 256), []);
         assert_eq!(read(&mut streams, 1512, 256), [(1768, 512)], "256 KiB first");
-        assert_eq!(read(&mut streams, 1768, 256), [(2280, 768)], "then twice as far");
+        assert_eq!(read(&mut streams, 1768, 256), [(2280, 768)], "the window doubles");
         let mut upto = 3048;
         for n in 4..400 {
             for (from, sectors) in read(&mut streams, 1000 + n * 256, 256) {
-                assert_eq!(from, upto, "without a gap, and nothing twice");
+                assert_eq!(from, upto, "expected no gap and no overlap");
                 upto = from + sectors;
             }
             let end = 1256 + n * 256;
@@ -266,21 +269,21 @@ mod tests {
                     assert!(wanted.insert(from), "{step}: asked for {from} twice");
                 }
             }
-            assert!(missed <= 3, "{step}: {missed} of 50 were not asked for before");
+            assert!(missed <= 3, "{step}: {missed} of 50 reads were not prefetched, expected at most 3");
             assert!(wanted.len() <= STEPS as usize);
         }
         let mut at_the_start = streams();
         for place in [3000, 2000, 1000] {
             drop(read(&mut at_the_start, place * 8, 8));
         }
-        assert_eq!(read(&mut at_the_start, 0, 8), [], "there is nothing before the volume");
+        assert_eq!(read(&mut at_the_start, 0, 8), [], "expected no prefetch before the volume's start");
     }
 
     #[test]
     fn a_reader_that_leaves_out_most_is_not_in_order() {
         let mut streams = streams();
         for n in 0..100 {
-            // Unequal, so that they are no steps either.
+            // Unequal distances, so that this is no strided reader either.
             let asked = read(&mut streams, n * 1000 + (n * n) % 37 * 8, 8);
             assert_eq!(asked, [], "read {n}");
         }
@@ -309,11 +312,11 @@ mod tests {
     fn a5_a_reader_in_order_that_has_come_far_is_a_scan() {
         for window in [WINDOW, 0] {
             let mut streams = Streams::new(Sectors(window));
-            // Among others, and for as long as it goes on: 512 MiB.
+            // Among random reads, and for as long as it continues: 512 MiB.
             for n in 0..4096 {
                 let far = (n + 1) * 256 >= SCAN;
                 assert_eq!(scans(&mut streams, n * 256, 256), far, "window {window}, read {n}");
-                assert!(!scans(&mut streams, (1 << 30) + (n * n) % 1_000_003 * 8, 8), "a scattered one is none");
+                assert!(!scans(&mut streams, (1 << 30) + (n * n) % 1_000_003 * 8, 8), "a random read is no scan");
             }
         }
         // Several requests under way at once, in any order.
@@ -336,20 +339,20 @@ mod tests {
         let hot = (0..10_000_u64).filter(|n| scans(&mut streams, 255_000 + (n * n + n / 7) % 120 * 8, 8));
         let found = hot.count();
         assert!(found < BEHIND as usize, "{found} of 10,000");
-        assert!(scans(&mut streams, 256_000, 256), "it may go on");
+        assert!(scans(&mut streams, 256_000, 256), "a scan that continues elsewhere is still a scan");
     }
 
     #[test]
     fn a5_what_is_no_scan() {
         let mut short = streams();
         for n in 0..SCAN / 256 - 1 {
-            assert!(!scans(&mut short, n * 256, 256), "8 MiB in order are few");
+            assert!(!scans(&mut short, n * 256, 256), "8 MiB in order are no scan yet");
         }
         let mut steps = streams();
         for n in 0..10_000 {
-            assert!(!scans(&mut steps, n * 4096, 8), "equal steps leave out most");
+            assert!(!scans(&mut steps, n * 4096, 8), "a strided reader is no scan");
         }
-        // A small hot table: gigabytes are read, and always the same.
+        // A small hot table: gigabytes are read, always from the same place.
         let mut hot = streams();
         for n in 0..100_000_u64 {
             assert!(!scans(&mut hot, (n * n + n / 7) % 120 * 16, 16), "read {n}");
@@ -357,7 +360,7 @@ mod tests {
     }
 
     proptest! {
-        /// AHEAD-A1, AHEAD-A4: scattered reads ask for next to nothing, and what is remembered is bounded.
+        /// AHEAD-A1, AHEAD-A4: random reads cause almost no prefetch, and memory is bounded.
         #[test]
         fn scattered_reads_cost_little(places in prop::collection::vec(0_u64..1 << 31, 300)) {
             let mut streams = streams();
@@ -366,7 +369,7 @@ mod tests {
             prop_assert!(streams.streams.len() <= STREAMS);
         }
 
-        /// A reader in order is found among others that read anywhere, and of another volume.
+        /// A sequential reader is found among random readers, also of another volume.
         #[test]
         fn one_in_order_among_scattered_ones(places in prop::collection::vec(1_u64 << 24..1 << 31, 400), every in 1_usize..6) {
             let mut streams = streams();
@@ -386,7 +389,7 @@ mod tests {
             prop_assert!(missed <= 4, "{missed} of {at}");
         }
 
-        /// Whatever is read, what is asked for lies within the window and does not overflow.
+        /// For any reads, prefetched ranges lie within the window and do not overflow.
         #[test]
         fn bounded_whatever_is_read(reads in prop::collection::vec((any::<u64>(), 1_u64..1 << 16, 0_u8..3), 1..200)) {
             let mut streams = streams();

@@ -1,4 +1,4 @@
-//! The payload of a data group's log entry: what one gateway's sequencer puts into the log, and what apply reads back.
+//! Payload of a data group's log entry. A gateway's sequencer writes it into the log; apply reads it back.
 //!
 //! ```text
 //!  writes:   | entry header 32 | op header 32 | data .. | op header 32 | data .. | ..      trims and zeroes carry no data
@@ -10,10 +10,10 @@
 //! ```
 //! All numbers are little-endian, all checksums CRC32C; every byte of an entry is under one of them (R9).
 //!
-//! ENTRY-E1  An op header lies directly before its data, so its offset alone finds and checks an op (journal reads).
+//! ENTRY-E1  An op header lies directly before its data: a journal read finds and checks an op by its offset alone.
 //! ENTRY-E2  Offsets of op headers are multiples of 32: headers are 32 bytes, data is whole sectors.
-//! ENTRY-E3  What [`decode`] lets pass is bounded: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a write at most
-//!     `ATOMIC_WRITE_BYTES_MAX`. Sums of its places and lengths cannot overflow.
+//! ENTRY-E3  [`decode`] accepts bounded entries only: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a
+//!     write of at most `ATOMIC_WRITE_BYTES_MAX`. Sums of its places and lengths cannot overflow.
 
 use crate::index::JournalRef;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -25,9 +25,9 @@ use holdfast_types::{Epoch, Lba, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
 const TAG_WRITES: u8 = 1;
 /// First byte of an entry that carries a [`SetCommand`].
 const TAG_CONTROL: u8 = 2;
-/// The one version of both layouts that is read and written.
+/// The only version of both layouts that is read and written.
 const VERSION: u8 = 1;
-/// Marks an op header ("op"): a read at a wrong offset is told apart from a bad checksum.
+/// Marks an op header ("op"). It distinguishes a read at a wrong offset from a bad checksum.
 const OP_MAGIC: u16 = u16::from_le_bytes(*b"op");
 
 /// Bytes of the header of an entry of writes.
@@ -39,7 +39,7 @@ pub const CONTROL_HEADER_BYTES: usize = 8;
 /// Sectors that one write carries at most.
 pub const WRITE_SECTORS_MAX: u64 = ATOMIC_WRITE_BYTES_MAX as u64 / SECTOR_BYTES;
 
-// One atomic write always fits an empty entry (R5), and so do the headers of the most ops.
+// One atomic write always fits an empty entry (R5), and so do the headers of `ENTRY_OPS_MAX` ops.
 const _: () = assert!(ENTRY_HEADER_BYTES + OP_HEADER_BYTES + ATOMIC_WRITE_BYTES_MAX <= ENTRY_BYTES_MAX);
 const _: () = assert!(ENTRY_HEADER_BYTES + ENTRY_OPS_MAX * OP_HEADER_BYTES <= ENTRY_BYTES_MAX - ATOMIC_WRITE_BYTES_MAX);
 const _: () = assert!(ENTRY_OPS_MAX <= u16::MAX as usize && ENTRY_BYTES_MAX <= u32::MAX as usize);
@@ -49,9 +49,9 @@ const _: () = assert!(ENTRY_OPS_MAX <= u16::MAX as usize && ENTRY_BYTES_MAX <= u
 pub enum OpKind {
     /// The op carries the range's new data.
     Write,
-    /// The range reads as zeroes from now on; its space may be given back.
+    /// The range reads as zeroes from now on; its space may be freed.
     Trim,
-    /// The range reads as zeroes from now on. Write-zeroes that must stay allocated are treated alike.
+    /// The range reads as zeroes from now on. Write-zeroes that must stay allocated are treated the same.
     Zero,
 }
 
@@ -74,8 +74,8 @@ impl OpKind {
     }
 }
 
-/// Bytes are not an entry, or not the part of one that they should be. Always corruption, or a version we do not know: entries
-/// come from gateways, never straight from a client.
+/// Bytes are not a valid entry, or not the expected part of one. Always corruption or an unknown version: entries come
+/// from gateways, never directly from a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -100,7 +100,7 @@ pub enum EntryError {
     /// More ops than an entry may have.
     #[error("entry with {found} ops, expected at most {ENTRY_OPS_MAX}")]
     Ops { found: usize },
-    /// Bytes that are always zero are not.
+    /// Reserved bytes are not zero.
     #[error("reserved bytes at {at} are not zero")]
     Reserved { at: usize },
     /// No op header begins here.
@@ -118,7 +118,7 @@ pub enum EntryError {
     /// A command could not be read although its checksum matched.
     #[error("control command could not be read")]
     Command(#[source] postcard::Error),
-    /// Whole and sound, but not the op that the index refers to (R9: never served).
+    /// A valid op, but not the one that the index refers to (R9: never served).
     #[error("op at {volume} {lba} with {sectors} sectors, expected {wanted_volume} {wanted_lba} with {wanted_sectors}")]
     Misplaced {
         volume: VolumeId,
@@ -145,7 +145,7 @@ pub struct OpHeader {
 }
 
 impl OpHeader {
-    /// Bytes of data that follow the header.
+    /// Length of the data behind the header.
     pub fn data_len(&self) -> usize {
         // ENTRY-E3: a header exists only with a length that was checked.
         if self.kind == OpKind::Write { self.sectors.0 as usize * SECTOR_BYTES as usize } else { 0 }
@@ -213,7 +213,7 @@ fn check_crc(part: &'static str, at: usize, bytes: &[u8], expected: u32) -> Resu
     if found == expected { Ok(()) } else { Err(EntryError::Checksum { part, at, found, expected }) }
 }
 
-/// Reads and checks the op header at `at` and gives the bytes of data behind it. Does not check the data.
+/// Reads and checks the op header at `at`; returns it and the bytes of data behind it. Does not check the data.
 fn op_at(bytes: &[u8], at: usize) -> Result<(OpHeader, &[u8]), EntryError> {
     let header: &[u8; OP_HEADER_BYTES] = header_at(bytes, at)?;
     check_crc("op header", at, &header[..28], u32_at(header, 28))?;
@@ -227,22 +227,22 @@ fn op_at(bytes: &[u8], at: usize) -> Result<(OpHeader, &[u8]), EntryError> {
     Ok((op, data))
 }
 
-/// Checks one op as it lies in the journal: `bytes` begins with its header and holds at least its data (ENTRY-E1).
-/// Gives the header and the op's data.
+/// Checks one op in the journal: `bytes` begins with its header and holds at least its data (ENTRY-E1). Returns the
+/// header and the op's data.
 ///
 /// # Errors
-/// When header or data do not match their checksums, or are cut short (R9).
+/// When header or data do not match their checksums, or are truncated (R9).
 pub fn check_op(bytes: &[u8]) -> Result<(OpHeader, &[u8]), EntryError> {
     let (op, data) = op_at(bytes, 0)?;
     check_crc("op data", OP_HEADER_BYTES, data, op.data_crc)?;
     Ok((op, data))
 }
 
-/// The data of a piece that a lookup placed in the journal, from the bytes of the journal at `at.byte_range()`: checked (R9),
-/// and compared with the place that the index meant, before anything of it is served. `lba` and `sectors` are the piece's own.
+/// Data of a piece that a lookup found in the journal. `bytes`: the journal's bytes at `at.byte_range()`. They are
+/// checked (R9) and compared with the op that the index refers to. `lba` and `sectors` are those of the piece.
 ///
 /// # Errors
-/// As [`check_op`]; and where the op is not the one that `at` refers to.
+/// As [`check_op`]; also where the op is not the one that `at` refers to.
 pub fn read_piece(
     volume: VolumeId,
     lba: Lba,
@@ -253,7 +253,7 @@ pub fn read_piece(
     CheckedOp::new(bytes)?.piece(volume, lba, sectors, at)
 }
 
-/// One op of the journal whose checksums matched: pieces of it are cut out without reading or checking it again.
+/// One op of the journal with checked checksums. Pieces are cut out of it without another read or check.
 #[derive(Clone, Debug)]
 pub struct CheckedOp {
     header: OpHeader,
@@ -261,7 +261,7 @@ pub struct CheckedOp {
 }
 
 impl CheckedOp {
-    /// Checks the op that `bytes` begin with.
+    /// Checks the op at the beginning of `bytes`.
     ///
     /// # Errors
     /// As [`check_op`].
@@ -270,7 +270,7 @@ impl CheckedOp {
         Ok(Self { header, data: bytes.slice_ref(data) })
     }
 
-    /// The data of a piece of it, as [`read_piece`] gives it.
+    /// Data of a piece of this op, as [`read_piece`] returns it.
     ///
     /// # Errors
     /// [`EntryError::Misplaced`] where this is not the op that `at` refers to, or the piece is not inside it (R9).
@@ -313,12 +313,12 @@ impl EntryBuilder {
         Self { epoch, seq, ops: Vec::new(), bytes: ENTRY_HEADER_BYTES }
     }
 
-    /// Adds an op, or leaves the entry as it was and answers false where it would grow beyond `ENTRY_BYTES_MAX` or
-    /// `ENTRY_OPS_MAX`. Any op that is allowed at all fits an empty entry.
+    /// Adds an op. Returns false and changes nothing if the entry would exceed `ENTRY_BYTES_MAX` or `ENTRY_OPS_MAX`.
+    /// Any valid op fits an empty entry.
     ///
     /// # Panics
-    /// When the caller did not check its request: data that is not exactly the op's sectors, an empty range, one that reaches
-    /// beyond `VOLUME_SECTORS_MAX`, a write above `ATOMIC_WRITE_BYTES_MAX`. Every replica would refuse to read such an entry.
+    /// When the caller did not check its request: data of another length than the op's sectors, an empty range, a range
+    /// beyond `VOLUME_SECTORS_MAX`, a write above `ATOMIC_WRITE_BYTES_MAX`. Every replica would refuse such an entry.
     pub fn try_push(&mut self, kind: OpKind, volume: VolumeId, lba: Lba, sectors: Sectors, data: Bytes) -> bool {
         let range = check_extent(kind, lba, sectors, self.bytes);
         assert!(range.is_ok(), "R5: op that no entry may carry: {range:?}");
@@ -395,7 +395,7 @@ pub enum EntryPayload {
     Control(SetCommand),
 }
 
-/// An entry of writes that was checked as a whole; its ops are read where they lie.
+/// An entry of writes that was checked as a whole. Its ops are read in place.
 #[derive(Clone, Debug)]
 pub struct WritesView {
     /// The epoch that the writes were accepted under (R2).
@@ -448,12 +448,12 @@ impl WritesView {
         })
     }
 
-    /// The ops in their order without their data: each header with its offset. All that apply needs.
+    /// The ops in order, without their data: each header with its offset. Apply needs no more.
     pub fn headers(&self) -> impl Iterator<Item = (u32, OpHeader)> + '_ {
         let mut at = ENTRY_HEADER_BYTES;
         (0..self.ops).map_while(move |_| {
             let header: &[u8; OP_HEADER_BYTES] = header_at(&self.payload, at).ok()?;
-            // Was read once by `decode`, so it reads again; `map_while` only spares a panic.
+            // `decode` has read this header before, so it parses; `map_while` only avoids a panic.
             let op = OpHeader::parse(header, at).ok()?;
             let offset = at as u32;
             at += OP_HEADER_BYTES + op.data_len();

@@ -1,18 +1,19 @@
-//! Journal index: which part of the log holds the newest data of each sector, as far as the map in the store does not say.
+//! Journal index: the place in the log of the newest data of each sector that no checkpoint has brought to the store
+//! yet.
 //!
 //! ```text
 //!   lookup:   active memtable  ->  sealed memtable  ->  map (or zeroes, where no checkpoint exists yet)
 //! ```
-//! A [`Memtable`] is a sorted list of extents per volume. It holds places, never data.
+//! A [`Memtable`] is a sorted list of extents per volume. It holds places, no data.
 //!
 //! INDEX-I1  Extents of one volume do not overlap, and none is empty.
-//! INDEX-I2  What was inserted last is what a lookup finds: newest wins, sector by sector.
-//! INDEX-I3  Two neighbours are never one extent in two pieces: zeroes beside zeroes, or parts of the same op whose data is contiguous in the
-//!     journal too, are merged when the second of them is inserted.
+//! INDEX-I2  A lookup finds the last insert of each sector.
+//! INDEX-I3  Neighbours that form one extent are merged when the second is inserted: zeroes beside zeroes, and parts of
+//!     the same op whose data is contiguous in the journal.
 //! INDEX-I4  An insert costs O(log n + extents touched), whatever the length of the range.
-//! INDEX-I5  The counters of extents and data bytes are those of the extents that are there.
+//! INDEX-I5  The counters of extents and data bytes match the extents.
 //!
-//! One extent is 24 bytes: 8 of key and 16 of value (asserted below; the tree's own overhead comes on top, see `apply_bench`).
+//! One extent is 24 bytes: 8 of key and 16 of value (asserted below), plus the tree's overhead (see `apply_bench`).
 
 use crate::entry::{OP_HEADER_BYTES, WRITE_SECTORS_MAX};
 use holdfast_types::limits::ENTRY_BYTES_MAX;
@@ -26,33 +27,33 @@ pub struct JournalRef {
     pub index: LogIndex,
     /// The op's header in the entry's payload, in bytes.
     pub header_offset: u32,
-    /// Sectors of the whole op: so much has to be read to check it.
+    /// Sectors of the whole op: all of it has to be read to check it.
     pub op_sectors: u32,
     /// Sectors of the op before the piece.
     pub skip: u32,
 }
 
 impl JournalRef {
-    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes. Checked and cut to the
-    /// piece by [`crate::entry::read_piece`].
+    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes.
+    /// [`crate::entry::read_piece`] checks it and cuts it to the piece.
     pub fn byte_range(&self) -> (u32, usize) {
         (self.header_offset, OP_HEADER_BYTES + self.op_sectors as usize * SECTOR_BYTES as usize)
     }
 }
 
-/// Who knows a piece's content.
+/// Source of a piece's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// The journal, at this place.
     Journal(JournalRef),
-    /// It reads as zeroes.
+    /// Reads as zeroes.
     Zero,
-    /// Nothing newer is known here: ask the map of the checkpoint.
+    /// Nothing newer here: look in the checkpoint's map.
     Map,
 }
 
 impl Source {
-    /// The source of what lies `count` sectors further on in the same piece.
+    /// The source `count` sectors further on in the same piece.
     fn advance(self, count: u64) -> Self {
         match self {
             // Inside one op, so within 32 bits.
@@ -61,7 +62,7 @@ impl Source {
         }
     }
 
-    /// Whether a piece of `next` directly behind `sectors` of `self` is the same piece going on (INDEX-I3).
+    /// Whether a piece of `next` directly behind `sectors` of `self` continues it (INDEX-I3).
     fn continues(self, sectors: u64, next: Source) -> bool {
         match (self, next) {
             (Source::Journal(a), Source::Journal(b)) => {
@@ -83,7 +84,7 @@ pub struct Piece {
     pub lba: Lba,
     /// Length.
     pub sectors: Sectors,
-    /// Who knows its content.
+    /// Source of the content.
     pub source: Source,
 }
 
@@ -94,7 +95,7 @@ impl Piece {
     }
 }
 
-/// Appends `piece`, as a part of the last one where it only carries that on.
+/// Appends `piece`, or extends the last piece if it continues that.
 pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
     if let Some(last) = pieces.last_mut()
         && last.end() == piece.lba
@@ -106,11 +107,11 @@ pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
     pieces.push(piece);
 }
 
-/// An extent as it is kept: its first sector is the key that it is stored under. Every field of a journal ref but the index fits
-/// 16 bits (asserted below), which keeps a million extents at 24 MB. No op has 0 sectors, so 0 stands for zeroes.
+/// An extent in memory, without its first sector, which is its key. All fields of a journal ref except the index fit 16
+/// bits (asserted below), so a million extents take 24 MB. No op has 0 sectors, so 0 stands for zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
-    /// The log index; of zeroes their length, which has no other bound than the volume's.
+    /// The log index; for zeroes the length, which only the volume's size bounds.
     word: u64,
     /// The op header's offset in units of [`OP_HEADER_BYTES`] (ENTRY-E2).
     header: u16,
@@ -128,13 +129,13 @@ impl Extent {
         Self { word: sectors, header: 0, op_sectors: 0, skip: 0, sectors: 0 }
     }
 
-    /// `None` for [`Source::Map`], which is the absence of an extent.
+    /// `None` for [`Source::Map`]: that is the absence of an extent.
     fn new(sectors: u64, source: Source) -> Option<Self> {
         match source {
             Source::Map => None,
             Source::Zero => Some(Self::zero(sectors)),
             Source::Journal(at) => {
-                // Refs are made from ops that `decode` let pass; one that is not inside its op would serve foreign bytes.
+                // Refs come from ops that `decode` accepted; one outside its op would serve foreign bytes.
                 assert!(u64::from(at.op_sectors) <= WRITE_SECTORS_MAX, "R5: op of {} sectors", at.op_sectors);
                 let inside = u64::from(at.skip).checked_add(sectors).is_some_and(|end| end <= u64::from(at.op_sectors));
                 assert!(inside, "R9: {sectors} sectors at {} of an op of {}", at.skip, at.op_sectors);
@@ -172,12 +173,12 @@ impl Extent {
         })
     }
 
-    /// The extent with another length. A longer one comes only of [`Extent::continues`], so it still lies inside its op.
+    /// The extent with another length. Only [`Extent::continues`] makes it longer, so it still lies inside its op.
     fn with_sectors(&self, sectors: u64) -> Self {
         if self.is_zero() { Self::zero(sectors) } else { Self { sectors: sectors as u16, ..*self } }
     }
 
-    /// The extent without its first `count` sectors, of which it has more.
+    /// The extent without its first `count` sectors; it has more than that.
     fn without_first(&self, count: u64) -> Self {
         let rest = self.with_sectors(self.sectors() - count);
         if self.is_zero() { rest } else { Self { skip: self.skip + count as u16, ..rest } }
@@ -202,7 +203,7 @@ impl Extent {
 
 type Extents = BTreeMap<u64, Extent>;
 
-/// The writes between two checkpoints as a map from sectors to places in the journal.
+/// The writes between two checkpoints: a map from sectors to places in the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memtable {
     volumes: BTreeMap<VolumeId, Extents>,
@@ -212,16 +213,16 @@ pub struct Memtable {
 }
 
 impl Memtable {
-    /// A memtable that knows nothing.
+    /// An empty memtable.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets `source` be what the range reads from now on, over whatever was there (INDEX-I2). [`Source::Map`] forgets the range.
-    /// An empty range changes nothing.
+    /// Makes `source` the content of the range, over older content (INDEX-I2). [`Source::Map`] removes the range. An
+    /// empty range changes nothing.
     ///
     /// # Panics
-    /// When the range ends beyond 64 bits, or a journal ref does not lie inside its op: places are checked before they get here.
+    /// When the range ends beyond 64 bits, or a journal ref does not lie inside its op: callers check places first.
     pub fn insert(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors, source: Source) {
         if sectors.0 == 0 {
             return;
@@ -241,7 +242,7 @@ impl Memtable {
         self.data_sectors = self.data_sectors + tally.data_added - tally.data_gone;
     }
 
-    /// The pieces of a range in order, tiling it exactly; [`Source::Map`] where this memtable knows nothing.
+    /// The pieces of a range in order, without gap or overlap; [`Source::Map`] where this memtable has nothing.
     pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
         self.pieces(volume, lba, sectors).collect()
     }
@@ -253,7 +254,7 @@ impl Memtable {
         if start < end
             && let Some(extents) = self.volumes.get(&volume)
         {
-            // The extent that reaches into the range from before it, if any, is the last one that begins before it.
+            // Only the last extent that begins before the range can reach into it.
             let first = extents.range(..start).next_back().filter(|(at, extent)| *at + extent.sectors() > start);
             let from = first.map_or(start, |(at, _)| *at);
             known = Some(extents.range(from..end));
@@ -271,13 +272,13 @@ impl Memtable {
         self.volumes.get(&volume).into_iter().flat_map(|extents| extents.iter().map(to_piece))
     }
 
-    /// The volumes of which anything is known, in order.
+    /// The volumes with extents, in order.
     pub fn volumes(&self) -> impl Iterator<Item = VolumeId> + '_ {
         self.volumes.keys().copied()
     }
 
-    /// Lays this memtable over `older`: afterwards it knows everything that either knew, and wins where both did.
-    /// Costs O(extents of both), in one pass.
+    /// Merges `older` under this memtable: the result has the extents of both, and this one's where both have some.
+    /// O(extents of both), one pass.
     pub fn merge_under(&mut self, older: &Memtable) {
         self.extents += older.extents;
         self.data_sectors += older.data_sectors;
@@ -287,7 +288,7 @@ impl Memtable {
                 *above = below.clone();
                 continue;
             }
-            // Maybe more extents than both had: one that is covered in its middle becomes two.
+            // May exceed the sum of both: an extent that is covered in its middle becomes two.
             let before = above.len() + below.len();
             let (merged, data_covered) = merge(above, below);
             *above = merged;
@@ -300,7 +301,7 @@ impl Memtable {
         };
     }
 
-    /// How many extents there are: what bounds the index's memory.
+    /// Number of extents; it determines the index's memory.
     pub fn extents(&self) -> usize {
         self.extents
     }
@@ -310,12 +311,12 @@ impl Memtable {
         self.extents == 0
     }
 
-    /// Bytes of journal data that lookups still lead to; overwritten data and zeroes do not count.
+    /// Bytes of journal data that lookups can still return; overwritten data and zeroes do not count.
     pub fn data_bytes(&self) -> u64 {
         self.data_sectors * SECTOR_BYTES
     }
 
-    /// A lower bound of the log indexes that lookups lead to: the lowest that was ever inserted.
+    /// A lower bound of the log indexes that lookups return: the lowest that was ever inserted.
     pub fn first_index(&self) -> Option<LogIndex> {
         self.first_index
     }
@@ -349,7 +350,7 @@ fn to_piece((at, extent): (&u64, &Extent)) -> Piece {
     Piece { lba: Lba(*at), sectors: Sectors(extent.sectors()), source: extent.source() }
 }
 
-/// What one insert changed in the counters.
+/// Changes of the counters by one insert.
 #[derive(Default)]
 struct Tally {
     extents_added: usize,
@@ -370,7 +371,8 @@ impl Tally {
     }
 }
 
-/// INDEX-I4: one look at the last extent that begins before `end` settles the two common cases, new ground and the same block once more.
+/// INDEX-I4: one look at the last extent before `end` handles the two common cases: an empty range, and the same block
+/// again.
 fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent>, tally: &mut Tally) {
     let Some((at, last)) = extents.range_mut(..end).next_back() else {
         return put(extents, start, new, tally);
@@ -393,12 +395,12 @@ fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent
     put(extents, start, new, tally);
 }
 
-/// Whether an extent could carry on what is beside it: not when it is a whole op, which is what apply inserts.
+/// Whether an extent could continue a neighbour. A whole op, which is what apply inserts, cannot.
 fn may_merge(extent: &Extent) -> bool {
     extent.is_zero() || extent.skip > 0 || extent.sectors < extent.op_sectors
 }
 
-/// Makes room: cuts what reaches into the range from both sides, removes what lies inside.
+/// Clears the range: cuts extents that reach into it, removes extents inside.
 fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
     let mut behind = None;
     if let Some((at, left)) = extents.range_mut(..start).next_back()
@@ -423,7 +425,7 @@ fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
     }
 }
 
-/// Puts an extent where nothing is, merged with its neighbours where it is one with them (INDEX-I3).
+/// Inserts an extent into an empty range and merges it with its neighbours where it continues them (INDEX-I3).
 fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally) {
     let Some(mut new) = new else { return };
     if may_merge(&new) {
@@ -442,7 +444,7 @@ fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally
             tally.gone(left);
             *left = left.with_sectors(left.sectors() + new.sectors());
             tally.add(left);
-            // `new` counts by what it gave to `left`; the right neighbour's share was taken off above.
+            // `left` has absorbed `new`, which is counted there; the right neighbour was subtracted above.
             return;
         }
     }
@@ -450,7 +452,8 @@ fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally
     extents.insert(start, new);
 }
 
-/// One pass over two sorted lists: all of `above`, and of `below` what is not covered. Also how much data was covered, in sectors.
+/// Merges two sorted lists in one pass: all of `above`, and the uncovered parts of `below`. Also returns the covered
+/// data in sectors.
 fn merge(above: &Extents, below: &Extents) -> (Extents, u64) {
     let mut data_covered = 0;
     let mut out: Vec<(u64, Extent)> = Vec::with_capacity(above.len() + below.len());
@@ -468,7 +471,7 @@ fn merge(above: &Extents, below: &Extents) -> (Extents, u64) {
     for (&at, &extent) in below {
         let (mut at, mut rest) = (at, extent);
         loop {
-            // `over` stands at the first extent above that ends behind `at`.
+            // `over` is at the first extent above that ends behind `at`.
             while let Some((&top, &cover)) = over.peek().copied()
                 && top + cover.sectors() <= at
             {

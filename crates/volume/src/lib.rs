@@ -1,4 +1,4 @@
-//! One volume set: what is written where, and what goes to the store next.
+//! One volume set: its journal index, its map in the store, and its plans for checkpoints and garbage collection. Pure.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod ahead;

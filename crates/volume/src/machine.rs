@@ -4,19 +4,23 @@
 //!   entries:     .. | X0+1 ..  sealed  .. X | X+1 ..  active .. applied |        index grows ->
 //!                   ^ map in the store      ^ last CheckpointBegin
 //! ```
-//! It combines the replicated state ([`SetState`], small) with the derived journal index (large). The caller limits the index: it reads
-//! [`SetMachine::extents`] and [`SetMachine::data_bytes`], makes checkpoints and slows writers down.
+//! It combines the replicated state ([`SetState`], small) with the derived journal index (large). The caller bounds the
+//! index: it reads [`SetMachine::extents`] and [`SetMachine::data_bytes`], makes checkpoints, and slows writers down.
 //!
-//! MACHINE-M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
-//! MACHINE-M2  An op that is out of its volume's bounds has no effect at all (R5), and the entry's answer names it; the ops beside it, which other clients
-//!     wait for, are applied. Such an op was on its way while its volume was shrunk or deleted (ADR 0022).
-//! MACHINE-M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
-//! MACHINE-M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
+//! MACHINE-M1  Only an entry that `SetState` admitted changes the index. A refused or repeated entry changes no lookup
+//!     (R2).
+//! MACHINE-M2  An op outside of its volume has no effect (R5), and the entry's answer names it. The other ops of the
+//!     entry, for which other clients wait, are applied. Such an op was in flight while its volume was shrunk or
+//!     deleted (ADR 0022).
+//! MACHINE-M3  A lookup finds the newest applied write of each sector: active over sealed over map (R3).
+//! MACHINE-M4  After `CheckpointEnd`, state and content are the same whether replayed from the snapshot or applied
+//!     without one.
 //! MACHINE-M5  Apply reads nothing but the entry: no clock, no randomness, no I/O.
-//! MACHINE-M6  A rollback's entry leaves nothing of what was written before it: neither the active memtable, nor what was sealed for a checkpoint
-//!     that has not ended, nor the copy of the state that its end would take. Lookups go to the snapshot's root from there on.
-//! MACHINE-M7  What a shrink or a deletion discards reads as zeroes from its entry on, up to the end of the largest volume there can be: the next
-//!     checkpoint's map knows nothing of it, and a volume that grows again shows none of it.
+//! MACHINE-M6  A rollback's entry drops everything written before it: the active memtable, the memtable sealed for an
+//!     unfinished checkpoint, and the copy of the state for that checkpoint's end. From then on lookups use the
+//!     snapshot's root.
+//! MACHINE-M7  A range that a shrink or a deletion discards reads as zeroes from its entry on, up to the largest
+//!     possible volume. The next checkpoint's map omits it, so a volume that grows again does not show it.
 
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
 use crate::index::{JournalRef, Memtable, Piece, Source, push_piece};
@@ -30,7 +34,8 @@ use std::sync::Arc;
 mod snapshot;
 pub use snapshot::{SNAPSHOT_BYTES_MAX, SnapshotError};
 
-/// Remembered shrinks, for hosts with devices of the volumes: far more than anybody requests between two renewals of a lease.
+/// Number of shrinks remembered, for hosts with devices of the volumes: far more than are requested between two
+/// renewals of a lease.
 const CUTS_REMEMBERED: usize = 64;
 
 /// Effect of an applied entry on this node, besides the answer to the proposer.
@@ -40,7 +45,7 @@ pub enum Event {
     GrantApplied {
         /// The epoch granted.
         epoch: Epoch,
-        /// The gateway that it was granted to.
+        /// The gateway with the new lease.
         gateway: MemberId,
     },
     /// The lease was released; nobody may write.
@@ -51,12 +56,12 @@ pub enum Event {
     SpaceChanged,
     /// The set was rolled back to a snapshot; nobody holds its lease.
     RolledBack,
-    /// The active memtable was sealed: [`SetMachine::sealed`] waits to be uploaded.
+    /// The active memtable was sealed: [`SetMachine::sealed`] is to be uploaded.
     CheckpointBegun {
         /// The checkpoint will cover the log up to here.
         at: LogId,
     },
-    /// The store holds everything up to here: [`SetMachine::snapshot`] is new, the log may be purged up to it.
+    /// The store holds everything up to here. [`SetMachine::snapshot`] is new; the log may be purged up to it.
     Checkpointed {
         /// The last entry that the checkpoint covers.
         upto: LogId,
@@ -70,11 +75,12 @@ pub struct Applied {
     pub answer: SetAnswer,
     /// For this node.
     pub event: Option<Event>,
-    /// The memtable of a finished checkpoint. Freeing a million extents takes milliseconds: drop it where nobody waits.
+    /// The memtable of a finished checkpoint. Freeing a million extents takes milliseconds: drop it outside of locks
+    /// and of the write path.
     pub retired: Option<Arc<Memtable>>,
 }
 
-/// A range is not one of the volume that it is asked of.
+/// A range that is not inside its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// No such volume in this set.
@@ -100,29 +106,30 @@ pub enum RangeError {
 /// A shrink or deletion of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The epoch that a grant at its entry would have had.
+    /// The epoch that a grant at the cut's entry would have had.
     pub at: Epoch,
     /// The volume.
     pub volume: VolumeId,
-    /// What it left.
+    /// The volume's new size.
     pub size: Sectors,
 }
 
-/// The state machine of one set at one replica. Not `Clone`: that would copy a whole index.
+/// The state machine of one set at one replica. Not `Clone`: that would copy the whole index.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug)]
 pub struct SetMachine {
     state: SetState,
     active: Memtable,
     sealed: Option<(LogId, Arc<Memtable>)>,
-    /// The state as of the last begin, until its end makes a snapshot of it.
+    /// The state as of the last begin. Its end makes this the snapshot.
     copy: Option<(LogId, SetState)>,
     snapshot: Option<(LogId, SetState)>,
     applied: Option<LogId>,
     data_bytes: u64,
-    /// The last epoch in which an entry was applied in part. Known to the process that did so, which is all that asks (see `apply_writes`).
+    /// The last epoch in which an entry was applied in part. Not replicated: only the process that applied it asks (see
+    /// `apply_writes`).
     partly: Option<Epoch>,
-    /// The last cuts. Known to the process that applied them, and no part of the state: under one epoch the same process applies all of them and is asked (R6).
+    /// The last cuts. Not part of the state: within one epoch the same process applies them and is asked for them (R6).
     cuts: VecDeque<Cut>,
 }
 
@@ -142,32 +149,33 @@ impl SetMachine {
         }
     }
 
-    /// The machine as of `upto`, from what [`SetMachine::snapshot`] gave. The entries behind `upto` are to be applied next.
+    /// The machine as of `upto`, from the bytes of [`SetMachine::snapshot`]. The entries behind `upto` are to be
+    /// applied next.
     ///
     /// # Errors
-    /// When the bytes are not a whole snapshot, or not the one of `upto` (R9).
+    /// When the bytes are no valid snapshot, or not the one of `upto` (R9).
     pub fn from_snapshot(upto: LogId, bytes: &[u8]) -> Result<Self, SnapshotError> {
         let state = snapshot::decode(upto, bytes)?;
         Ok(Self { snapshot: Some((upto, state.clone())), applied: Some(upto), ..Self::new(state) })
     }
 
-    /// Applies the committed entry `id`. Costs no I/O and no copy of data: the index refers to the journal.
+    /// Applies the committed entry `id`. No I/O and no copy of data: the index refers to the journal.
     ///
     /// # Errors
-    /// When the payload is not what a gateway writes: this replica's copy of the log is bad, or of a version that it cannot read.
+    /// When no gateway would write this payload: this replica's log is damaged, or of a version that it cannot read.
     /// Nothing was changed, and nothing may be applied after it: the node must stop (R9, R11).
     ///
     /// # Panics
-    /// When `id` is not behind everything that was applied (R4).
+    /// When `id` is not behind everything applied (R4).
     pub fn apply(&mut self, id: LogId, payload: &Bytes) -> Result<Applied, EntryError> {
         entry::decode(payload).map(|entry| self.apply_decoded(id, &entry))
     }
 
-    /// [`SetMachine::apply`] for an entry that was decoded before, for a caller who holds a lock around the machine: most of what
-    /// a large entry costs are the checksums of its data, and those `decode` has checked.
+    /// [`SetMachine::apply`] for an entry that was decoded before. A large entry costs mostly its checksums, which
+    /// `decode` has checked, so a caller can decode outside of its lock around the machine.
     ///
     /// # Panics
-    /// When `id` is not behind everything that was applied (R4).
+    /// When `id` is not behind everything applied (R4).
     pub fn apply_decoded(&mut self, id: LogId, entry: &EntryPayload) -> Applied {
         if let Some(applied) = self.applied {
             assert!(id.index > applied.index, "R4: apply of {id} after {applied}");
@@ -185,8 +193,8 @@ impl SetMachine {
     fn apply_writes(&mut self, id: LogId, writes: &WritesView) -> SetAnswer {
         match self.state.admit_write(id, writes.epoch, writes.seq) {
             Admit::Refused(refusal) => return SetAnswer::Refused(refusal),
-            // Which ops of it were left out is not remembered. No sequencer submits an entry twice; were one to, this must not tell it that
-            // all of them were written.
+            // The machine does not remember which ops were left out. No sequencer submits an entry twice; if one did,
+            // it must not be told that all ops were written.
             Admit::Duplicate if self.partly == Some(writes.epoch) => {
                 let expected = WriteSeq(self.state.last_seq.0.saturating_add(1));
                 return SetAnswer::Refused(SetRefusal::SeqGap { found: writes.seq, expected });
@@ -219,7 +227,8 @@ impl SetMachine {
         SetAnswer::WrittenExcept { outside }
     }
 
-    /// MACHINE-M7. Counts as a sector of data: a checkpoint comes of it, and the space comes back without any write.
+    /// MACHINE-M7. Counts as a sector of data, so that a checkpoint follows and frees the space without any further
+    /// write.
     fn discard(&mut self, volume: VolumeId, from: Lba) {
         let sectors = Sectors(VOLUME_SECTORS_MAX.saturating_sub(from.0));
         self.active.insert(volume, from, sectors, Source::Zero);
@@ -234,18 +243,19 @@ impl SetMachine {
         self.cuts.push_back(Cut { at, volume, size: Sectors(end.0) });
     }
 
-    /// The epoch that a grant at this entry would have: comparable with those of all grants, also of an earlier life of the set.
+    /// The epoch that a grant at this entry would have; comparable with all grants, also of earlier lives of the set.
     fn place_of(&self, index: LogIndex) -> Epoch {
         Epoch(self.state.base_epoch.0.saturating_add(index.0))
     }
 
-    /// Up to where the state and [`SetMachine::cuts`] are applied, in the numbers of [`Cut::at`].
+    /// Position up to which the state and [`SetMachine::cuts`] are applied, comparable with [`Cut::at`].
     pub fn place(&self) -> Epoch {
         self.place_of(self.applied.map_or(LogIndex(0), |id| id.index))
     }
 
-    /// The last shrinks and deletions that this process applied, the oldest first; a bounded number. At the gateway that the last epoch was granted to, those since
-    /// that grant are among them; of what was before, a start or a snapshot of the state may have made it forget some.
+    /// The last shrinks and deletions that this process applied, oldest first; a bounded number. At the gateway with
+    /// the last granted epoch, those since that grant are included. Older ones may be missing after a start or a state
+    /// snapshot.
     pub fn cuts(&self) -> impl Iterator<Item = &Cut> {
         self.cuts.iter()
     }
@@ -262,7 +272,7 @@ impl SetMachine {
                 }
                 Some(Event::VolumesChanged)
             }
-            // The same request once more is answered with the same grant, but grants nothing.
+            // A repeated request gets the same grant as answer, but grants nothing.
             SetAnswer::Granted(lease) if lease.epoch != epoch_before => {
                 Some(Event::GrantApplied { epoch: lease.epoch, gateway: lease.gateway })
             }
@@ -295,12 +305,12 @@ impl SetMachine {
         Applied { answer, event, retired }
     }
 
-    /// Bytes of data that no checkpoint has brought to the store: what is being uploaded, and what came since.
+    /// Bytes of data that no checkpoint has brought to the store yet: those being uploaded, and newer ones.
     pub fn backlog_bytes(&self) -> u64 {
         self.data_bytes + self.sealed.as_ref().map_or(0, |(_, memtable)| memtable.data_bytes())
     }
 
-    /// Seals what was written up to `at`, together with what an earlier begin sealed and no end has covered.
+    /// Seals the writes up to `at`, together with those of an earlier begin without an end.
     fn seal(&mut self, at: LogId) {
         let mut memtable = std::mem::take(&mut self.active);
         if let Some((_, older)) = self.sealed.take() {
@@ -311,27 +321,31 @@ impl SetMachine {
         self.data_bytes = 0;
     }
 
-    /// MACHINE-M6. The bytes in the log stay counted: the next checkpoint lets go of them.
+    /// MACHINE-M6. The bytes in the log stay counted until the next checkpoint.
     fn forget_unsaved(&mut self) -> Option<Arc<Memtable>> {
         self.active = Memtable::new();
         self.copy = None;
         self.sealed.take().map(|(_, memtable)| memtable)
     }
 
-    /// F(copy, root) is the snapshot from now on.
+    /// Makes the state's copy, with `root`, the new snapshot.
     fn keep_snapshot(&mut self, upto: LogId, root: RootRef) {
         if let Some((at, copy)) = self.copy.take() {
-            assert!(at == upto, "R4: end of the checkpoint at {upto}, but the last begin is {at}");
+            assert!(at == upto, "R4: found the end of the checkpoint at {upto}, expected the last begin, {at}");
             self.snapshot = Some((upto, SetState::after_checkpoint(&copy, root, upto)));
             return;
         }
-        // A replay from this very snapshot passes its end once more; any other end has its begin before it.
+        // A replay from this snapshot passes its end again; any other end has its begin before it.
         let known = self.snapshot_upto();
-        assert!(known == Some(upto), "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}");
+        assert!(
+            known == Some(upto),
+            "R4: found the end of the checkpoint at {upto} without its begin, expected that of the snapshot, {known:?}"
+        );
     }
 
-    /// Whether a range lies inside its volume, as of the last entry applied. A rollback makes volumes smaller or takes them away where nobody holds
-    /// the set; a shrink and a deletion do so to a set that is served: what was inside a moment ago need not be so now.
+    /// Whether a range lies inside its volume, as of the last applied entry. A rollback can shrink or remove volumes of
+    /// a set without a lease; a shrink or deletion can do so while the set is served. So a range that was inside may be
+    /// outside now.
     ///
     /// # Errors
     /// When it does not: such an op would have no effect (MACHINE-M2).
@@ -343,14 +357,14 @@ impl SetMachine {
         Err(RangeError::OutOfBounds { volume, lba, sectors, size: found.size })
     }
 
-    /// The newest applied content of a range: pieces in order that tile it exactly (MACHINE-M3). [`Source::Map`] appears only once there is
-    /// a checkpoint. The range is taken as it is; see [`SetMachine::check_range`].
+    /// The newest applied content of a range: pieces in order, without gap or overlap (MACHINE-M3). [`Source::Map`]
+    /// appears only after the first checkpoint. Does not check the range; see [`SetMachine::check_range`].
     pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
         self.lookup_prefix(volume, lba, sectors, usize::MAX)
     }
 
-    /// [`SetMachine::lookup`] that stops after `pieces_max` pieces: they tile a prefix of the range. For questions about ranges that
-    /// may hold any number of pieces.
+    /// [`SetMachine::lookup`] that stops after `pieces_max` pieces, for ranges of any number of pieces. The pieces
+    /// cover a prefix of the range.
     pub fn lookup_prefix(&self, volume: VolumeId, lba: Lba, sectors: Sectors, pieces_max: usize) -> Vec<Piece> {
         let unknown = if self.state.checkpoint.is_some() { Source::Map } else { Source::Zero };
         let mut pieces = Vec::new();
@@ -381,18 +395,18 @@ impl SetMachine {
         &self.state
     }
 
-    /// The last entry applied (entries that carry nothing for a set do not come here).
+    /// The last applied entry (entries that carry nothing for a set do not come here).
     pub fn applied(&self) -> Option<LogId> {
         self.applied
     }
 
-    /// What waits to be uploaded: everything up to the log id that the checkpoint in the store does not hold.
-    /// `None` without an unfinished checkpoint, also after a replay that began at that checkpoint's own snapshot.
+    /// The memtable to upload: everything up to the log id that the store's checkpoint lacks. `None` without an
+    /// unfinished checkpoint, also after a replay that began at that checkpoint's own snapshot.
     pub fn sealed(&self) -> Option<(LogId, Arc<Memtable>)> {
         self.sealed.clone()
     }
 
-    /// The state as of the last begin, until its end: what a checkpoint that is under way will say of the set.
+    /// The state as of the last begin, until its end: the content of the checkpoint in progress.
     pub fn begun(&self) -> Option<(LogId, &SetState)> {
         self.copy.as_ref().map(|(at, state)| (*at, state))
     }
@@ -407,18 +421,19 @@ impl SetMachine {
         self.snapshot.as_ref().map(|(upto, _)| *upto)
     }
 
-    /// Extents in the index, active and sealed: what bounds its memory.
+    /// Extents in the index, active and sealed; they determine its memory.
     pub fn extents(&self) -> usize {
         self.active.extents() + self.sealed.as_ref().map_or(0, |(_, sealed)| sealed.extents())
     }
 
-    /// Bytes of write entries in the log since the last begin, overwritten and refused ones too, and a sector for each volume that was discarded from:
-    /// what the next checkpoint lets go of.
+    /// Bytes of write entries in the log since the last begin, overwritten and refused ones included, and one sector
+    /// per discarded volume. The next checkpoint releases them.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
-    /// No lookup leads to an entry below it. `None` where none leads into the journal. A lower bound: overwritten entries count.
+    /// No lookup returns an entry below this one. `None` where none refers to the journal. A lower bound: overwritten
+    /// entries count.
     pub fn first_live_index(&self) -> Option<LogIndex> {
         let sealed = self.sealed.as_ref().and_then(|(_, sealed)| sealed.first_index());
         let active = self.active.first_index();

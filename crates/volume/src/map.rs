@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   root object --(volume, page number)--> page, inside a page pack --(sector)--> extent, inside a segment
-//!                        not there: zeroes             not there: zeroes          (in a clone: what its base says, see `base`)
+//!   a page that does not exist: zeroes         a sector that no extent maps: zeroes      (in a clone: read from its base, see `base`)
 //! ```
-//! A page covers a fixed range of [`PAGE_SECTORS`] sectors. Pages and roots are immutable once sealed: a checkpoint
-//! writes new pages where something changed, and a new root that names them and, for the rest, the old ones. A large root is a top that names leaves, which name
-//! the pages (`top`).
+//! A page covers a fixed range of [`PAGE_SECTORS`] sectors. Sealed pages and roots are immutable. A checkpoint writes
+//! the pages that changed and a new root; the new root refers to the old pages for the rest. A large root is a top that
+//! names leaves, and the leaves name the pages (see `top`).
 //!
 //! MAP-M1  Extents of one page do not overlap, lie within the page, and none is empty.
-//! MAP-M2  A page or root that decodes is whole: everything in it was checked against its bounds before memory was taken.
-//! MAP-M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
+//! MAP-M2  A page or root that decodes is valid: each length was checked against its bound before memory was allocated.
+//! MAP-M3  A root names exactly the objects that it needs. An object that no retained root names is garbage (R7).
 //! MAP-M4  A root's live sectors of a segment are the sum over all of its pages.
 
 mod base;
@@ -48,11 +48,12 @@ use holdfast_types::limits::VOLUME_SECTORS_MAX;
 use holdfast_types::{Lba, MemberId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use std::ops::RangeInclusive;
 
-/// Sectors that one page covers: 32 MiB. Larger pages cost more to write again for one changed block, smaller ones make the root longer.
+/// Sectors that one page covers: 32 MiB. With larger pages a changed block costs more to rewrite; with smaller pages
+/// the root is longer.
 pub const PAGE_SECTORS: u64 = (32 << 20) / SECTOR_BYTES;
 /// Largest page number of any volume.
 pub const PAGE_NUMBER_MAX: u32 = (VOLUME_SECTORS_MAX / PAGE_SECTORS - 1) as u32;
-/// Bytes of an encoded page at most: every sector an extent of its own, each in an object of its own, costs less.
+/// Upper bound of an encoded page. It holds even if every sector is an extent of its own in an object of its own.
 pub const PAGE_BYTES_MAX: usize = 8 << 20;
 
 const _: () = assert!(PAGE_SECTORS.is_multiple_of(crate::segment::EXTENT_SECTORS_MAX));
@@ -61,7 +62,7 @@ const _: () = assert!(PAGE_SECTORS as usize * (page::EXTENT_WIRE_BYTES_MAX + OBJ
 
 /// The page that a sector is in.
 pub fn page_number(lba: Lba) -> u32 {
-    // Places above the largest volume do not exist; they saturate rather than alias a page that does.
+    // Places above the largest volume do not exist. They saturate, so that they never alias an existing page.
     u32::try_from(lba.0 / PAGE_SECTORS).unwrap_or(u32::MAX)
 }
 
@@ -104,7 +105,7 @@ impl MapExtent {
         Self { lba, sectors: place.sectors(), object, place, skip: Sectors(0) }
     }
 
-    /// First sector that the extent was sealed for: what [`crate::segment::open_extent`] asks for.
+    /// First sector that the extent was sealed for, as [`crate::segment::open_extent`] expects it.
     pub fn sealed_lba(&self) -> Lba {
         Lba(self.lba.0.saturating_sub(self.skip.0))
     }
@@ -121,19 +122,19 @@ impl MapExtent {
     }
 }
 
-/// What a lookup finds for one part of a range.
+/// Result of a lookup for one part of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapPiece {
-    /// It is in the store, cut to the range that was asked for.
+    /// Stored, cut to the requested range.
     Stored(MapExtent),
-    /// It was never written, or unmapped: it reads as zeroes.
+    /// Never written, or unmapped: reads as zeroes.
     Zero {
         /// First sector.
         lba: Lba,
         /// Length.
         sectors: Sectors,
     },
-    /// The root's base says what it is, in a clone.
+    /// In a clone: the content comes from the root's base.
     Below {
         /// First sector.
         lba: Lba,
@@ -160,7 +161,7 @@ impl MapPiece {
     }
 }
 
-/// Appends zeroes, to those before where they only go on.
+/// Appends zeroes; extends the last piece if that is already zeroes.
 fn push_zero(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba) {
     if from >= to {
         return;
@@ -172,7 +173,7 @@ fn push_zero(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba) {
     }
 }
 
-/// Appends what neither an extent nor a hidden range says: the base's up to `end`, zeroes beyond (BASE-O3).
+/// Appends a range that neither an extent nor a hidden range covers: the base up to `end`, zeroes beyond (BASE-O3).
 fn push_below(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba, end: Lba) {
     let cut = end.clamp(from, to.max(from));
     if from < cut {
@@ -181,7 +182,7 @@ fn push_below(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba, end: Lba) {
     push_zero(pieces, cut, to);
 }
 
-/// A page or root is not what it should be (R9). None of these goes away by trying the same bytes again.
+/// A page or root that does not match its description (R9). Reading the same bytes again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The object as a whole.
@@ -208,7 +209,7 @@ pub enum MapError {
         /// What is wrong.
         error: SegmentError,
     },
-    /// Another page than the one asked for.
+    /// Another page than the requested one.
     #[error("page: found page {found_number} of {found_volume}, expected page {number} of {volume}")]
     WrongPage {
         /// Volume found.
@@ -220,7 +221,7 @@ pub enum MapError {
         /// Number asked for.
         number: u32,
     },
-    /// As many bytes as were asked for did not arrive, or they open to another length.
+    /// The page has another length than expected, sealed or opened.
     #[error("page {number} of {object}: found {found} {what}, expected {expected}")]
     Length {
         /// The page pack.
@@ -234,7 +235,7 @@ pub enum MapError {
         /// Bytes expected.
         expected: usize,
     },
-    /// A leaf is not there, or not what its root's top says.
+    /// A leaf is missing, or does not match the root's top.
     #[error("leaf {number} of {object}: found {found} {what}, expected {expected}")]
     Leaf {
         /// The pack.
@@ -248,7 +249,7 @@ pub enum MapError {
         /// Expected.
         expected: u64,
     },
-    /// A page pack's table does not describe the bytes before it.
+    /// The table of a page pack does not match the bytes before it.
     #[error("page pack {object}: found pages up to byte {found}, expected up to the table at {expected}")]
     Pages {
         /// The page pack.
@@ -260,7 +261,7 @@ pub enum MapError {
     },
 }
 
-/// An object id in a table: steps from the one before, which in sorted tables are mostly 0, and the random part.
+/// Writes an object id in a table: steps from the id before (mostly 0 in sorted tables), and the random part.
 fn put_object(out: &mut Vec<u8>, before: ObjectId, object: ObjectId) {
     wire::put_step(out, before.term.0, object.term.0);
     wire::put_step(out, before.member.0, object.member.0);
@@ -268,11 +269,11 @@ fn put_object(out: &mut Vec<u8>, before: ObjectId, object: ObjectId) {
     out.extend_from_slice(&object.random.to_le_bytes());
 }
 
-/// What [`put_object`] takes at least and at most, in bytes.
+/// Fewest and most bytes that [`put_object`] writes.
 const OBJECT_WIRE_BYTES_MIN: usize = 3 + 16;
 const OBJECT_WIRE_BYTES_MAX: usize = 30 + 16;
 
-/// What tables begin their steps from.
+/// The id from which the first step in a table is counted.
 const NO_OBJECT: ObjectId = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: 0 };
 
 fn read_object(reader: &mut Reader<'_>, before: ObjectId) -> Result<ObjectId, WireError> {

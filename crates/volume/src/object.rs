@@ -1,10 +1,10 @@
-//! The frame that every object in the store has: a fixed header in clear, content, and one sealed part at the end.
+//! Frame of every object in the store: a fixed plaintext header, content, and a sealed part at the end.
 //!
 //! ```text
 //!   | header, 104 bytes | content: sealed extents or pages | sealed main part: the table of the content, the root, or the head |
 //! ```
-//! The table stands last, so that places are known while the content is packed, and its place is in the header: a
-//! reader of a whole unknown object needs two range reads. Header, version 1, little-endian:
+//! The table comes last, since the places are known only after the content was packed; the header has the table's
+//! place. A reader of an unknown object needs two range reads. Header, version 1, little-endian:
 //!
 //! ```text
 //!   0  magic "HOLDFAST"     20  zero, 4          72  length of the object
@@ -12,8 +12,8 @@
 //!  12  kind                 32  object id, 40    88  main part: sealed length
 //!  16  data key id                               96  zero, 4;  100  CRC32C of 0..100
 //! ```
-//! What the header says is not trusted but compared: set, object and key id with what the reader came for, lengths with
-//! what arrived. All of them are bound into every sealed part as well (R10), so a forged header only fails to open.
+//! The header is not trusted but compared: set, object and key id with the expected ones, lengths with the received
+//! bytes. All fields are also bound into every sealed part (R10), so an object with a forged header does not open.
 
 use holdfast_seal::{ObjectOpener, TAG_BYTES};
 use holdfast_types::{MemberId, ObjectId, SetId, Term};
@@ -22,7 +22,7 @@ use std::ops::Range;
 
 /// Bytes of the header.
 pub const OBJECT_HEADER_BYTES: usize = 104;
-/// Version of the header, and of the tables and tree nodes inside, that this build writes and reads.
+/// Version of the header, and of the tables and tree nodes inside, that this build reads and writes.
 pub const OBJECT_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -85,7 +85,7 @@ pub struct ObjectHeader {
     pub main_offset: u64,
 }
 
-/// An object is not what its reader came for (R9).
+/// An object other than the expected one (R9).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// Too few bytes for a header.
@@ -96,7 +96,7 @@ pub enum ObjectError {
         /// Bytes expected.
         expected: usize,
     },
-    /// It does not begin as an object of ours.
+    /// It does not begin with our magic.
     #[error("object header: found magic {found:02x?}, expected {expected:02x?}")]
     Magic {
         /// First bytes found.
@@ -120,14 +120,14 @@ pub enum ObjectError {
         /// Checksum of the header.
         expected: u32,
     },
-    /// A field that is not possible.
+    /// An impossible field.
     #[error("object header: found {found} as {field}, expected {expected}")]
     Field {
         /// Which field.
         field: &'static str,
         /// Its value.
         found: u64,
-        /// What may be there.
+        /// Allowed values.
         expected: &'static str,
     },
     /// Another kind of object.
@@ -168,7 +168,7 @@ pub enum ObjectError {
         /// Key id expected.
         expected: u32,
     },
-    /// It is not as long as its header says.
+    /// Its length differs from the header's.
     #[error("object {object}: found {found} bytes, expected {expected}")]
     Length {
         /// Which object.
@@ -202,10 +202,10 @@ impl ObjectHeader {
         out
     }
 
-    /// Reads the header from the first bytes of an object; more bytes than the header's do not matter.
+    /// Reads the header from the first bytes of an object; further bytes are ignored.
     ///
     /// # Errors
-    /// [`ObjectError`] for what is no whole header of this version.
+    /// [`ObjectError`] for anything that is no complete header of this version.
     pub fn decode(bytes: &[u8]) -> Result<Self, ObjectError> {
         let Some(header) = bytes.first_chunk::<OBJECT_HEADER_BYTES>() else {
             return Err(ObjectError::Short { found: bytes.len(), expected: OBJECT_HEADER_BYTES });
@@ -248,7 +248,7 @@ impl ObjectHeader {
         Ok(Self { kind, key_id: u32::from_le_bytes(field(header, 16)), set, object, bytes, main_offset })
     }
 
-    /// Compares with what the reader came for.
+    /// Compares with the expected kind, set, object and key.
     ///
     /// # Errors
     /// [`ObjectError::Object`], [`ObjectError::Set`], [`ObjectError::KeyId`] or [`ObjectError::Kind`].
@@ -274,7 +274,7 @@ impl ObjectHeader {
         self.main_offset..self.bytes
     }
 
-    /// The header and main part of a whole object, compared with what the reader came for.
+    /// Header and main part of a whole object, compared with the expected ones.
     ///
     /// # Errors
     /// As [`ObjectHeader::decode`] and [`ObjectHeader::check`], and [`ObjectError::Length`] for a truncated or longer object.
@@ -294,7 +294,7 @@ impl ObjectHeader {
     }
 }
 
-/// `N` bytes at `at`; all places are constants of the layout above.
+/// `N` bytes at `at`; all offsets are constants of the layout above.
 fn field<const N: usize>(header: &[u8; OBJECT_HEADER_BYTES], at: usize) -> [u8; N] {
     let mut out = [0u8; N];
     out.copy_from_slice(&header[at..at + N]);

@@ -1,11 +1,11 @@
 //! Cuts a sealed memtable into extents for the next upload.
 //!
-//! PLAN-P1  Every sector that the memtable has in the journal is in exactly one planned extent; every zeroed sector is in exactly
-//!     one unmapping; nothing else is in either (R4: a root at X must hold what was there at X, neither less nor more).
-//! PLAN-P2  Extents come sorted by volume and place, and do not overlap.
-//! PLAN-P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page. Adjacent pieces are merged up to that
-//!     limit. The limits are fixed, so blocks that are overwritten in another grouping replace whole extents of earlier segments and do
-//!     not leave small parts of them in use.
+//! PLAN-P1  Every sector that the memtable has in the journal is in exactly one planned extent; every zeroed sector is
+//!     in exactly one unmapping; no other sector is in either (R4: a root at X holds exactly the content at X).
+//! PLAN-P2  Extents are sorted by volume and place, and do not overlap.
+//! PLAN-P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page. Adjacent pieces are
+//!     merged up to that limit. The limits are fixed, so blocks that are overwritten in another grouping replace whole
+//!     extents of earlier segments and do not leave small parts of them in use.
 
 use crate::index::{JournalRef, Memtable, Piece, Source};
 use crate::segment::EXTENT_SECTORS_MAX;
@@ -73,7 +73,7 @@ pub fn batches(memtable: &Memtable, bytes: u64) -> impl Iterator<Item = Vec<Plan
 
 struct Planner<I> {
     pieces: I,
-    /// What is left of a piece that was cut, or a piece that did not belong to the last extent.
+    /// The rest of a piece that was cut, or a piece that did not fit the last extent.
     rest: Option<(VolumeId, Piece)>,
 }
 
@@ -100,7 +100,7 @@ impl<I: Iterator<Item = (VolumeId, Piece)>> Iterator for Planner<I> {
             planned.parts.push((Sectors(taken), at));
             *end += taken;
             if taken < piece.sectors.0 {
-                // An op has at most 2048 sectors (R5), so what is taken of it fits 32 bits.
+                // An op has at most 2048 sectors (R5), so this fits 32 bits.
                 let source = Source::Journal(JournalRef { skip: at.skip + taken as u32, ..at });
                 let sectors = Sectors(piece.sectors.0 - taken);
                 self.rest = Some((volume, Piece { lba: Lba(*end), sectors, source }));

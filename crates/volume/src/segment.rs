@@ -1,15 +1,16 @@
 //! Segments: compressed, sealed extents of volume data, packed into immutable objects.
 //!
-//! The frame is that of [`crate::object`]; its content is the sealed extents one after the other, its main part the table:
+//! The frame is the one of [`crate::object`]. Its content is the sealed extents one after the other, its main part the
+//! table:
 //!
 //! ```text
 //!   "HFT" version(1)  count  then per extent, in the order in which they stand in the object:
 //!   volume (step from the one before)   first sector (step from the end of the one before)
 //!   raw sectors   codec (1 byte)   bytes before sealing
 //! ```
-//! Number and offset of an extent follow from its place in the table, so extents can neither overlap nor leave gaps.
-//! An extent that a map names is range-read and opened alone, without header or table: what the map says is bound into
-//! it. The table is for reading a segment that no map is at hand for: recovery, offline checks, garbage collection.
+//! Number and offset of an extent follow from its place in the table, so extents can neither overlap nor leave gaps. An
+//! extent that a map names is range-read and opened alone, without header or table: all that the map says of it is
+//! bound into it. The table is for reads without a map: recovery, offline checks, garbage collection.
 
 use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::wire::{self, Reader, WireError};
@@ -21,15 +22,16 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// zstd's level: about three times the work of lz4 and a quarter smaller; higher levels cost more than they save here.
+/// zstd's level: about three times the CPU time of lz4, and a quarter smaller. Higher levels cost more than they save
+/// here.
 pub const ZSTD_LEVEL: i32 = 3;
 /// Sectors in one extent at most.
 pub const EXTENT_SECTORS_MAX: u64 = EXTENT_BYTES_MAX as u64 / SECTOR_BYTES;
-/// A segment's places are 32 bits: so many bytes at most, far above where it is closed.
+/// Places in a segment are 32 bits. This limit is far above the length at which a segment is closed.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 30;
 
 const TABLE_MAGIC: &[u8] = b"HFT\x01";
-/// Volume, sector, sectors, codec and length take a byte each at least.
+/// Volume, sector, sectors, codec and length: at least one byte each.
 const TABLE_ENTRY_BYTES_MIN: usize = 5;
 
 const _: () = assert!(SEGMENT_BYTES_TARGET + 2 * EXTENT_BYTES_MAX < SEGMENT_BYTES_MAX);
@@ -39,7 +41,7 @@ const _: () = assert!(EXTENT_BYTES_MAX.is_multiple_of(SECTOR_BYTES as usize));
 /// How an extent is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Codec {
-    /// Not at all; also what an incompressible extent gets under the other two.
+    /// Not compressed; also used by the other two codecs for an incompressible extent.
     None,
     /// lz4 block format: quick both ways.
     #[default]
@@ -49,7 +51,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The number that stands in formats and is bound into the extent.
+    /// The codec's number in formats; it is bound into the extent.
     pub fn number(self) -> u8 {
         match self {
             Codec::None => 0,
@@ -125,14 +127,14 @@ impl ExtentPlace {
         Sectors(u64::from(self.raw_len) / SECTOR_BYTES)
     }
 
-    /// Checks what any place must fulfil before memory is taken for it.
+    /// Checks a place before memory is allocated for it.
     pub(crate) fn check(&self) -> Result<(), SegmentError> {
         let raw = self.raw_len as usize;
         if raw == 0 || raw > EXTENT_BYTES_MAX || !raw.is_multiple_of(SECTOR_BYTES as usize) {
             return Err(SegmentError::RawLength { number: self.number, found: raw, most: EXTENT_BYTES_MAX });
         }
         let sealed = self.sealed_len as usize;
-        // Compression is dropped where it does not shrink, so nothing is longer than raw and tag.
+        // An extent is compressed only where that makes it shorter, so it is never longer than raw length and tag.
         let fits = if self.codec == Codec::None { sealed == raw + TAG_BYTES } else { sealed <= raw + TAG_BYTES };
         if sealed <= TAG_BYTES || !fits {
             return Err(SegmentError::SealedLengthImpossible { number: self.number, found: sealed, raw });
@@ -144,7 +146,7 @@ impl ExtentPlace {
     }
 }
 
-/// A segment or one of its extents is not what it should be (R9). None of these goes away by trying the same bytes again.
+/// A segment or extent that does not match its description (R9). Reading the same bytes again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// The object as a whole.
@@ -161,7 +163,7 @@ pub enum SegmentError {
         /// What is wrong.
         error: WireError,
     },
-    /// The table does not describe the bytes before it.
+    /// The table does not match the bytes before it.
     #[error("segment {object}: found extents up to byte {found}, expected up to the table at {expected}")]
     Extents {
         /// Which segment.
@@ -213,7 +215,7 @@ pub enum SegmentError {
         /// Sealed length.
         length: u32,
     },
-    /// Authentic, and yet not what the codec once made: a defect of ours, or of the codec.
+    /// Authentic, but not the codec's output: a bug in this code or in the codec.
     #[error("extent {number} of {object}: found {found}, expected {raw_len} bytes out of {codec}")]
     Decompress {
         /// Which segment.
@@ -261,7 +263,8 @@ impl SegmentBuilder {
         Self::over(sealer, codec, Vec::new())
     }
 
-    /// The same in the memory of a segment that is done with: fresh memory of this size is mapped and cleared page by page each time.
+    /// Like [`SegmentBuilder::new`], but reuses the memory of a finished segment: fresh memory of this size would be
+    /// mapped and cleared page by page.
     pub fn over(sealer: ObjectSealer, codec: Codec, mut content: Vec<u8>) -> Self {
         content.clear();
         content.reserve(SEGMENT_BYTES_TARGET + 2 * EXTENT_BYTES_MAX);
@@ -269,16 +272,16 @@ impl SegmentBuilder {
         Self { sealer, compressor: Compressor::new(codec), content, table: Vec::new(), raw_bytes: 0 }
     }
 
-    /// The object that this will be.
+    /// Id of the object under construction.
     pub fn object(&self) -> ObjectId {
         self.sealer.object()
     }
 
-    /// Compresses and seals `raw`, the content of the volume from `lba` on, and says where it will be found.
+    /// Compresses and seals `raw`, the volume's content from `lba` on. Returns its place.
     ///
     /// # Panics
-    /// R9: when `raw` is empty, not of whole sectors, longer than [`EXTENT_BYTES_MAX`], or beyond the largest volume, or when
-    /// the segment would outgrow [`SEGMENT_BYTES_MAX`]: nobody could read it back.
+    /// R9: when `raw` is empty, not whole sectors, longer than [`EXTENT_BYTES_MAX`], or beyond the largest volume, or
+    /// when the segment would exceed [`SEGMENT_BYTES_MAX`]: such an extent could not be read back.
     pub fn push(&mut self, volume: VolumeId, lba: Lba, raw: &[u8]) -> ExtentPlace {
         let sectors = raw.len() as u64 / SECTOR_BYTES;
         assert!(!raw.is_empty(), "R9: an empty extent at {lba} of {volume}");
@@ -320,12 +323,12 @@ impl SegmentBuilder {
         self.table.iter().map(|entry| (entry.place.number, entry.place.range()))
     }
 
-    /// Whether it is time to close it ([`SEGMENT_BYTES_TARGET`]).
+    /// Whether the segment has reached [`SEGMENT_BYTES_TARGET`] and should be closed.
     pub fn is_full(&self) -> bool {
         self.content.len() >= SEGMENT_BYTES_TARGET
     }
 
-    /// The whole object. Its length is what counts as stored bytes.
+    /// The whole object. Its length counts as stored bytes.
     pub fn finish(self) -> Bytes {
         let Self { mut sealer, mut content, table, .. } = self;
         seal_frame(ObjectKind::Segment, &mut sealer, Part::Header, &encode_table(&table), &mut content);
@@ -333,7 +336,7 @@ impl SegmentBuilder {
     }
 }
 
-/// Seals the main part behind the content and writes the header into the room that was left for it.
+/// Seals the main part behind the content, and writes the header into the space reserved for it.
 pub(crate) fn seal_frame(kind: ObjectKind, sealer: &mut ObjectSealer, part: Part, plain: &[u8], object: &mut Vec<u8>) {
     let main_offset = object.len() as u64;
     sealer.seal_part_into(part, plain, object);
@@ -352,12 +355,12 @@ fn aad(place: &ExtentPlace, volume: VolumeId, lba: Lba) -> ExtentAad {
     ExtentAad { volume, lba, raw_len: place.raw_len, codec: place.codec.number() }
 }
 
-/// Opens one extent that was range-read from its object, and decompresses it. `lba` is the first sector that the extent
-/// was sealed for, even where only a part of it is still in use.
+/// Opens and decompresses one extent that was range-read from its object. `lba` is the first sector that the extent was
+/// sealed for, even if only a part of it is still in use.
 ///
 /// # Errors
-/// [`SegmentError`] unless the bytes are what was sealed for just this place. Memory is bounded by
-/// [`EXTENT_BYTES_MAX`] and the length of `sealed`.
+/// [`SegmentError`] unless the bytes were sealed for exactly this place. Memory is bounded by [`EXTENT_BYTES_MAX`] and
+/// the length of `sealed`.
 pub fn open_extent(
     opener: &ObjectOpener,
     place: &ExtentPlace,
@@ -383,7 +386,7 @@ pub fn open_extent(
             raw.truncate(len);
             raw
         }
-        // Takes no more memory than the length it is given, whatever the frame says of itself.
+        // Allocates at most the given length, whatever length the frame claims.
         Codec::Zstd => zstd::bulk::decompress(&plain, raw_len).map_err(|e| wrong(e.to_string()))?,
     };
     if raw.len() != raw_len {
@@ -395,13 +398,13 @@ pub fn open_extent(
 /// The table of a whole segment.
 ///
 /// # Errors
-/// [`SegmentError`] where the object is not exactly this segment.
+/// [`SegmentError`] where the object is not this segment.
 pub fn read_table(opener: &ObjectOpener, segment: &[u8]) -> Result<Vec<TableEntry>, SegmentError> {
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Segment, opener, segment)?;
     open_table(opener, &header, main)
 }
 
-/// The table from its own sealed bytes, which are at [`ObjectHeader::main_range`].
+/// The table from its sealed bytes, which are at [`ObjectHeader::main_range`].
 ///
 /// # Errors
 /// As [`read_table`].
@@ -486,7 +489,7 @@ pub(crate) fn read_codec(reader: &mut Reader<'_>) -> Result<Codec, WireError> {
     })
 }
 
-/// Compresses extents one after the other, with its tables and its room for output kept between them.
+/// Compresses extents one after the other. Keeps its tables and output buffer between them.
 struct Compressor {
     codec: Codec,
     room: Vec<u8>,
@@ -496,7 +499,7 @@ struct Compressor {
 
 impl Compressor {
     fn new(codec: Codec) -> Self {
-        // Memory for zstd may be refused; extents then go uncompressed, which is a waste and no fault (R8).
+        // zstd may fail to allocate memory. Then extents stay uncompressed: that wastes space but is no fault (R8).
         let zstd = if codec == Codec::Zstd { zstd::bulk::Compressor::new(ZSTD_LEVEL).ok() } else { None };
         let room = match codec {
             Codec::None => Vec::new(),
@@ -506,8 +509,8 @@ impl Compressor {
         Self { codec, room, lz4: lz4_flex::block::CompressTable::large(), zstd }
     }
 
-    /// What to seal. Under an eighth saved is not worth decompressing at every read. A codec's refusal (in practice:
-    /// no room, so nothing saved) means uncompressed.
+    /// Compresses `raw`, or leaves it as it is where that saves less than an eighth: decompressing at every read would
+    /// cost more. If the codec refuses (in practice: its output does not fit), the extent stays uncompressed.
     fn compress<'a>(&'a mut self, raw: &'a [u8]) -> (Codec, &'a [u8]) {
         let len = match self.codec {
             Codec::None => None,

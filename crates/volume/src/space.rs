@@ -1,17 +1,20 @@
-//! What is collected, what is garbage, and when it may be deleted. Pure; the reasons are in ADR 0012.
+//! Space in the store: decides what to collect, what is garbage, and when it may be deleted. Pure; the reasons are in
+//! ADR 0012.
 //!
 //! ```text
 //!   root of the last checkpoint ─▶ choose: victims ─▶ read: what of them is still in use ─▶ new segments
 //!   page of that root ─▶ fold_page: zeroes and extents of this checkpoint, then moves where the page still names the victim
 //!   dropped root − kept roots ─▶ Garbage ─▶ `Retire` ─▶ Reaper: grace, term, confirmation ─▶ deleted ─▶ `Deleted`
 //! ```
-//! SPACE-G1  A root names objects of the root that it was built on, and objects made for it; none else. So what no kept root names,
-//!     and no checkpoint under way has made, is named by no root ever again: garbage stays garbage.
-//! SPACE-G2  A move changes no content: a page takes it only where it names the very extent that was copied (R3).
-//! SPACE-G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
-//!     the term that it deletes in.
-//! SPACE-G4  What a leader made for a checkpoint that came to no end is an orphan to it in the same term once a checkpoint that began
-//!     later has ended, and no root that the state keeps then names it (`given_up`). Nothing else of its own term is.
+//! SPACE-G1  A root names objects of the root that it was built on, and objects made for it; no others. So an object
+//!     that no retained root names, and that no checkpoint in progress has made, is never named again: garbage stays
+//!     garbage.
+//! SPACE-G2  A move changes no content: a page takes it only where it still names the copied extent (R3).
+//! SPACE-G3  Only an object that a committed entry retired is deleted, after the readers' grace period, by a leader
+//!     that a quorum confirmed in its present term.
+//! SPACE-G4  An object that a leader made for an unfinished checkpoint is an orphan in the same term once a later
+//!     checkpoint has ended and no retained root names the object (`given_up`). No other object of the leader's own
+//!     term is.
 
 mod budget;
 mod choose;

@@ -1,8 +1,10 @@
-//! What a follower brings into its cache of what the leader's checkpoints write, so that reads after a takeover find it there (ADR 0033). Decisions only.
+//! Chooses the parts of a leader's checkpoint that a follower reads into its cache, so that reads after a takeover find
+//! them there (ADR 0033). Decisions only.
 //!
-//! WARM-W1  Only what a root names and the one before it did not: where nothing is written, nothing is read.
-//! WARM-W2  Bounded: of one step at most so many bytes; what is beyond is left out, not put off.
-//! WARM-W3  A checkpoint also moves what nobody has touched for long. That goes into the cache only where it was in it under its old name, as at the leader.
+//! WARM-W1  Only objects that the new root names and the one before did not: without writes nothing is read.
+//! WARM-W2  Each step is bounded in bytes; the rest is left out, not postponed.
+//! WARM-W3  A checkpoint also moves data that nobody has used for long. Moved data goes into the cache only if it was
+//!     there before the move, as at the leader.
 
 use crate::index::{Memtable, Source};
 use crate::map::Root;
@@ -26,14 +28,14 @@ pub struct Wanted {
 /// What to read for a new root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order: pages of the map first, every read goes through one.
+    /// In this order: pages of the map first, since every read needs one.
     pub objects: Vec<Wanted>,
-    /// Bytes of what there is no room for.
+    /// Bytes that exceeded the limit.
     pub left_out_bytes: u64,
 }
 
 impl Plan {
-    /// What `new` names and `old` did not (WARM-W1), `most` bytes of it at most (WARM-W2).
+    /// The objects that `new` names and `old` does not (WARM-W1), at most `most` bytes (WARM-W2).
     pub fn between(old: &Root, new: &Root, most: u64) -> Self {
         let known = old.packs();
         // Leaves before the pages that they name.
@@ -72,48 +74,48 @@ impl Plan {
 pub struct Begun {
     /// Its begin.
     pub at: LogId,
-    /// The root that it writes the next one of.
+    /// The root that the checkpoint is built on.
     pub over: Option<RootRef>,
-    /// What was written since that root.
+    /// The writes since that root.
     pub memtable: Arc<Memtable>,
 }
 
-/// What a new root is compared with.
+/// The root to compare a new root with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// With this root.
     Root(RootRef),
-    /// The set had none: all of it is new.
+    /// The set had no root: all of the new one is new.
     Nothing,
-    /// Nobody knows how much of it is new, so nothing is read; the next one is compared with it.
+    /// Unknown, so nothing is read; the next root is compared with this one.
     Unknown,
 }
 
-/// What to compare a root that shows everything up to `upto` with. `last`: the one that was looked at last.
+/// Chooses the root to compare a root of `upto` with. `last`: the last root that was processed.
 pub fn since(last: Option<RootRef>, begun: Option<&Begun>, upto: LogId) -> Since {
     match last {
         Some(last) => Since::Root(last),
-        // A state snapshot from the leader brings a root too, of a set that may be old and large.
+        // A state snapshot from the leader also brings a root, possibly of an old and large set.
         None if begun.is_some_and(|begun| begun.over.is_none() && begun.at == upto) => Since::Nothing,
         None => Since::Unknown,
     }
 }
 
-/// Which of a new segment's extents go into the cache.
+/// The extents of a new segment that go into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All: what was written since the last checkpoint.
+    /// All: they were written since the last checkpoint.
     All,
-    /// It was moved (WARM-W3): those that were in the cache before.
+    /// Moved data (WARM-W3): only extents that were in the cache before.
     AtHand,
 }
 
-/// What to keep of a segment with this table, that is new in the root of `upto` since `last`.
+/// Chooses the extents of a segment with this table, which is new in the root of `upto` since `last`.
 pub fn keep(begun: Option<&Begun>, last: Option<RootRef>, upto: LogId, table: &[TableEntry]) -> Keep {
-    // Of another checkpoint nobody knows what was written: too much is better than nothing.
+    // The writes of another checkpoint are unknown: rather keep too much than nothing.
     let Some(begun) = begun.filter(|begun| begun.at == upto && begun.over == last) else { return Keep::All };
     let Some(first) = table.first() else { return Keep::All };
-    // A segment is of the one kind or of the other, and what was written anew is not moved.
+    // A segment has either new writes or moved data, and new writes are not moved.
     let mut pieces = begun.memtable.pieces(first.volume, first.lba, first.place.sectors());
     if pieces.any(|piece| matches!(piece.source, Source::Journal(_))) { Keep::All } else { Keep::AtHand }
 }

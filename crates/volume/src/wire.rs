@@ -1,6 +1,6 @@
 //! Numbers in the tables of stored objects: little-endian base-128 varints, shortest form only, read with bounds.
 
-/// Appends `value`, 1 to 10 bytes.
+/// Appends `value` as 1 to 10 bytes.
 pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -9,13 +9,13 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a difference: small whether up or down. Wraps, and [`Reader::step`] wraps back.
+/// Appends a signed difference, short if small. Wraps; [`Reader::step`] wraps back.
 pub(crate) fn put_step(out: &mut Vec<u8>, from: u64, to: u64) {
     let step = to.wrapping_sub(from) as i64;
     put(out, ((step << 1) ^ (step >> 63)) as u64);
 }
 
-/// A table does not read as what it should be. Names the field, the byte at which it was read, found and expected.
+/// A table that does not decode. Names the field, its byte offset, and what was found and expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The bytes end within a field.
@@ -30,7 +30,7 @@ pub enum WireError {
         /// Bytes needed.
         expected: usize,
     },
-    /// A value that cannot be.
+    /// A value out of range.
     #[error("{field} at byte {at}: found {found}, expected {least} to {most}")]
     Range {
         /// What was read.
@@ -52,7 +52,7 @@ pub enum WireError {
         /// Where.
         at: usize,
     },
-    /// Another text than the fixed one.
+    /// Another fixed text than expected.
     #[error("{field}: found {found:02x?}, expected {expected:02x?}")]
     Magic {
         /// What was read.
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at..).unwrap_or(&[])
     }
 
-    /// A fixed text, such as magic and version.
+    /// Reads a fixed text, such as magic and version.
     pub(crate) fn magic(&mut self, field: &'static str, expected: &[u8]) -> Result<(), WireError> {
         let found = &self.left()[..self.left().len().min(expected.len())];
         if found != expected {
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// A number of `least..=most` written as the step from `from`.
+    /// A number in `least..=most`, written as the step from `from`.
     pub(crate) fn step(&mut self, field: &'static str, from: u64, least: u64, most: u64) -> Result<u64, WireError> {
         let at = self.at;
         let zigzag = self.varint(field)?;
@@ -133,8 +133,8 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// How many items of at least `item_bytes` follow: never more than the bytes left can hold, so that the caller may
-    /// allocate for them.
+    /// The number of following items of at least `item_bytes` each. At most what the remaining bytes can hold, so the
+    /// caller may allocate for it.
     pub(crate) fn count(&mut self, field: &'static str, item_bytes: usize, most: u64) -> Result<usize, WireError> {
         let at = self.at;
         let found = self.varint(field)?;

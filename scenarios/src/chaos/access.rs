@@ -1,5 +1,5 @@
-//! How the clients are authorised: by a plain export, or by the token of the last grant. Also the interval in which a
-//! grant was certainly the only one.
+//! Authorisation of the clients: by a plain export, or by the token of the last grant. Also records the interval in
+//! which a grant was certainly the only one.
 //!
 //! Owns: the current grant and its changes (all through the command line, one at a time). Does not own: the clients.
 
@@ -19,7 +19,7 @@ pub struct Grant {
     pub token: Option<String>,
 }
 
-/// The interval from the answer to a grant until the request of the next change: nobody else may write in it (R2).
+/// The interval from the answer to a grant until the request for the next change: no other client may write in it (R2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub grant: u64,
@@ -176,9 +176,8 @@ impl Access {
         self.door.holdfast(&["switchover", SET, "--to", &name(to)], CHANGE_LIMIT).map(drop)
     }
 
-    /// To be called regularly. If no request has succeeded for a while, the same owner acquires the lease again at
-    /// the gateway that
-    /// leads now.
+    /// Call it regularly. If no request has succeeded for a while, the same owner acquires the lease again at the
+    /// gateway that leads now.
     pub fn keep(&self, history: &History) {
         let patience = u64::try_from(STUCK.as_nanos()).unwrap_or(u64::MAX);
         let stuck = || !history.progressed_since(history.now().saturating_sub(patience));

@@ -1,10 +1,8 @@
 //! One client: reads and writes registers on the volume at the serving gateway, and records the answers.
 //!
 //! A register is a range of the volume that is only read and written as a whole: single sectors, four adjacent sectors,
-//! blocks of
-//! 4 KiB, and a range of 64 KiB. Every five seconds all clients move to new registers, so that each has a short
-//! history. Sometimes
-//! they read old ones.
+//! blocks of 4 KiB, and a range of 64 KiB. Every five seconds all clients move to new registers, so that each has a
+//! short history. Sometimes they read old ones.
 
 use super::EXPORT;
 use super::access::{Access, Grant};

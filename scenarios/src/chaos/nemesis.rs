@@ -1,8 +1,7 @@
 //! The schedule of faults. The seed alone decides it, before anything starts.
 //!
 //! Owns: the schedule. Does not own: its execution (`siege`). The schedule names roles such as "the serving gateway";
-//! the run finds out
-//! which gateway has the role, and prints it.
+//! the run finds out which gateway has the role, and prints it.
 
 use super::seed::Seeded;
 use std::fmt;
@@ -12,7 +11,7 @@ use std::fmt;
 pub enum Fault {
     /// The serving gateway is partitioned from the others; clients reach all gateways.
     LeaderAlone,
-    /// The same for another one.
+    /// The same for another gateway.
     FollowerAlone,
     /// The serving gateway is cut off from everything, clients included.
     LeaderUnplugged,
@@ -30,13 +29,13 @@ pub enum Fault {
     Flapping,
     /// kill -9 of the serving gateway, started again afterwards.
     KillLeader,
-    /// The same for another one.
+    /// The same for another gateway.
     KillFollower,
     /// kill -9 of all gateways at once.
     KillAll,
     /// SIGSTOP of the serving gateway for longer than its lease.
     PauseLeader,
-    /// The same for another one.
+    /// The same for another gateway.
     PauseFollower,
     /// The object store is down.
     StoreStopped,
@@ -130,7 +129,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Of a seed. `with_store`: there is an object store that can be stopped.
+    /// For a seed. `with_store`: there is an object store that can be stopped.
     pub fn new(seed: u64, with_store: bool) -> Self {
         Self { chance: Seeded::new(seed, 0), deck: Vec::new(), with_store }
     }

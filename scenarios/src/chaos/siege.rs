@@ -13,8 +13,7 @@ use anyhow::{Context, Result};
 use std::time::Duration;
 
 /// A write must succeed within this time if there is a majority. A takeover takes one to two seconds, and several on a
-/// machine that
-/// builds something at the same time.
+/// busy machine.
 pub const PROGRESS_LIMIT: Duration = Duration::from_secs(20);
 
 /// The result of one step.
@@ -95,7 +94,7 @@ impl Siege<'_> {
         format!("host-{}", self.owners)
     }
 
-    /// Commands that a person gives during a fault may fail. Their outcome is then unknown, and that is no error.
+    /// Commands of an administrator during a fault may fail. Their outcome is then unknown, which is no error.
     fn told(what: Result<()>) {
         if let Err(e) = what {
             let text = format!("{e:#}");

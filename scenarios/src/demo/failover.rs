@@ -7,11 +7,9 @@
 //!          └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
 //! ```
 //! Each round: the primary's host is killed; a planned switchover moves PostgreSQL back; the serving gateway is killed;
-//! the primary's host is cut
-//! off the network while it keeps running, and is connected again; the primary's host and its gateway are killed
-//! together, like the loss of a region.
-//! Each step prints a timeline, and checks that every acknowledged commit is there (R1). A killed gateway moves nothing
-//! and breaks no connection (R8).
+//! the primary's host is cut off the network while it keeps running, and is connected again; the primary's host and its
+//! gateway are killed together, like the loss of a region. Each step prints a timeline, and checks that every
+//! acknowledged commit is there (R1). A killed gateway moves nothing and breaks no connection (R8).
 
 mod acts;
 mod lab;

@@ -1,13 +1,17 @@
-//! PostgreSQL that moves between two hosts by itself.
+//! PostgreSQL that moves between two hosts automatically.
 //!
-//! A host is a pid and mount namespace: killed, it is gone with every process and mount at once, as a machine is. Each runs `holdfast agent`
-//! over the same set (ext4 on the attached device, PostgreSQL by pg_ctl) and has an address of its own on loopback.
+//! A host is a pid and mount namespace: a kill ends every process and mount at once, like the loss of a machine. Each
+//! runs `holdfast agent` on the same set (ext4 on the attached device, PostgreSQL by pg_ctl), with its own loopback
+//! address.
 //!
-//! 1. Host db1 is killed while four writers commit: db2 takes over by itself, no acknowledged commit is lost (R1), none is invented.
-//! 2. db1 comes back and stands by. A planned switchover brings PostgreSQL back to it under the same writers.
-//! 3. db1's agent is stopped (SIGSTOP): the watchdog ends PostgreSQL there before the lease is another's; db2 takes over; continued, db1 stands by.
-//! 4. A client that only knows HAProxy's address reaches the primary after each of these. A program that is connected to PgBouncer before that, and asks while
-//!    there is no primary, waits and gets its answer over the same connection; one that writes all the time goes on, and no commit of its is lost.
+//! 1. Host db1 is killed while four writers commit: db2 takes over, no acknowledged commit is lost (R1), none is
+//!    invented.
+//! 2. db1 comes back as standby. A planned switchover moves PostgreSQL back to it under the same writers.
+//! 3. db1's agent is stopped (SIGSTOP): the watchdog ends PostgreSQL there before another host gets the lease; db2
+//!    takes over; resumed, db1 becomes standby.
+//! 4. A client that only knows HAProxy's address reaches the primary after each of these. A client of PgBouncer that
+//!    sends a query while there is no primary waits, and gets its answer over the same connection. One that writes all
+//!    the time continues, without losing a commit.
 
 mod doors;
 

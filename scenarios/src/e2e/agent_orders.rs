@@ -1,15 +1,18 @@
-//! What people tell agents, and what agents do about a PostgreSQL that ends: two hosts as in `agent-takeover`.
+//! Commands to agents, and their reactions to a PostgreSQL that ends: two hosts as in `agent-takeover`.
 //!
-//! 1. Every path of the health checks, by HEAD, GET and OPTIONS, on the primary and on the host that stands by.
-//! 2. PostgreSQL is killed under writers: restarted in its place. The lease's epoch is the same, the other host does nothing.
-//! 3. Each of its processes stands still (SIGSTOP): it lives and answers nobody. Ended and started in its place once it was silent for `database.health_timeout_s`.
-//! 4. Paused, and killed: it stays dead, for longer than the restart took and the lease lasts. Resumed, it is started; the epoch is the same.
-//! 5. A switchover in some seconds is kept and begins in time, not earlier; another is cancelled.
-//! 6. A forced failover away from a primary that is well: a dry run says what would be lost and does nothing, without the words it is refused, with them it
-//!    is done and the old primary is fenced. What was acknowledged is there (R1).
+//! 1. Every path of the health checks, by HEAD, GET and OPTIONS, on the primary and on the standby.
+//! 2. PostgreSQL is killed under writers: it is restarted in place. The lease's epoch stays, and the other host does
+//!    nothing.
+//! 3. Each of its processes is stopped (SIGSTOP): it does not answer. It is killed and restarted in place after
+//!    `database.health_timeout_s` of silence.
+//! 4. Paused, and killed: it stays down for longer than a restart and a lease take. Resumed, it is started; the epoch
+//!    stays.
+//! 5. A scheduled switchover begins on time, not earlier; another one is cancelled.
+//! 6. A forced failover away from a healthy primary: a dry run reports what would be lost and does nothing. Without the
+//!    confirmation it is refused; with it the old primary is fenced. Acknowledged commits are there (R1).
 //!
-//! `holdfast watch` runs through all of it: it shows each change of the owner, under a later epoch each time, goes on when the gateway that it asks first is
-//! killed, shows that and its return, and ends with 0 when it is told to.
+//! `holdfast watch` runs all the time: it shows each change of the owner with its higher epoch, continues when the
+//! gateway that it asks first is killed, shows that and its return, and exits with 0 on request.
 
 mod watch;
 
@@ -210,7 +213,7 @@ fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
     Ok(took)
 }
 
-/// PostgreSQL hangs while its device works. Without writers, which would wait as long.
+/// PostgreSQL hangs while its device works. Without writers, which would hang too.
 fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()> {
     let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
     let (old, moment) = (db1.postmaster()?, Instant::now());
@@ -235,7 +238,7 @@ fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()
 
 fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {
     let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
-    // One command to both.
+    // One command for both.
     let said = db1.holdfast(&["agent", "pause", "--agent", &format!("{}:{HTTP}", db2.address)])?;
     let done = said.as_array().map(|said| said.iter().filter(|one| one["done"] == true).count());
     anyhow::ensure!(done == Some(2), "a pause of two agents: found {said}");
@@ -274,7 +277,7 @@ fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), le
 }
 
 fn scheduled(ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
-    // One that is not to be.
+    // A scheduled switchover that is cancelled.
     db1.holdfast(&["agent", "switchover", "--to", "db2", "--scheduled", "60m", "--yes"])?;
     anyhow::ensure!(!view(db1)?["scheduled"].is_null(), "a switchover in an hour is not shown");
     db2.holdfast(&["agent", "switchover", "--cancel"])?;

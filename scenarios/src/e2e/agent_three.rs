@@ -1,13 +1,14 @@
-//! Which of several hosts takes over: db1 of priority 100 with `nofailover`, db2 of priority 100, db3 of priority 20. Each takes over by itself once an hour at most.
+//! Choice of the host that takes over: db1 with priority 100 and `nofailover`, db2 with priority 100, db3 with priority
+//! 20. Each takes over automatically at most once an hour.
 //!
-//! 1. db1 is alone, and the lease is free: it takes nothing, until a person says so.
+//! 1. db1 is alone, and the lease is free: it takes it only on command.
 //! 2. Host db1 is killed under writers: db2 takes over, db3 leaves the lease to it.
-//! 3. db1 is back, and not ready. A switchover names db3: with two peers it has to.
-//! 4. PostgreSQL of db3 is killed, and not restarted in its place: the lease is given away. db1 (`nofailover`) and db2 (once within the hour) leave it, and so does
-//!    db3 until its flapping delay is over; then it takes it again.
-//! 5. db2 is set to manual mode, and host db3 is killed: db2 sees the lease run out and leaves it, until a person says so.
+//! 3. db1 is back, and not ready. A switchover names db3: with two peers it has to name one.
+//! 4. PostgreSQL of db3 is killed, and not restarted in place: db3 releases the lease. db1 (`nofailover`) and db2 (once
+//!    within the hour) do not take it, and neither does db3 until its flapping delay is over; then it takes it again.
+//! 5. db2 is set to manual mode, and host db3 is killed: db2 sees the lease expire and takes it only on command.
 //!
-//! What was acknowledged is there after each (R1).
+//! After each step every acknowledged commit is there (R1).
 
 use super::Lab;
 use super::agent::{SETTINGS, TAKEOVER, WRITERS, under_load, whole};

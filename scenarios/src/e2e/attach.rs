@@ -1,5 +1,5 @@
-//! `holdfast attach`: its users see no error and lose nothing while the gateways behind it are killed, paused and switched; and
-//! they see nothing but errors once another owner holds the set.
+//! `holdfast attach`: its users see no error and lose nothing while the gateways behind it are killed, paused and
+//! switched; once another owner holds the set, they get only errors.
 //!
 //! ```text
 //!   writers with a ledger ─ TCP ─▶ bridge ─┐
@@ -81,7 +81,7 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
             for round in 1..=rounds {
                 let before = attached.look()?;
                 let serving = gateway_of(cluster, &before)?;
-                // One is paused, one hands over as planned, the others are killed.
+                // One is paused, one is switched over, the others are killed.
                 match round {
                     2 => cluster.pause(serving)?,
                     3 => switch_over(cluster, serving)?,
@@ -171,7 +171,7 @@ fn verify_until(stop: &AtomicBool, lab: &Lab, socket: &Path, done: &AtomicU64) -
     Ok(())
 }
 
-/// host-b takes the set by force: host-a's users get errors only, for good; then host-b lets go, and host-b attaches.
+/// host-b takes the set by force: host-a's users get errors only, for good. Then host-b releases it, and attaches.
 fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir: &Path) -> Result<Attached> {
     let mut user = Client::connect(&bridge.uri, PATIENCE)?;
     user.write(AT, &pattern(1, AT, BLOCK))?;
@@ -305,7 +305,7 @@ pub(super) struct Attached {
 
 impl Attached {
     pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
-        // The address of one gateway only: attach finds the others.
+        // With the address of one gateway: attach finds the others.
         Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner)
     }
 

@@ -118,8 +118,7 @@ impl Blocks {
 }
 
 /// Several writers, each with its own connection and blocks. A writer whose connection closes acts like an attached
-/// host: it tries
-/// every gateway until one serves it, and continues.
+/// host: it tries every gateway until one serves it, and continues.
 #[derive(Debug)]
 pub(super) struct Load {
     writers: Vec<Blocks>,

@@ -1,4 +1,4 @@
-//! A clone and what it is a clone of are two sets: whatever becomes of one, the other shows its own.
+//! A clone and its origin are two sets: changes of one never show in the other.
 //!
 //! ```text
 //!  write 1, snapshot ─▶ clone: reads 1, before it has written anything ─▶ 2 in the clone, 3 in the origin, trims in the clone ─▶ the snapshot goes
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 64 << 10;
-/// Two places that are written, in two pages of the map (32 MiB each), and how much of each.
+/// Two ranges that are written, in two pages of the map (32 MiB each), and the bytes of each.
 const PLACES: [u64; 2] = [0, 40 * MIB];
 const RANGE: u64 = 4 * MIB;
 const EACH: u64 = RANGE / BLOCK;
-/// Blocks that the clone trims in the first place; of the second it trims everything.
+/// Blocks that the clone trims in the first range; in the second it trims everything.
 const TRIMMED: std::ops::Range<u64> = 16..24;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(90);
@@ -132,10 +132,10 @@ fn cloned(cluster: &Cluster, exports: &[Uri]) -> Result<()> {
     Ok(())
 }
 
-/// SET-S13: what a snapshot has beside the volumes is not its own as long as a clone shows it, and is not told as if its deletion freed it.
+/// SET-S13: objects of a snapshot that a clone needs do not count as freed by the snapshot's deletion.
 fn gives_nothing_back(cluster: &Cluster) -> Result<()> {
     let mut space = Value::Null;
-    // Where maps could not be read soon enough the answer is not complete.
+    // The answer is incomplete while maps cannot be read soon enough.
     let told = wait_until(LIMIT, || {
         space = cluster.holdfast(&["set", "show", SET]).map_or(Value::Null, |said| said["space"].clone());
         space["incomplete"] == false && space["snapshots"][0]["name"] == "first"
@@ -196,9 +196,8 @@ fn all_three(exports: &[Uri], origin: Expected) -> Result<()> {
     Side::new(exports, CLONE_OF_CLONE).check(TWICE)
 }
 
-/// A volume at whichever gateway serves it. A gateway may close a connection at any time (R8): then everything is
-/// repeated at another one, with the
-/// same result.
+/// A volume at the gateway that serves it. A gateway may close a connection at any time (R8): then everything is
+/// repeated at another one, with the same result.
 struct Side {
     exports: Vec<Uri>,
     volume: &'static str,
@@ -209,7 +208,7 @@ impl Side {
         Self { exports: exports.to_vec(), volume }
     }
 
-    /// What `act` says of a client that stayed connected for all of it.
+    /// Result of `act` on a client that stayed connected all the time.
     fn with<T>(&self, mut act: impl FnMut(&mut Client) -> std::result::Result<T, NbdError>) -> Result<T> {
         let begun = Instant::now();
         let mut last = String::new();
@@ -243,7 +242,7 @@ impl Side {
         self.with(|client| client.trim(offset, len as u32))
     }
 
-    /// Checks that every block has the write that `expected` names, and zeroes if there is none.
+    /// Checks that every block has the write in `expected`, or zeroes if there is none.
     fn check(&self, expected: Expected) -> Result<()> {
         let read = self.with(|client| {
             let read = blocks().map(|(_, _, offset)| client.read(offset, BLOCK as u32));

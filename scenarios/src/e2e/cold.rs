@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const SIZE_MIB: u64 = 32;
-/// What one read asks for: an extent.
+/// Size of one read: an extent.
 const READ: u64 = 128 << 10;
 const EXTENTS: u64 = SIZE_MIB * MIB / READ;
 /// Requests other than those for extents: head, root, pages, and checks of the head.
@@ -28,7 +28,7 @@ const SCATTERED: u64 = 48;
 /// Distance between strided reads: too far to count as sequential.
 const STRIDE: u64 = 12;
 
-/// A volume of three times the smallest disk cache, and the hot part of it: scattered extents, each far from the next.
+/// A volume of three times the smallest disk cache, and its hot part: scattered extents, each far from the next.
 const BACKED_UP_MIB: u64 = 192;
 const HOT: u64 = 96;
 const HOT_STEP: u64 = 7;
@@ -63,7 +63,7 @@ fn gone(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(|error| matches!(error, NbdError::Gone(_)))
 }
 
-/// Rounds of `look` until the disk was quick enough for all to be kept, and nobody else became leader meanwhile.
+/// Repeats `look` until the disk was fast enough to keep everything, with one leader all the time.
 fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) -> Result<T> {
     for round in 1..=ROUNDS_MAX {
         let dir = lab.dir.join(format!("{name}{round}"));
@@ -80,7 +80,8 @@ fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) ->
     )
 }
 
-/// How many requests the reads of everything take at the gateway that takes over. `None`: a disk was so slow that some was left out, or leadership moved by itself.
+/// Number of requests for reading everything at the gateway that takes over. `None`: a slow disk left something out, or
+/// the leader changed by itself.
 fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
@@ -115,9 +116,9 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
             let metrics = cluster.metrics_address(follower)?;
             let of = |what: &str| counted(&metrics, &format!("holdfast_warm_{what}_total{{set=\"{SET}\"}}"));
             let kept = || counted(&metrics, "holdfast_cache_kept_bytes_total{kind=\"extents\"}");
-            // There may have been more than one checkpoint: a journal on a slow disk is freed early.
+            // There may be more than one checkpoint: a journal on a slow disk is freed early.
             let whole = || kept().is_ok_and(|kept| kept >= uploaded - uploaded / 50);
-            // Counted at its end, a little after the last of it is kept.
+            // Counted at its end, a little after the last part is kept.
             let gone_through = || of("checkpoints").is_ok_and(|checkpoints| checkpoints >= 1);
             let left_out = || of("left_out_bytes").is_ok_and(|bytes| bytes > 0);
             let ended = wait_until(Duration::from_secs(60), || gone_through() && whole() || left_out());
@@ -152,7 +153,7 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
     Ok((taker != leader).then_some(asked))
 }
 
-/// `cluster status` shows from where these reads were answered.
+/// `cluster status` shows where these reads were answered.
 fn answers(cluster: &Cluster, taker: usize, rate: &str) -> Result<()> {
     let status = cluster.holdfast(&["cluster", "status"])?;
     let members = status["members"].as_array().context("members")?;
@@ -166,7 +167,8 @@ fn answers(cluster: &Cluster, taker: usize, rate: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a checkpoint uploads is in the disk cache: it is read without a request, and after a restart as well. `false`: the disk was so slow that some was left out.
+/// A checkpoint's upload is in the disk cache: it is read without a request, also after a restart. `false`: a slow disk
+/// left something out.
 fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
@@ -190,7 +192,7 @@ fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
     let metrics = cluster.metrics_address(0)?;
     let kept = counted(&metrics, "holdfast_cache_kept_bytes_total{kind=\"extents\"}")?;
     let uploaded = counted(&metrics, &format!("holdfast_uploaded_bytes_total{{set=\"{SET}\"}}"))?;
-    // Compressed and sealed, both; what is uploaded has headers and tables beside the extents.
+    // Both are compressed and sealed; the upload also has headers and tables.
     if kept < uploaded - uploaded / 50 {
         note(format!("{kept} of {uploaded} bytes are kept: the disk is behind"));
         cluster.stop()?;
@@ -220,7 +222,8 @@ fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// A backup reads everything once, three times what the disk cache has room for; what was hot before is hot after. `false`: the disk was so slow that some of it was left out.
+/// A backup reads everything once, three times the disk cache's size; hot data stays hot. `false`: a slow disk left
+/// something out.
 fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
@@ -229,7 +232,7 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
         "upload.bytes=64MiB",
         "cache.memory=32MiB",
         "cache.disk=64MiB",
-        // Else it is full of what was uploaded last, whether that is read or not.
+        // Otherwise the last uploads fill it, whether read or not.
         "cache.keep_uploaded=false",
         "scrub.bytes_per_second=0B",
         "rtt_ms=20",
@@ -355,7 +358,7 @@ fn look(lab: &Lab, dir: &Path) -> Result<()> {
     let metrics = cluster.metrics_address(index)?;
     let before = proxy.asked();
     for n in 0..SCATTERED {
-        // A walk that comes to each place once, in no order and in no equal steps.
+        // Visits each place once, neither in order nor in equal steps.
         read(&mut client, (n * n + n) / 2 % EXTENTS)?;
     }
     let asked = proxy.asked() - before;

@@ -38,7 +38,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         load.progress().slowest()
     ));
 
-    // Now there is a majority only with the repaired gateway; then it must serve everything.
+    // Now the majority needs the repaired gateway; it must serve everything.
     cluster.kill(other)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the healed member in the quorum")?;
     load.write(&mut client, 50).context("with the healed member in the quorum")?;
@@ -63,7 +63,7 @@ fn damage_and_heal(cluster: &mut Cluster, hurt: usize, what: &str, damage: Damag
     let member = cluster.member(hurt)?;
     cluster.kill(hurt)?;
     let name = cluster.name(hurt);
-    // As `holdfast dev` lays it out: DIR/g2 is what g2 keeps.
+    // `holdfast dev` puts the data of g2 into DIR/g2.
     let journal = folder_named(&cluster.options.dir.join(&name), "journal")?;
     let file = damage(&journal)?;
     let file = file.file_name().and_then(|n| n.to_str()).context("a journal file without a name")?.to_owned();
@@ -139,7 +139,7 @@ pub(super) fn folder_named(below: &Path, name: &str) -> Result<PathBuf> {
 
 const BLOCK: usize = 4096;
 
-/// The newest journal file with batches. Its records are live: they are not uploaded yet, or were uploaded just now.
+/// The newest journal file with batches. Its records are live: not uploaded yet, or just now.
 fn newest(journal: &Path) -> Result<(PathBuf, Vec<u8>)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(journal)?.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
     files.retain(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("journal-")));
@@ -157,7 +157,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Where batches lie, as docs/formats.md has it: magic, own offset at 8, length at 16.
+/// Offsets of batches as in docs/formats.md: magic, own offset at 8, length at 16.
 fn batches(bytes: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut at = BLOCK;
@@ -168,7 +168,8 @@ fn batches(bytes: &[u8]) -> Vec<usize> {
     found
 }
 
-/// One byte in the middle of an entry's payload: the first record of a batch with others behind it, so that it is known synced.
+/// Flips a byte in the middle of an entry's payload: the first record of a batch with later ones behind it, so it is
+/// known synced.
 fn flip_entry(journal: &Path) -> Result<PathBuf> {
     let (path, bytes) = newest(journal)?;
     let all = batches(&bytes);
@@ -184,7 +185,7 @@ fn flip_entry(journal: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One byte in the header of the newest file with batches: then no record in it can be trusted, of any group.
+/// Flips a byte in the header of the newest file with batches: then no record in it can be trusted, of any group.
 fn flip_header(journal: &Path) -> Result<PathBuf> {
     let (path, _) = newest(journal)?;
     flip(&path, 20)?;

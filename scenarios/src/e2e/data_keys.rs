@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 2;
 const BLOCKS_EACH: u64 = 1024;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Until a takeover is over, on a busy machine.
+/// Limit of a takeover on a busy machine.
 const TAKEOVER: Duration = super::TAKEOVER_LIMIT;
-/// Where an object says under which data key it is.
+/// Offset of the data key's number in an object.
 const KEY_ID_AT: usize = 16;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -60,7 +60,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let alone = |set: &Value| set["keys"].as_array().is_some_and(|keys| keys.len() == 1);
     let listed = until(&cluster, "the old key is gone", alone)?;
     anyhow::ensure!(listed["keys"] == serde_json::json!([2]), "the wrong key is gone: {listed}");
-    // What was retired under the old key is deleted after its grace.
+    // Objects retired under the old key are deleted after their grace period.
     let clean = wait_until(LIMIT, || under(&folder).is_ok_and(|keys| keys.keys().eq([&2])));
     anyhow::ensure!(clean, "objects by the key in their headers: {:?}, expected 2 alone", under(&folder)?);
     note(format!(
@@ -95,7 +95,7 @@ fn late_gateway(cluster: &mut Cluster, folder: &Path) -> Result<()> {
     anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a word of {name}: {said}");
     let set = listed(cluster)?;
     anyhow::ensure!(set["keys"] == serde_json::json!([1, 2]) && set["seals"] == 1, "with {name} down: {set}");
-    // Before it is back: from then on the new key may be in use at any moment.
+    // Before it is back: after that the new key may be used at any moment.
     anyhow::ensure!(under(folder)?.keys().eq([&1]), "something is under the new key while a gateway lacks it");
     cluster.restart(away)?;
     cluster.caught_up(LIMIT)?;
@@ -121,7 +121,7 @@ fn until(cluster: &Cluster, what: &str, holds: impl Fn(&Value) -> bool) -> Resul
     }
 }
 
-/// Objects of the set by the data key that their headers name.
+/// Number of the set's objects by data key in their headers.
 fn under(folder: &Path) -> Result<BTreeMap<u32, u64>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![folder.join("sets")]);
     while let Some(at) = folders.pop() {

@@ -1,4 +1,5 @@
-//! What `holdfast snapshot diff` says, carried out on images of one snapshot's volumes, gives those of the other, byte for byte.
+//! Applies `holdfast snapshot diff` to images of one snapshot's volumes: the result must equal those of the other, byte
+//! for byte.
 //!
 //! ```text
 //!  volumes written at random ─▶ snapshot a, its images ─▶ writes, trims; one grows, one shrinks, one shrinks and grows again, two exchange their names,
@@ -23,12 +24,12 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 512;
-/// One write takes so many sectors at most.
+/// Most sectors of one write.
 const WRITE_SECTORS: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The volumes of the first snapshot, in MiB. A page of the map is 32 MiB: some have several, and end in the middle of one.
+/// Volumes of the first snapshot, in MiB. A page of the map is 32 MiB: some have several, and end in the middle of one.
 const FIRST: [(&str, u64); 8] =
     [("vol1", 80), ("grown", 16), ("again", 72), ("cut", 40), ("anew", 24), ("left", 8), ("right", 8), ("gone", 8)];
 
@@ -111,7 +112,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Everything that can happen to a volume.
+/// All possible changes of volumes.
 fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
     scatter(cluster, dice, "vol1", 0..80 * MIB, 60)?;
     let mut client = open(cluster, &of("vol1"))?;
@@ -119,13 +120,13 @@ fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
         let sectors = 1 + dice.below(2048);
         client.trim(dice.below(80 * MIB / SECTOR - sectors) * SECTOR, (sectors * SECTOR) as u32)?;
     }
-    // A page as a whole, and something in it again.
+    // A whole page, then a part of it again.
     client.trim(32 * MIB, 32 * MIB as u32)?;
     client.disconnect();
     scatter(cluster, dice, "vol1", 33 * MIB..40 * MIB, 4)?;
 
     volume(cluster, &["grow", &of("grown"), "--size", "72MiB"])?;
-    // Across the old end, and far behind it; most of what came is never written.
+    // Across the old end, and far behind it; most of the new space is never written.
     scatter(cluster, dice, "grown", 15 * MIB..20 * MIB, 6)?;
     scatter(cluster, dice, "grown", 40 * MIB..48 * MIB, 3)?;
 
@@ -141,7 +142,7 @@ fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
     volume(cluster, &["create", &of("fresh"), "--size", "12MiB"])?;
     scatter(cluster, dice, "fresh", 0..12 * MIB, 6)?;
 
-    // While nobody is connected: a client that has just left may still be there for a moment.
+    // Without clients: one that has just left may still be connected for a moment.
     for (from, to) in [("left", "aside"), ("right", "left"), ("aside", "right")] {
         let renamed = wait_until(PATIENCE, || volume(cluster, &["rename", &of(from), to]).is_ok());
         anyhow::ensure!(renamed, "{from} is not renamed to {to}");
@@ -149,7 +150,7 @@ fn change(cluster: &Cluster, dice: &mut Dice) -> Result<()> {
     scatter(cluster, dice, "left", 0..8 * MIB, 3)
 }
 
-/// What the command printed.
+/// Output of the command.
 struct Diff {
     /// The two snapshots.
     of: [String; 2],

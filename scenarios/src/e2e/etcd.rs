@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Programs that this needs.
+/// Required programs.
 pub(super) const NEEDS: &[&str] = &["etcd", "etcdctl"];
 
 /// Limit until the etcd has a grant: the gateway checks every 200 ms, and every 5 s after failures.
@@ -57,7 +57,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// What `etcdctl ARGS` prints.
+    /// Output of `etcdctl ARGS`.
     pub(super) fn ctl(&self, args: &[&str]) -> Result<String> {
         ctl(self.port, args)
     }
@@ -151,7 +151,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
     let free = etcd.shows(&cluster, None)?;
 
-    // GRANT-G1 and GRANT-G2, with the key written by hand: something newer, and something else.
+    // GRANT-G1 and GRANT-G2, with values written by hand: a newer one, and a foreign one.
     let newer = free["index"].as_u64().context("no index")? + 1_000_000;
     let mut by_hand = free.clone();
     by_hand["index"] = newer.into();

@@ -1,11 +1,12 @@
-//! S3 as it really is, by a proxy that spoils requests: under writes, flushes and reads, with checkpoints, collection, deletion and a takeover.
+//! S3 with its real faults, injected by a proxy: under writes, flushes and reads, with checkpoints, collection,
+//! deletion and a takeover.
 //!
 //! ```text
 //!  mixed faults ─▶ fine again ─▶ SlowDown ─▶ no answer ─▶ resets ─▶ 500 ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ fine again ─▶ a server that takes new keys only, new keys in
 //!    the file ─▶ fine again ─▶ half a file ─▶ fine again ─▶ mixed faults, kill -9 of the leader ─▶ fine again ─▶ all read back ─▶ verify is clean, and the
 //!       bucket holds what the checkpoint names, nothing else: by the sweep of the leader that gave up what failed, and once more by that of a new term
 //! ```
-//! No client may see an error, and status has to say what is wrong and since when.
+//! No client may see an error, and the status must show the fault and its begin.
 
 use super::blocks::{Load, Progress};
 use super::{Lab, TAKEOVER_LIMIT};
@@ -21,7 +22,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
-/// 96 MiB in all, three times what the cache may hold: most reads have to ask the store.
+/// 96 MiB in all, three times the cache: most reads need the store.
 const BLOCKS_EACH: u64 = 6144;
 /// Rate of each mixed fault in thousandths: about every fourth request gets a fault.
 const RATE: u64 = 30;
@@ -63,14 +64,16 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         advances(progress, 200)?;
         proxy.set(mixed(RATE));
         wait_until(mixed_for, || false);
-        // A fault that was not played shows nothing. Each has its turn as long as requests come that it fits: reads of what no cache holds do, and sweeps.
+        // A fault that did not occur shows nothing. Each occurs as long as matching requests arrive: uncached reads and
+        // sweeps do.
         let missing = || -> Vec<Fault> {
             let played = proxy.played();
             Fault::MIXED.into_iter().filter(|fault| !played.contains_key(fault)).collect()
         };
         anyhow::ensure!(wait_until(LIMIT, || missing().is_empty()), "never played: {:?}", missing());
         advances(progress, 20).context("under mixed faults")?;
-        // Before what needs somebody: that would be told in its place for half a minute (`LEADS_MS` of the store's health).
+        // Before faults that need an administrator: their report has precedence for half a minute (`LEADS_MS` of the
+        // store's health).
         proxy.set(Vec::new());
         fine_again(&cluster).context("after mixed faults")?;
         proxy.set(only(Fault::SlowDown));
@@ -107,9 +110,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     load.check(&mut client).context("from the store")?;
     drop(client);
-    // A checkpoint has ended since: what failed before it in this term its own leader finds (SPACE-G4).
+    // A checkpoint has ended since: this leader finds the objects that failed before it in this term (SPACE-G4).
     nothing_left_over(&cluster, &s3, &keys).context("by the leader that gave it up")?;
-    // And what nobody remembers any more, the next one.
+    // The next leader finds the rest.
     let leader = leader(&cluster)?;
     cluster.kill(leader)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
@@ -139,7 +142,7 @@ fn filled(cluster: &mut Cluster, load: &mut Load) -> Result<()> {
     }
 }
 
-/// The writers get `more` answers; how long it takes is not judged.
+/// The writers get `more` answers; the time is not checked.
 fn advances(progress: &Progress, more: u64) -> Result<()> {
     let before = progress.answered();
     anyhow::ensure!(
@@ -177,11 +180,12 @@ const TOLD: [(Fault, &str); 6] = [
     (Fault::Skewed, "clock"),
 ];
 
-/// Status, and `/healthz` of the leader, say that the trouble is of this kind, since when, and what waits; the set goes on.
+/// Status, and `/healthz` of the leader, show this kind of fault, its begin and the waiting bytes; the set keeps
+/// working.
 fn told(cluster: &Cluster, kind: &str) -> Result<()> {
     let begun = Instant::now();
     loop {
-        // Leadership may move on a busy machine: then the next leader tells.
+        // The leader may change on a busy machine: then the next one reports it.
         match tells(cluster, kind) {
             Ok(backlog) => {
                 let took = begun.elapsed().as_secs_f64();
@@ -213,8 +217,8 @@ fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
     health["backlog_bytes"].as_u64().context("no backlog in the status")
 }
 
-/// The server takes other keys from one moment to the next, and no gateway is started again. Reads that need the store wait for its keys, so nothing is
-/// asked of the writers before they are there.
+/// The server changes its keys, and no gateway is restarted. Reads from the store wait for the new keys, so the writers
+/// are not checked before.
 fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) -> Result<()> {
     s3.rekey("holdfast-second", "holdfast-second-secret")?;
     told(cluster, "credentials")?;
@@ -223,7 +227,7 @@ fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) ->
     std::fs::rename(&beside, file)?;
     fine_again(cluster).context("with new keys in the file")?;
     advances(progress, 50).context("with new keys")?;
-    // As a writer leaves it that was killed: the keys that it had work on, and yet somebody is told.
+    // As a killed writer leaves it: the old keys still work, and yet the fault is reported.
     std::fs::write(file, &whole[..whole.len() / 2])?;
     told(cluster, "credentials").context("half a file")?;
     advances(progress, 50).context("with half a file")?;
@@ -241,7 +245,8 @@ fn fine_again(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the bucket holds exactly as many objects of the set as its checkpoint names, with `verify` clean. It reads past the proxy.
+/// Waits until the bucket has exactly the objects that the checkpoint names, with `verify` clean. Reads bypass the
+/// proxy.
 fn nothing_left_over(cluster: &Cluster, s3: &S3, keys: &Path) -> Result<()> {
     let (store, key) =
         (format!("{}&profile={PROFILE}", s3.url()), cluster.options.dir.join("cluster.key").display().to_string());
@@ -249,7 +254,7 @@ fn nothing_left_over(cluster: &Cluster, s3: &S3, keys: &Path) -> Result<()> {
     let verify = ["verify", "--store", &store, "--key-file", &key, "--credentials-file", &keys];
     let begun = Instant::now();
     loop {
-        // While objects are replaced, one that was named just now may be gone: then the next look counts.
+        // While objects are replaced, one that was just named may be gone: then the next check counts.
         let said = cluster.holdfast(&verify);
         let there = objects(&s3.folder().join("sets/1"));
         let late = begun.elapsed() > LIMIT;

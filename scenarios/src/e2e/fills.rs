@@ -24,12 +24,12 @@ const LEVELS: [u64; 8] = [0, 60, 70, 80, 90, 95, 97, 99];
 /// Until the journal is nearly full.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 const ENOUGH: u64 = 97;
-/// What an entry waits at 90 % by the curve of `crates/set/src/pace.rs`.
+/// Delay of an entry at 90 % by the curve of `crates/set/src/pace.rs`.
 const PAUSE_AT_90: Duration = Duration::from_millis(56);
 /// Timeout for one answer, also while the journal is full.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What was answered: fill in percent, and how long it took.
+/// Answers: fill in percent, and duration.
 type Answers = Mutex<Vec<(u64, Duration)>>;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -82,7 +82,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Follows the fill until it is high enough, or for [`FILL_LIMIT`], or until `ended`; the highest.
+/// Follows the fill until it is high enough, or for [`FILL_LIMIT`], or until `ended`; returns the highest.
 fn watch(metrics: &str, fill: &AtomicU64, ended: impl Fn() -> bool) -> Result<u64> {
     let (begun, mut most) = (Instant::now(), 0);
     while most < ENOUGH && begun.elapsed() < FILL_LIMIT && !ended() {
@@ -111,9 +111,9 @@ fn place(writer: u64, tag: u64) -> u64 {
     writer * ROW + (tag * CHUNK) % ROW
 }
 
-/// Writes until told to stop; the number of the last write that was answered.
+/// Writes until told to stop; returns the last answered write.
 fn write(uri: &Uri, writer: u64, fill: &AtomicU64, stop: &AtomicBool, answers: &Answers) -> Result<u64> {
-    // One plain lease for all of them: they come from one address.
+    // One plain lease for all of them, since they have one address.
     let mut client = Client::connect(uri, PATIENCE)?;
     let mut tag = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -156,8 +156,8 @@ fn report(answers: &[(u64, Duration)]) {
     }
 }
 
-/// Who writes while little room is left is slower than before, and the slower the less there is. How fast the machine writes without the curve is not judged: levels
-/// are compared with one another, and one with half of the pause that the curve gives there.
+/// The less space is left, the slower writers get. The machine's own speed is not checked: levels are compared with
+/// each other, and one with half of the curve's delay.
 fn judge(answers: &[(u64, Duration)]) -> Result<()> {
     let median = |from: u64, below: u64| {
         let at = answers.iter().filter(|(fill, _)| (from..below).contains(fill));
@@ -179,7 +179,7 @@ fn judge(answers: &[(u64, Duration)]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// So many answers at each of these levels, as slow as said.
+    /// This many answers at each of these levels, with these durations.
     fn answers(of: &[(u64, u64)]) -> Vec<(u64, Duration)> {
         of.iter().flat_map(|(fill, ms)| (0..9).map(move |_| (*fill, Duration::from_millis(*ms)))).collect()
     }

@@ -21,7 +21,7 @@ const ROUNDS_MAX: u32 = 4;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let s3 = S3::start(&lab.dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
-    // No checkpoint by itself: its requests would be counted. Followers that keep themselves warm are idle too.
+    // No automatic checkpoint: its requests would be counted. No cache warming of followers either.
     let settings = ["upload.interval_ms=3600000", "cache.warm_bytes_per_second=64MiB"].map(String::from).into();
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let store = Some(s3.url_by(proxy.address()));
@@ -56,7 +56,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Requests while nothing was done, and those of the first write after that; nothing where leadership moved meanwhile.
+/// Requests during the idle time, and those of the first write after it; nothing if the leader changed meanwhile.
 fn watch(cluster: &Cluster, proxy: &Proxy, client: &mut Client) -> Result<Option<(Vec<String>, u64)>> {
     let term = || cluster.holdfast(&["set", "show", SET]).map(|set| set["term"].clone());
     wait_until(SETTLE, || false);

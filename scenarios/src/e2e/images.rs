@@ -1,9 +1,10 @@
-//! A random sparse image goes into a volume and comes out again. The command is killed and goes on; a gateway is killed and nobody notices.
+//! A random sparse image is imported into a volume and exported again. The command is killed and resumed; a gateway is
+//! killed unnoticed.
 //!
 //! ```text
 //!  image ─▶ import, kill -9 ─▶ import goes on, kill -9 of the serving gateway ─▶ the digest of the image
 //!    ─▶ snapshot ─▶ export, kill -9 ─▶ export goes on ─▶ the same digest, the same bytes, holes are holes
-//!    ─▶ the image changes: a state file is not believed ─▶ from a pipe, into a volume that held other data
+//!    ─▶ the image changes: a stale state file is refused ─▶ from a pipe, into a volume that held other data
 //!    ─▶ a qcow2 image in and out, by the commands of `docs/operating/volumes.md` as they stand there
 //! ```
 
@@ -26,7 +27,7 @@ const MIB: u64 = 1 << 20;
 const IMAGE: u64 = 448 * MIB + 777;
 /// Larger than the image; each export is read to its end and more than once.
 const VOLUME: u64 = 512 * MIB;
-/// Of the image that becomes a qcow2, whose length is in whole sectors.
+/// Size of the image that becomes a qcow2, which has whole sectors.
 const SMALL: u64 = 96 * MIB;
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -139,7 +140,7 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
 }
 
 fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
-    // Another image under a state file: refused, whatever its length.
+    // A state file of another image is refused, whatever its length.
     let state = lab.dir.join("other.state");
     let state_arg = text(&state)?;
     let args = ["volume", "import", text(image)?, "demo/vol1", "--overwrite", "--state", state_arg, "--timeout", "60s"];
@@ -152,7 +153,7 @@ fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<
     anyhow::ensure!(refused.contains("SHA-256"), "another image was taken for the interrupted one: {refused}");
     plain.write_all_at(&bytes, 0)?;
     std::fs::remove_file(&state)?;
-    // What that left of it is still a lease: the next waits for its end.
+    // A killed command leaves a lease: the next one waits for its end.
     let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
     let command = format!(
         "cat {} | {} volume import - demo/vol1 --overwrite --timeout 60s --output json --api {}",
@@ -181,7 +182,7 @@ fn qcow2(lab: &Lab, cluster: &Cluster, seed: u64) -> Result<()> {
     make(&folder.join("disk.raw"), seed, SMALL)?;
     let image = |args: &[&str]| cmd("qemu-img").args(args).dir(&folder).out();
     image(&["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"])?;
-    // One that nothing was ever written to: else the command would ask.
+    // A fresh volume: for another one the command would ask.
     cluster.holdfast(&["volume", "delete", "demo/vol1", "--yes", "--force"])?;
     cluster.holdfast(&["volume", "create", "demo/vol1", "--size", "96MiB"])?;
     let said = documented(cluster, &folder, "nbdcopy -- [ qemu-nbd ")?;
@@ -222,7 +223,7 @@ fn by_token(cluster: &Cluster, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the one command of the page that begins like this, in the folder; what it prints.
+/// Runs the only command on the page that begins like this, in the folder; returns its output.
 fn documented(cluster: &Cluster, folder: &Path, begin: &str) -> Result<String> {
     const PAGE: &str = "docs/operating/volumes.md";
     let page = std::fs::read_to_string(root().join(PAGE)).context(PAGE)?;
@@ -247,7 +248,7 @@ fn make(path: &Path, seed: u64, image: u64) -> Result<()> {
             bytes.extend_from_slice(&dice.next().to_le_bytes());
         }
         file.write_all_at(&bytes[..len as usize], at)?;
-        // Now and then right behind the last, now and then far from it.
+        // Sometimes right behind the last one, sometimes far from it.
         at += len + dice.below(2) * dice.below(16 * MIB);
     }
     file.write_all_at(b"the end", image - 7)?;

@@ -33,7 +33,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         anyhow::ensure!(code != 0 && named, "verify with {key}: exit code {code}, {said}");
         Ok(())
     };
-    // The other way round first: so that what is seen at the end is the change.
+    // The other way round first, which shows that the change has an effect.
     must(verify(&old_key)?, "verify with the old key")?;
     refused(&new_key)?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
@@ -41,7 +41,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         both_keys(&mut cluster, &known, 0, &new_key, &old_key)?;
         let (code, said) = ask(&["key", "rotate-cluster"])?;
         let named = ["gateway g1", "gateway g2", "gateway g3"].iter().any(|g| said.to_string().contains(g));
-        // Led by a gateway that has the old key alone there is nothing to do but for the one that has both.
+        // A leader with only the old key reports nothing to do, except for the gateway that has both keys.
         anyhow::ensure!(code == REFUSED && named, "only g1 has the new key: exit code {code}, {said}");
         let listed = ask(&["key", "list"])?.1;
         let by = |v: &Value| v["sets"][0]["wrapped_by"].as_str().map(str::to_owned).context("no set listed");
@@ -76,7 +76,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     recovered(lab, cluster, &known, [&old_key, &new_key], &mut load)
 }
 
-/// The settings of a gateway name these keys from its next start on.
+/// Sets the keys in a gateway's settings, for its next start.
 fn settings(known: &Known, index: usize, key: &str, previous: Option<&str>) -> Result<()> {
     let path = known.dir.join(format!("{}.toml", known.names[index]));
     let text = std::fs::read_to_string(&path)?;
@@ -115,7 +115,7 @@ fn again_up(cluster: &mut Cluster, index: usize) -> Result<()> {
     cluster.caught_up(LIMIT)
 }
 
-/// The change begins, and the gateway that serves dies in it.
+/// The change begins, and the serving gateway is killed during it.
 fn cut_short(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
     let led = cluster.holdfast(&["set", "show", SET])?;
     let leader = led["leader"]["name"].as_str().context("nobody leads")?.to_owned();
@@ -132,7 +132,7 @@ fn cut_short(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
     Ok(())
 }
 
-/// All disks are lost: the new key brings the set back, the old one does not.
+/// All disks are lost: the new key recovers the set, the old one does not.
 fn recovered(lab: &Lab, cluster: Cluster, known: &Known, keys: [&str; 2], load: &mut Load) -> Result<()> {
     cluster.kill_all()?;
     for name in &known.names {

@@ -14,13 +14,14 @@ use std::time::Duration;
 const ROOM: u64 = 64 << 20;
 const SETTINGS: [&str; 4] =
     ["journal.bound=\"96MiB\"", "journal.reserve=\"32MiB\"", "journal.file=\"16MiB\"", "upload.bytes=\"8MiB\""];
-/// Pairs of write and flush whose data alone is twice that room: had the journal kept all of it for the follower, nobody could have written the last of them.
+/// Pairs of write and flush with twice that space of data: if the journal had kept all of it for the follower, the last
+/// ones could not have been written.
 const ENOUGH: u64 = 2 * ROOM / super::blocks::BLOCK as u64;
 /// Limit of every wait, long enough for a busy machine.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(30);
 const REBUILD_LIMIT: Duration = Duration::from_secs(120);
-/// What the follower says of its way back.
+/// The follower's log text after it caught up.
 const INSTALLED: &str = "installed a snapshot";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -85,7 +86,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How often a gateway said that it installed a snapshot, in its own log or that of `holdfast dev`, which has a file for each.
+/// How often a gateway logged that it installed a snapshot, in its own log or in its file of `holdfast dev`.
 fn installed(cluster: &Cluster, index: usize) -> usize {
     let (dir, name) = (&cluster.options.dir, cluster.name(index));
     let logs: [PathBuf; 2] = [dir.join(format!("{name}.log")), dir.with_extension(format!("{name}.log"))];

@@ -11,11 +11,9 @@ use super::{
 };
 
 /// Scenarios that run two at a time, before all others. Each has its own folder, ports and servers, and uses no device,
-/// mount or network namespace.
-/// None of them checks latency, throughput, or that no connection is closed. Their waits have limits of half a minute
-/// or more, and they retry
-/// after an election, which may happen on a busy machine.
-/// One alone would leave half of two processors idle, because it waits for elections, leases, checkpoints and timeouts.
+/// mount or network namespace. None of them checks latency, throughput, or that no connection is closed. Their waits
+/// have limits of half a minute or more, and they retry after an election, which may happen on a busy machine. One
+/// alone would leave half of two CPUs idle, because it waits for elections, leases, checkpoints and timeouts.
 pub(super) const IN_COMPANY: &[&str] = &[
     "clients",
     "stores-lost",

@@ -18,7 +18,7 @@ const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 const WRITERS: usize = 4;
 const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
 
-/// Commits that are waited for after each thing done.
+/// Commits to wait for after each step.
 const COMMITS: u64 = 100;
 
 /// Name of the attached host.
@@ -36,7 +36,7 @@ pub(super) struct Loaded {
     /// Run directory of attach.
     dir: PathBuf,
     log: PathBuf,
-    /// The longest that requests waited for another gateway, milliseconds.
+    /// The longest wait of requests for another gateway, milliseconds.
     worst: u64,
     reconnects: u64,
     _open: Guard,
@@ -46,7 +46,7 @@ pub(super) struct Loaded {
 pub(super) struct Seen {
     /// Commits of the ledger, all of which were found.
     pub commits: u64,
-    /// The longest that requests waited for another gateway, milliseconds.
+    /// The longest wait of requests for another gateway, milliseconds.
     pub worst: u64,
     /// How often attach went to another gateway.
     pub reconnects: u64,
@@ -87,7 +87,7 @@ impl Loaded {
     /// Waits for further commits of the writers.
     ///
     /// # Errors
-    /// When a writer has lost its session, pgbench has ended, or nothing goes on.
+    /// When a writer has lost its session, pgbench has ended, or there is no progress.
     pub fn goes_on(&mut self) -> Result<()> {
         let so_far = self.commits();
         let on = wait_until(TAKEOVER_LIMIT, || self.commits() >= so_far + COMMITS || !self.writers.all_writing());
@@ -107,10 +107,10 @@ impl Loaded {
     /// file system are intact.
     ///
     /// # Errors
-    /// When that is not so.
+    /// When a check fails.
     pub fn finish(mut self) -> Result<Seen> {
         self.goes_on()?;
-        // Where anything fails they are dropped from the last to the first, as they are when `self` is.
+        // On a failure they are dropped from last to first, like the fields of `self`.
         let Self { log, device, mut attach, mounted, mut pg, mut ledger, writers, mut pgbench, .. } = self;
         let said = std::fs::read_to_string(&log)?;
         let errors = ["aborted", "error", "ERROR", "FATAL"].iter().any(|word| said.contains(word));

@@ -100,7 +100,7 @@ fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     cluster.voters_become(&[0, 2, 3, 4], CHANGE_LIMIT)?;
     timed("g2 replaced by g5", begun);
     goes_on(progress)?;
-    // It was started again by us, so that its end is seen.
+    // This program started it, so its end is noticed.
     let why = cluster.ends_by_itself(1, PATIENCE)?;
     anyhow::ensure!(why.contains("m2 was removed from this cluster for ever"), "g2 ended: {why}");
     let why = cluster.start_in_vain(1, PATIENCE)?;
@@ -146,8 +146,8 @@ fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)
 }
 
-/// One is drained, the leader is killed: the third one serves, and the drained one leads nothing. With two of three up, nobody may be removed or
-/// drained, whatever is said.
+/// One is drained, the leader is killed: the third one serves, and the drained one leads nothing. With two of three up,
+/// no gateway may be removed or drained, with any flag.
 fn drained_is_passed_over(cluster: &mut Cluster, attached: &Attached, progress: &Progress) -> Result<()> {
     let before = attached.look()?;
     let serving = gateway_of(cluster, &before)?;

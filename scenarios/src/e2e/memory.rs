@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 const RESIDENT_MAX: u64 = 1 << 30;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    // What is looked at is memory. One disk has all journals and the store here: a sync that takes half a second must elect nobody.
+    // This scenario is about memory. All journals and the store share one disk here: a sync of half a second must cause
+    // no election.
     let mut cluster = lab.cluster_as("1TiB", None, &["rtt_ms=100"], Vec::new())?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
@@ -34,7 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         wide.arg(format!("--io_size={bytes}")).arg(format!("--uri={uri}")).run()
     };
     wide(unasked)?;
-    // Nobody has asked for a page yet: all that was measured until now is to be there, and no connection to end for it.
+    // The first request for metrics: everything measured so far must be there, and no connection may end because of it.
     std::thread::scope(|scope| -> Result<()> {
         let writing = scope.spawn(|| wide(asked));
         for index in 0..cluster.gateways.len() {

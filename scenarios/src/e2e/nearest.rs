@@ -12,29 +12,30 @@ use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
 const STORES: usize = 3;
-/// What one read asks for: an extent, and so a request of its own.
+/// Size of one read: an extent, and so one request.
 const READ: u64 = 128 << 10;
 const EXTENTS: u64 = 1024;
 /// Reads before the first check.
 const WARM_UP: u64 = 32;
 /// Reads in one check of which store answers.
 const BATCH: u64 = 16;
-/// Requests at a store that reads do not go to: looks at the head.
+/// Requests at a store without reads: checks of the head.
 const BESIDE: u64 = 6;
 /// Reads while the near store answers nothing.
 const SILENT: u64 = 40;
-/// No read may take longer while a store is silent: the patience of a whole object (3 s, `store/src/quorum/reads.rs`) and a margin.
+/// Limit of a read while a store is silent: the timeout of a whole object (3 s, `store/src/quorum/reads.rs`) and a
+/// margin.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The place at which all of it is read, each extent once: nothing of it is in a cache.
+/// Reads the whole range, each extent once, so that no cache has it.
 struct Reader {
     client: Client,
     number: u64,
 }
 
 impl Reader {
-    /// Reads the next `count` extents; the longest that one took.
+    /// Reads the next `count` extents; returns the longest time of one.
     fn read(&mut self, count: u64) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for _ in 0..count {
@@ -62,7 +63,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         servers.push(server);
     }
     let urls: Vec<String> = servers.iter().zip(&doors).map(|(server, door)| server.url_by(door.address())).collect();
-    // Nothing is left on a cache's disk over a restart, nothing is read ahead, and no checkpoint comes by itself.
+    // No disk cache survives a restart, no read-ahead, and no automatic checkpoint.
     let settings = [
         "upload.interval_ms=3600000",
         "upload.bytes=1GiB",
@@ -128,7 +129,7 @@ fn nearest(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
             begun.elapsed() < LIMIT,
             "after {LIMIT:?} {asked} requests of {BATCH} reads still go to a store that is slow"
         );
-        // As a reader that is not in a hurry: what is waited for comes with a look at the head.
+        // Slowly: the checks of the head bring what this waits for.
         std::thread::sleep(Duration::from_millis(500));
     }
 }

@@ -10,14 +10,15 @@ use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
-/// Twice what fits into one segment, in a part of the volume that is small enough to be written nearly everywhere: neighbours share an extent then, and reading
-/// all of it back does not take a request for each block.
+/// Twice the size of a segment, in a part of the volume that is small enough to be written nearly everywhere: then
+/// neighbours share an extent, and reading it back takes less than one request per block.
 const BLOCKS_EACH: u64 = 2 * 1024;
 
 /// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Between two checkpoints. One begins before S3 is stopped, or is tried without it; and the last, for which the drain waits, soon after the last write.
+/// Time between two checkpoints. One begins before S3 is stopped, or is tried without it; the last one, for which the
+/// drain waits, begins soon after the last write.
 const INTERVAL: &str = "upload.interval_ms=4000";
 
 /// Limit until the backlog is empty: the interval between two checkpoints, and one checkpoint.
@@ -83,7 +84,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are not in the store yet: what was written since the last checkpoint began, and what an unfinished one has still to bring there.
+/// Bytes that are not in the store yet: writes since the last checkpoint began, and the rest of an unfinished one.
 fn backlog(cluster: &Cluster) -> Result<u64> {
     let set = cluster.holdfast(&["set", "show", SET])?;
     set["backlog_bytes"].as_u64().with_context(|| format!("no backlog_bytes in {set}"))

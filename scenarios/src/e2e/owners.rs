@@ -51,12 +51,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 struct Grant {
     token: String,
     uri: Uri,
-    /// What a refusal has to say of it: owner, gateway, and the beginning of a time.
+    /// Parts that a refusal must name: owner, gateway, and the beginning of a time.
     named: String,
 }
 
-/// Lets the owner behind `old` write, takes the lease by force for `owner`, writes `tag`. Gives the new grant, and how many of the old
-/// owner's writes succeeded before and were refused after it.
+/// Lets the owner behind `old` write, takes the lease by force for `owner`, and writes `tag`. Returns the new grant,
+/// and how many of the old owner's writes succeeded before and were refused afterwards.
 fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, (usize, usize))> {
     let (stop, written, tried) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -97,14 +97,14 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
         let after: Vec<&String> =
             story.refused.iter().filter(|(at, _)| *at > granted).map(|(_, words)| words).collect();
         anyhow::ensure!(!after.is_empty(), "none of the old owner's attempts was refused after the grant to {owner}");
-        // A plain export is told who holds the set, where and since when; a session with a dead token need not be.
+        // A plain export is told the holder, its gateway and the time; a session with an invalid token need not be.
         let told = old.export.contains("token=") || after.iter().any(|w| w.contains(&grant.named));
         anyhow::ensure!(told, "no refusal says {:?}; the last: {:?}", grant.named, after.last());
         Ok((grant, (story.succeeded.len(), after.len())))
     })
 }
 
-/// The words in an error that the command line printed as JSON.
+/// The message in an error that the command line printed as JSON.
 fn words(error: &str) -> String {
     let json = error.find('{').and_then(|at| serde_json::from_str::<serde_json::Value>(&error[at..]).ok());
     json.and_then(|j| j["error"]["message"].as_str().map(str::to_owned)).unwrap_or_else(|| error.to_owned())
@@ -121,7 +121,7 @@ fn hammer(uri: &Uri, first_tag: u64, stop: &AtomicBool, written: &AtomicU64, tri
             Err(e) => Err(e),
             Ok(mut open) => {
                 let outcome = open.write(AT, &pattern(tag, AT, BLOCK));
-                // After an error the old owner connects anew, to be told who holds the set.
+                // After an error the old owner connects again, to be told who holds the set.
                 if outcome.is_ok() {
                     client = Some(open);
                 }

@@ -1,12 +1,14 @@
-//! A gateway pair with a real etcd in place of a third voter (ADR 0031): who has the seat serves from what the store has; what was flushed is in the store.
+//! A gateway pair with a real etcd in place of a third voter (ADR 0031): the seat's holder serves the store's content;
+//! everything flushed is in the store.
 //!
 //! ```text
 //!   a ──proxy──┐                     each gateway reaches the etcd through a proxy of its own, which can be cut without a word
 //!              ├─▶ etcd
 //!   b ──proxy──┘            a, b ─▶ one S3 server
 //! ```
-//! The holder is killed, stopped for longer than its lease, and cut off from the etcd; the etcd is killed; S3 is stopped. Each time: what was flushed is there, and
-//! the old holder answers nothing once the other one serves. Snapshots and their schedule are there too, and nothing of them is deleted.
+//! The holder is killed, stopped for longer than its lease, and cut off from the etcd; the etcd is killed; S3 is
+//! stopped. Each time everything flushed is there, and the old holder answers nothing once the other one serves.
+//! Snapshots and their schedule are there too, and none of them is deleted.
 
 use super::blocks::BLOCK;
 use super::etcd::Etcd;
@@ -41,7 +43,7 @@ const SMALL: &str = "64MiB";
 
 /// Time to live of the seat.
 const TTL: Duration = Duration::from_secs(3);
-/// What it serves of it from the sending of its last keep-alive (PAIR-P1): three quarters.
+/// How long it serves after the sending of its last keep-alive (PAIR-P1): three quarters.
 const SERVES: Duration = Duration::from_millis(2250);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -148,7 +150,7 @@ impl Pair {
         self.gateways[at].start(&bin, s3, settings)
     }
 
-    /// Exit code and JSON of `holdfast ARGS` asked of one gateway.
+    /// Exit code and JSON of `holdfast ARGS` at one gateway.
     fn holdfast(&self, at: usize, args: &[&str]) -> Result<(i32, Value)> {
         let gateway = &self.gateways[at];
         let mut command = cmd(&self.bin).args(args).args(["--output", "json", "--api", &gateway.api]);
@@ -168,11 +170,11 @@ impl Pair {
         Ok(said)
     }
 
-    /// What `holdfast pair status` says, asked through the etcd itself.
+    /// Output of `holdfast pair status`, with direct access to the etcd.
     fn status(&self) -> Result<Value> {
         let config = self.gateways[0].config.display().to_string();
         let endpoint = format!("http://127.0.0.1:{}", self.etcd.port());
-        // Not through a proxy that may be cut: with settings of its own.
+        // Not through a proxy, which may be cut: with separate settings.
         let text = std::fs::read_to_string(&config)?;
         let own = Path::new(&config).with_extension("status.toml");
         let cut = format!("http://127.0.0.1:{}", self.gateways[0].proxy.port());
@@ -216,7 +218,7 @@ impl Pair {
     }
 }
 
-/// What was written, block by block: the tag that was flushed, and those that came after it.
+/// Writes of each block: the flushed tag, and the later ones.
 #[derive(Default)]
 struct Ledger {
     next: u64,
@@ -243,8 +245,7 @@ impl Ledger {
     }
 
     /// Checks that every flushed write is there, or a later one of the same block (PAIR-P4). Returns how many unflushed
-    /// writes are lost, and continues from the
-    /// content found.
+    /// writes are lost, and continues from the content found.
     fn check(&mut self, client: &mut Client) -> Result<u64> {
         let mut gone = 0;
         for block in 0..BLOCKS {

@@ -4,8 +4,8 @@
 //!  A ── write 1, answered ─┬─ SIGSTOP g1 ─ write 2 → g1's receive buffer ─────────── read → g1 ── SIGCONT ─▶ what does g1 answer?
 //!                          └────────────── B through g2: write 3, answered ──┘
 //! ```
-//! The read was asked after write 3 had been answered, so an answer other than 3 is stale (R3). Write 2 must not be there, and
-//! must not be answered with success (R6). The connection closed without an answer is the expected outcome (R8).
+//! The read is sent after write 3 was answered, so an answer other than 3 is stale (R3). Write 2 must not be there, and
+//! must not be answered with success (R6). The expected outcome: the connection closes without an answer (R8).
 
 use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};
@@ -21,7 +21,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = lab.cluster("256MiB")?;
     for round in 0..if lab.long { 10 } else { 3 } {
         let (serving, mut a) = cluster.connect(TAKEOVER_LIMIT)?;
-        // Other blocks each time; a plain connection without a write as well as with one.
+        // Other blocks each time; with and without a write on the plain connection.
         let outcome = pause_round(&mut cluster, serving, &mut a, round * 64 * BLOCK as u64);
         // Whatever happened, continue all gateways.
         cluster.proceed(serving);

@@ -85,7 +85,7 @@ impl<'a> Hand<'a> {
         Ok(hand)
     }
 
-    /// Runs `holdfast ARGS --output json`; exit code and what it printed, standard error where standard output is empty.
+    /// Runs `holdfast ARGS --output json`; returns exit code and output, or standard error if standard output is empty.
     pub(super) fn holdfast(&self, args: &[&str]) -> Result<(i32, Value)> {
         holdfast(self.lab, &self.env, &self.doors, args)
     }
@@ -95,7 +95,7 @@ impl<'a> Hand<'a> {
         self.connect_to(&self.exports)
     }
 
-    /// The number of the last write that a snapshot shows.
+    /// The number of the last write in a snapshot.
     fn shown_by(&self, snapshot: &str) -> Result<u64> {
         let export = format!("{SET}/{VOLUME}@{snapshot}");
         let exports: Vec<Uri> = self.exports.iter().map(|uri| uri.with_export(&export)).collect();
@@ -123,7 +123,7 @@ impl<'a> Hand<'a> {
     }
 }
 
-/// What is known of a cluster's gateways from outside.
+/// External data of a cluster's gateways.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) dir: PathBuf,
@@ -220,7 +220,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     ledger.write(&mut client, 200)?;
     let covered = ledger.written;
     let index = checkpoint(&cluster)?;
-    // No checkpoint is made meanwhile (`cluster_quiet`): nothing is replaced under it.
+    // There is no checkpoint meanwhile (`cluster_quiet`), so nothing is replaced.
     let clean = must(holdfast(lab, &known.env, &known.doors, &verify)?, "verify with snapshots")?;
     let read = clean["sets"][0]["snapshots"].as_u64();
     anyhow::ensure!(read >= Some(snapshots.len() as u64), "verify read {read:?} snapshots, expected {snapshots:?}");
@@ -299,7 +299,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     new.kill()
 }
 
-/// Index of a checkpoint that has all that was acknowledged before.
+/// Index of a checkpoint that contains everything acknowledged before.
 fn checkpoint(cluster: &Cluster) -> Result<u64> {
     let asked = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
     let index = number(&asked["checkpoint_index"], "checkpoint_index")?;
@@ -307,7 +307,7 @@ fn checkpoint(cluster: &Cluster) -> Result<u64> {
     Ok(index)
 }
 
-/// One by hand and one by a schedule, by name.
+/// Takes one by hand and one by a schedule; returns the names.
 fn take_snapshots(cluster: &Cluster) -> Result<Vec<String>> {
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@{KEPT}"), "--timeout", "90s"])?;
     cluster.holdfast(&["set", "schedule", SET, SCHEDULE])?;
@@ -324,7 +324,7 @@ fn take_snapshots(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A byte of a segment is flipped: verify names it, and is clean again when it is flipped back.
+/// A byte of a segment is flipped: verify names it, and reports no fault when it is flipped back.
 fn flipped_byte(lab: &Lab, known: &Known, s3: &S3, verify: &[&str]) -> Result<()> {
     let folder = s3.folder().join("sets/1/seg");
     let mut files: Vec<(u64, PathBuf)> = std::fs::read_dir(&folder)?
@@ -359,7 +359,7 @@ pub(super) fn flip(path: &Path, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Everything is there except the object that names all others: recovery fences nothing for a set that it cannot open.
+/// All objects exist except the root: recovery fences nothing for a set that it cannot open.
 fn refused_without_its_root(new: &Hand<'_>, s3: &S3, recover: &[&str]) -> Result<()> {
     let folder = s3.folder().join("sets/1/root");
     let aside = s3.folder().join("sets/1/aside");
@@ -399,7 +399,7 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
         groups.is_some_and(|groups| groups.len() == 2 && groups.iter().all(|g| g["leader"].as_u64().unwrap_or(0) > 0))
     });
     anyhow::ensure!(led, "the old gateways elect nobody, so that this shows nothing: {last}");
-    // Each of them has asked the store, however slow it was: at its start, before anybody asked for the set.
+    // Each gateway has read the store, however slow it was: at its start, before any request for the set.
     let noticed = wait_until(LIMIT, || {
         last = old.holdfast(&["cluster", "status"]).map_or(Value::Null, |(_, said)| said);
         let fenced = |m: &Value| m["node"]["not_ready"].as_str().is_some_and(|why| why.contains("fenced in its store"));
@@ -417,7 +417,8 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
     old.kill()
 }
 
-/// A third life begins at one other gateway while the second one serves: its client is let go, and let in by none of its gateways again.
+/// A third life begins at another gateway while the second one serves: its client is disconnected, and accepted by none
+/// of its gateways again.
 fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: u64, shown: u64) -> Result<()> {
     let port = free_ports(4)?;
     let address = |at: u16| format!("127.0.0.1:{}", port + at);
@@ -443,7 +444,7 @@ fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: 
         ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", &key, "--timeout", "2m", GONE];
     let said = must(gateway.holdfast(&recover)?, "recover from a cluster that lives")?;
     anyhow::ensure!(said["sets"][0]["generation"] == 3, "{said}");
-    // Not one answer more: `recover` has waited for that. The connection was idle meanwhile, and nobody looked at the head for it.
+    // No further answer: `recover` has waited for that. The connection was idle, so no read of the head was due for it.
     let late = client.write(0, &pattern(1, 0, BLOCK));
     anyhow::ensure!(late.is_err(), "HEAD-H1: the second life acknowledged a write after `recover` had ended");
     let mut new = gateway.connect()?;

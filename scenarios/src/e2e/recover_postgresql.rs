@@ -1,11 +1,12 @@
-//! PostgreSQL on a set whose gateways and disks are all lost, by the page on recovery: what comes back is the database as it was at the printed moment.
+//! PostgreSQL on a set whose gateways and disks are all lost, by the steps of the recovery page: the database comes
+//! back as of the printed moment.
 //!
 //! ```text
 //!  pgbench, writers with a ledger ─▶ PostgreSQL ─▶ ext4 ─▶ holdfast attach ─▶ g1 g2 g3 ─▶ S3     a checkpoint each upload.interval_ms
 //!  kill -9 of all gateways, their data directories removed, the attach killed  ─▶ verify, recover: index and moment ─▶ attach, mount, PostgreSQL
 //! ```
-//! The ledger lies beside, on a disk that stays. It is complete up to the moment; of what was acknowledged later there is a prefix. And at the moment of the
-//! kill it is not complete: something was lost, so that the first says something.
+//! The ledger is on another disk, which stays. All commits up to the moment must be there, and of those acknowledged
+//! later a prefix. At the kill some commits must be missing, or the first check would prove nothing.
 
 use super::recover::{GONE, Hand, Known, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
@@ -25,7 +26,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Little enough that PostgreSQL makes checkpoints of its own meanwhile: what is restored is not all in its WAL.
+/// Small, so that PostgreSQL makes its own checkpoints meanwhile: not everything restored is in its WAL.
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\nmax_wal_size = 64MB\n";
 const WRITERS: usize = 4;
 const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
@@ -34,11 +35,11 @@ const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Checkpoints under load before the kill.
 const CHECKPOINTS: u32 = 3;
-/// Commits between the last of them and the kill, and in the new life.
+/// Commits between the last checkpoint and the kill, and in the new life.
 const COMMITS: u64 = 200;
 /// Until a checkpoint has ended under load.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Between two questions how far the checkpoints are: each is a process.
+/// Time between two checks of the checkpoints: each takes a process.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The host of the database: its mount, and attach with the device below.
@@ -48,11 +49,11 @@ struct Stand {
     mount: PathBuf,
     /// Of attach.
     dir: PathBuf,
-    // In the order in which they go.
+    // In the order of dropping.
     mounted: Option<Guard>,
     attach: Option<Proc>,
     device: PathBuf,
-    /// What a killed attach leaves, until the next one takes it away.
+    /// Remains of a killed attach, until the next one removes them.
     left: Vec<Guard>,
 }
 
@@ -60,7 +61,7 @@ impl Stand {
     fn attach(&mut self, lab: &Lab, gateways: &[String]) -> Result<()> {
         let (attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), gateways, &self.dir, "db1")?;
         (self.attach, self.device) = (Some(attach), device);
-        // It has taken away what its predecessor left, or refused.
+        // The new attach has removed its predecessor's remains, or refused.
         self.left.drain(..).for_each(Guard::forget);
         Ok(())
     }
@@ -71,7 +72,8 @@ impl Stand {
         cmd("mount").arg(&self.device).arg(&self.mount).run()
     }
 
-    /// Nobody answers the device any more: attach is killed, upon which all that waits for the device fails; then what stands on it goes.
+    /// The device has no server any more: attach is killed, upon which all I/O on the device fails; then mount and
+    /// database are removed.
     fn drop_dead_device(&mut self) -> Result<()> {
         let mut attach = self.attach.take().context("nothing is attached")?;
         self.left.push(Guard::new(Undo::Loop(self.device.clone()))?);
@@ -100,7 +102,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (mount, log) = (open.join("mnt"), lab.dir.join("postgres.log"));
     let pg = Postgres::new(&mount.join("data"), &open.join("sockets"), &log)?;
     let (dir, device) = (open.join("attach"), PathBuf::new());
-    // It goes after what stands on its devices, also where this fails.
+    // Dropped after the users of its devices, also on a failure.
     let new;
     let mut stand = Stand { pg, log, mount, dir, mounted: None, attach: None, device, left: Vec::new() };
     stand.attach(lab, &known.doors)?;
@@ -138,7 +140,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     stand.pg.pgbench_balances()?;
     stand.pg.amcheck()?;
 
-    // It is a database like any other: it goes on, and what is missing stays what it was.
+    // The database works normally, and the missing commits stay missing.
     let writers = ledger.start(&stand.pg)?;
     let on = || writers.acknowledged() >= COMMITS;
     wait_until(TAKEOVER_LIMIT, || on() || !writers.all_writing());
@@ -158,15 +160,15 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     new.kill()
 }
 
-/// What runs on the database at the kill.
+/// Load on the database at the kill.
 struct Load {
     pgbench: Proc,
     writers: Writers,
-    /// Index of the last checkpoint that was seen.
+    /// Index of the last checkpoint seen.
     seen: u64,
 }
 
-/// Load through some checkpoints, and on into the time after the last one.
+/// Load during some checkpoints, and for a time after the last one.
 fn load(lab: &Lab, cluster: &Cluster, pg: &Postgres, ledger: &Ledger) -> Result<Load> {
     let mut pgbench = pg.pgbench_forever(&PGBENCH, &lab.dir.join("pgbench.log"))?;
     let writers = ledger.start(pg)?;
@@ -215,7 +217,7 @@ fn lose_everything(
     known.names.iter().try_for_each(|name| Ok(std::fs::remove_dir_all(known.dir.join(name))?))
 }
 
-/// New gateways with empty disks, and the steps of the page. What the command said of the set.
+/// New gateways with empty disks, and the steps of the page. Returns the command's report on the set.
 fn recover<'a>(lab: &'a Lab, known: &Known) -> Result<(Hand<'a>, Value)> {
     let key = known.key();
     let store = known.store.as_str();
@@ -232,7 +234,7 @@ fn recover<'a>(lab: &'a Lab, known: &Known) -> Result<(Hand<'a>, Value)> {
     Ok((new, set))
 }
 
-/// The ledger against what was promised; how many commits are missing.
+/// Compares the ledger with the promise; returns the number of missing commits.
 fn judge(ledger: &Ledger, pg: &Postgres, moment: u64, killed_ms: u64) -> Result<u64> {
     let found = ledger.check_restored(pg, moment)?;
     anyhow::ensure!(found.before >= COMMITS, "only {} commits before the moment: this shows nothing", found.before);
@@ -261,12 +263,12 @@ fn judge(ledger: &Ledger, pg: &Postgres, moment: u64, killed_ms: u64) -> Result<
     Ok(missing)
 }
 
-/// How often a PostgreSQL with this log began to recover after a crash.
+/// How often the PostgreSQL of this log began a crash recovery.
 fn recoveries(log: &Path) -> Result<usize> {
     Ok(std::fs::read_to_string(log)?.matches("automatic recovery in progress").count())
 }
 
-/// Index of the last checkpoint that ended.
+/// Index of the last finished checkpoint.
 fn checkpoint(cluster: &Cluster) -> Result<u64> {
     number(&cluster.holdfast(&["set", "show", SET])?["checkpoint_index"])
 }

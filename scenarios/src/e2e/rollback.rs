@@ -1,4 +1,4 @@
-//! A set becomes what one of its snapshots shows, and back again; and nothing of before comes back by itself.
+//! A set is rolled back to a snapshot, and back again; no earlier content returns by itself.
 //!
 //! ```text
 //!  write 1, snapshot, write 2 over half ─▶ refused while it is in use ─▶ --force: the client's connection ends ─▶ reads 1
@@ -21,7 +21,7 @@ const BLOCK: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    // Nothing is moved by collection: a difference is what was written.
+    // Collection moves nothing: differences are exactly the writes.
     let settings =
         ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000", "space.target_percent=400"];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
@@ -54,7 +54,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     check(&mut Client::connect(&uri, PATIENCE)?, |block| 1 + u64::from(odd(block))).context("the safety snapshot")?;
     note(format!("rolled back to first, {safety} shows what was there, a takeover changes nothing"));
 
-    // Back, and at once the death of the leader: what it had under way must not come back.
+    // Rolled back, and the leader is killed at once: its work in progress must not return.
     let second = rollback(&cluster, &safety)?;
     kill(&mut cluster)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
@@ -63,7 +63,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     for name in ["first", &safety, &second] {
         cluster.holdfast(&["snapshot", "delete", &at(name), "--yes"])?;
     }
-    // The checkpoint after the rollback, and deletion of what only the snapshots held.
+    // The checkpoint after the rollback, and deletion of objects that only the snapshots needed.
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     check(&mut client, |block| 1 + u64::from(odd(block))).context("after the snapshots are gone")?;
@@ -72,14 +72,14 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(listed["snapshots"].as_array().is_some_and(Vec::is_empty), "snapshots are left: {listed}");
     note("rolled back to the safety snapshot through a kill; its snapshots are gone, its content is not");
 
-    // A name is used again: another snapshot, with an id of its own.
+    // A reused name is another snapshot, with its own id.
     let id = |made: &Value| made["id"].as_str().map(str::to_string).context("a snapshot without an id");
     let one = id(&cluster.holdfast(&["snapshot", "create", &at("again"), "--timeout", "90s"])?)?;
     cluster.holdfast(&["snapshot", "delete", &at("again"), "--yes"])?;
     let two = id(&cluster.holdfast(&["snapshot", "create", &at("again"), "--timeout", "90s"])?)?;
     anyhow::ensure!(one != two, "two snapshots of one name have one id: {one}");
 
-    // One block more: it is all that differs.
+    // One more block: the only difference.
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     fill(&mut client, 4, |block| block == 5)?;
     drop(client);
@@ -94,7 +94,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     };
     anyhow::ensure!(ranges.len() == 1 && block(ranges[0]), "the difference of one block: {found:?}");
 
-    // A schedule takes its first at once, and one only.
+    // A schedule takes its first snapshot at once, and only one.
     cluster.holdfast(&["set", "schedule", SET, "1hx2,1d×3"])?;
     let shown = cluster.holdfast(&["set", "show", SET])?;
     anyhow::ensure!(shown["snapshot_schedule"] == "1hx2,1dx3", "the schedule as shown: {shown}");
@@ -142,7 +142,7 @@ fn fill(client: &mut Client, tag: u64, which: impl Fn(u64) -> bool) -> Result<()
     Ok(())
 }
 
-/// Every block is the write that `expected` names for its number.
+/// Every block has the write in `expected` for its number.
 fn check(client: &mut Client, expected: impl Fn(u64) -> u64) -> Result<()> {
     for block in 0..RANGE / BLOCK {
         let bytes = client.read(block * BLOCK, BLOCK as u32)?;

@@ -1,5 +1,5 @@
-//! Every gateway is restarted, one after the other, under a PostgreSQL that notices nothing but a pause: as docs/operating/members.md says it, and the same with
-//! a newer program in place of the older one.
+//! Every gateway is restarted, one after the other, under a PostgreSQL that notices only a pause: by the steps of
+//! docs/operating/members.md, and also with a newer program in place of the older one.
 //!
 //! ```text
 //!   for g1, g2, g3:  drain ─▶ SIGTERM ─▶ (another program) ─▶ start ─▶ ready and caught up ─▶ undrain
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What a gateway may take to be drained, or to be ready again.
+/// Limit until a gateway is drained, or ready again.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The same for `holdfast`.
@@ -52,7 +52,7 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     let (dir, bin) = (lab.dir.join("cluster"), older.to_path_buf());
     let (store, settings, env) = (None, Vec::new(), Vec::new());
     let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store, size: SIZE.into(), settings, env })?;
-    // A host of the older build as well: it is upgraded last, by a switchover to another host.
+    // The host has the older build too: it is upgraded last, by a switchover to another host.
     let mut loaded = Loaded::start(lab, &cluster, older)?;
     loaded.goes_on()?;
     cluster.options.bin = lab.bin.clone();
@@ -64,7 +64,7 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     let mixed = Levels::look(&cluster)?;
     note(format!("g1 is new: {mixed}"));
     anyhow::ensure!(mixed.cluster == levels.cluster, "raised while two gateways are old: {mixed}");
-    // Each of them leads the others once; what the new one writes the older ones read.
+    // Each of them leads once; older ones read what the new one writes.
     for name in ["g1", "g2", "g1"] {
         lead(&cluster, &mut loaded, name)?;
         reader.reads(&cluster).with_context(|| format!("{name} leads, g1 is new"))?;
@@ -79,7 +79,7 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
         }
     }
     let mut now = Levels::look(&cluster)?;
-    // By itself, once every gateway has told what its build knows.
+    // Automatic, once every gateway has reported its build's level.
     let raised = wait_until(LIMIT, || {
         now = Levels::look(&cluster).unwrap_or_else(|_| now.clone());
         now.gateways.iter().all(|level| *level == now.cluster)
@@ -94,11 +94,11 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     }
     said(&loaded.finish()?, "upgraded");
 
-    // All of it once more from the disks, and a host of the new build.
+    // Everything once more from the disks, and a host of the new build.
     cluster = cluster.stop()?.start()?;
     let dir = lab.dir.join("attach-new");
     let (mut attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), &cluster.apis(), &dir, "db2")?;
-    // Whoever made a mount namespace meanwhile has held our mount: its journal is replayed first, as an agent does it.
+    // Another mount namespace made meanwhile may have kept our mount: the journal is replayed first, as an agent does.
     cmd("e2fsck").arg("-p").arg(&device).run()?;
     cmd("e2fsck").args(["-f", "-n"]).arg(&device).run()?;
     attach.stop(Signal::TERM, LIMIT)?;
@@ -106,7 +106,7 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     cluster.stop().map(drop)
 }
 
-/// Drained, stopped, started (with `program`), ready, undrained. From the drain to the undrain it leads nothing.
+/// Drained, stopped, started (with `program`), ready, undrained. It leads nothing from the drain to the undrain.
 fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Option<&Path>) -> Result<()> {
     let (name, begun) = (cluster.name(index), Instant::now());
     let step = |what: &str| format!("{name}: {what}");
@@ -133,7 +133,7 @@ fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Op
     Ok(())
 }
 
-/// What a gateway that does not run is started with next: the new program with its setting, or the older one without.
+/// The next program of a stopped gateway: the new one with its setting, or the older one without.
 fn replace(cluster: &mut Cluster, index: usize, program: &Path) {
     let new = program == cluster.options.bin;
     cluster.replace_program(index, program);
@@ -145,7 +145,7 @@ fn listed(cluster: &Cluster) -> Result<Vec<Value>> {
     Ok(said["gateways"].as_array().context("a list without gateways")?.clone())
 }
 
-/// As `gateway list` says it.
+/// Whether `gateway list` shows it as ready.
 fn ready(cluster: &Cluster, name: &str) -> Result<()> {
     let mut found = Value::Null;
     let ready = wait_until(LIMIT, || {
@@ -173,7 +173,8 @@ fn lead(cluster: &Cluster, loaded: &mut Loaded, name: &str) -> Result<()> {
     loaded.goes_on().with_context(|| format!("{name} leads"))
 }
 
-/// Once the level is raised a build that does not know it is refused, by name; nobody notices, and its disk is as it was.
+/// After the level was raised, an older build is refused with its name; users notice nothing, and its disk is
+/// unchanged.
 fn refused_back(cluster: &mut Cluster, loaded: &mut Loaded, older: &Path) -> Result<()> {
     let newer = cluster.options.bin.clone();
     cluster.holdfast(&["gateway", "drain", "g3", WAIT[0], WAIT[1]])?;
@@ -198,7 +199,7 @@ fn said(seen: &Seen, what: &str) {
     ));
 }
 
-/// Looks at the store with the older program: as long as one gateway runs it, it must be able to read what the newer one wrote.
+/// Reads the store with the older program: while one gateway runs it, it must be able to read the newer one's objects.
 struct Reader {
     older: PathBuf,
     store: String,
@@ -213,7 +214,7 @@ impl Reader {
         Ok(Self { older: older.to_path_buf(), store, key })
     }
 
-    /// Whoever leads makes a checkpoint, and the older program reads it.
+    /// The leader makes a checkpoint, and the older program reads it.
     fn reads(&self, cluster: &Cluster) -> Result<()> {
         cluster.holdfast(&["set", "checkpoint", SET, WAIT[0], WAIT[1]])?;
         let verify = ["verify", SET, "--store", &self.store, "--key-file", &self.key, "--sample", "1%"];
@@ -221,7 +222,7 @@ impl Reader {
     }
 }
 
-/// Feature levels: what the cluster has, and what each gateway's build knows.
+/// Feature levels: the cluster's, and that of each gateway's build.
 #[derive(Clone, Debug)]
 struct Levels {
     cluster: u64,

@@ -13,15 +13,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 64 << 10;
-/// Far more than the smallest memory tail: the first of them are read from the disk.
+/// Far more than the smallest memory tail: the first blocks are read from the disk.
 const BLOCKS: u64 = 512;
-/// Not what the harness reads to see who serves.
+/// Not the block that the harness reads to find the serving gateway.
 const HURT: u64 = 5;
 const READ_LIMIT: Duration = Duration::from_secs(60);
 const HEAL_LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    // Nothing goes to the store by itself; and the text can be found.
+    // No automatic upload; and the text can be found.
     let settings = ["upload.interval_ms=3600000", "journal.tail=8MiB", "journal.seal=false"];
     let settings = settings.map(String::from).to_vec();
     let (bin, dir, size) = (lab.bin.clone(), lab.dir.join("rotten"), "64MiB".to_string());
@@ -53,7 +53,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(said.contains("healed from its peers"), "{} says nothing of its healing", log.display());
     note(format!("{} ended, started again, healed", cluster.name(serving)));
 
-    // The checkpoint reads all of it, and a quorum that needs the healed one has it.
+    // The checkpoint reads all of it, with a quorum that needs the repaired gateway.
     cluster.holdfast(&["set", "checkpoint", SET]).context("set checkpoint")?;
     cluster.kill(next)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
@@ -79,7 +79,7 @@ fn check(client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Reads the hurt block until some gateway answers it. Closed connections are no answer; wrong bytes and errors end it.
+/// Reads the damaged block until some gateway answers. A closed connection is no answer; wrong bytes and errors fail.
 fn read_somewhere(cluster: &mut Cluster) -> Result<(usize, Client)> {
     let begun = Instant::now();
     let mut last = String::from("never asked");
@@ -96,7 +96,7 @@ fn read_somewhere(cluster: &mut Cluster) -> Result<(usize, Client)> {
     bail!("nobody answers the read after {READ_LIMIT:?}: {last}")
 }
 
-/// One bit in the middle of the hurt block, in whichever file of the journal has it.
+/// Flips a bit in the middle of the damaged block, in the journal file that has it.
 fn rot(disk: &Path) -> Result<()> {
     let text = text(HURT);
     for entry in std::fs::read_dir(folder_named(disk, "journal")?)? {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 128;
-/// 8 MiB and as much in a snapshot, at 16 MiB a second, three readings of what is damaged, two seconds apart.
+/// 8 MiB and as much in a snapshot, at 16 MiB a second; three reads of damaged objects, two seconds apart.
 const LIMIT: Duration = Duration::from_secs(30);
 const DAMAGED: i32 = 8;
 
@@ -36,7 +36,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let clean = complete(&ask)?;
     anyhow::ensure!(clean.0 == 0 && clean.1["damaged_total"] == 0, "damage where there is none: {}", clean.1);
     note(format!("a complete scrub took {:?}", clean.2));
-    // Of the snapshot alone, and of the set as it is: by age, before a flip changes that.
+    // Of the snapshot, and of the present set: by age, which a flip would change.
     let segments = segments(&folder)?;
     let (first, last) = (segments.first().context("no segment")?, segments.last().context("no segment")?);
     anyhow::ensure!(first != last, "the second checkpoint has no segment of its own: {segments:?}");
@@ -84,10 +84,10 @@ fn write(cluster: &mut Cluster, tag: u64) -> Result<()> {
     Ok(())
 }
 
-/// A command, its exit code and what it printed.
+/// A command, with its exit code and output.
 type Ask<'a> = &'a dyn Fn(&[&str]) -> Result<(i32, Value)>;
 
-/// Starts a scrub and waits for its end: exit code and answer of the last look, and how long it took.
+/// Starts a scrub and waits for its end: exit code and answer of the last query, and the duration.
 fn complete(ask: Ask<'_>) -> Result<(i32, Value, Duration)> {
     let begun = Instant::now();
     let before = ask(&["set", "scrub", SET])?.1["complete_unix_ms"].as_u64().unwrap_or(0);

@@ -1,11 +1,12 @@
-//! A set is deleted beside another one that is written all the time, while one gateway is away; and a second time, while the gateway dies that leads it.
+//! A set is deleted beside another one under writes, while one gateway is down; and a second time, while the gateway
+//! that leads it is killed.
 //!
 //! ```text
 //!  load on demo ─▶ set "second": written, a snapshot ─▶ refused while connected, refused for its snapshot
 //!    ─▶ one gateway is killed ─▶ deleted: its export unknown, its store empty but for the tombstone, its name free and used anew, empty
-//!    ─▶ a late object of the dead gateway lands ─▶ that one is back: it ends the set as well, and the late object is gone
-//!    ─▶ "second" again: its own gateway dies in the middle of the deletion ─▶ the same
-//!    ─▶ nowhere on any disk or in the store: what was written, the wrapped keys, the groups' files ─▶ demo is whole
+//!    ─▶ a late object of the dead gateway arrives ─▶ that gateway is back: it ends the set too, and the late object is gone
+//!    ─▶ "second" again: its own gateway dies during the deletion ─▶ the same
+//!    ─▶ on no disk and not in the store: the written data, the wrapped keys, the groups' files ─▶ demo is complete
 //! ```
 
 use super::blocks::Load;
@@ -21,20 +22,20 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Written all over the set that goes.
+/// Written all over the deleted set.
 const TEXT: &[u8] = b"holdfast forgets this for ever: ";
 const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 96;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(90);
 const SECOND: &str = "second";
-/// The end of a wrapped key that is looked for: drawn at random with each wrapping.
+/// Length of the searched end of a wrapped key: random in each wrapping.
 const NEEDLE_BYTES: usize = 32;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let store = format!("file://{}", folder.display());
-    // Every byte of the cache's files is searched in the end, and they are as long as it may be: all that is written fits into this.
+    // Every byte of the cache's files is searched at the end, and they have full size: all written data fits into this.
     let mut cluster = lab.cluster_as("64MiB", Some(store.clone()), &["cache.disk=128MiB"], Vec::new())?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let mut load = Load::new(2, 512);
@@ -73,7 +74,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The set, a volume with data in it, in the store, and a snapshot.
+/// A set with a volume, data in the store, and a snapshot.
 fn make(cluster: &mut Cluster, store: &str) -> Result<()> {
     cluster.holdfast(&["set", "create", SECOND, "--store", store, "--volume", "v=16MiB", "--timeout", "60s"])?;
     let mut client = open(cluster)?;
@@ -99,7 +100,7 @@ fn number(cluster: &Cluster) -> Result<u64> {
     found["id"].as_u64().context("a set without a number")
 }
 
-/// The end of the wrapped key, as the head in the store has it in clear. So the search can see one.
+/// The end of the wrapped key, which the head in the store has in plaintext: the search must be able to find one.
 fn key_in_head(folder: &Path, id: u64) -> Result<Vec<u8>> {
     let path = folder.join(format!("sets/{id}/head"));
     let bytes = std::fs::read(&path).with_context(|| format!("{}", path.display()))?;
@@ -158,7 +159,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
         }
     }
     note(format!("deleted with {} away: its store is empty, its name is free", known.names[away]));
-    // The name is used again at once; and what the dead gateway was about to put comes late.
+    // The name is reused at once; and a PUT of the dead gateway arrives late.
     let store = format!("file://{}", folder.display());
     make(cluster, &store)?;
     let late = format!("{}-{}", ["0000000000000001"; 3].join("-"), "5e".repeat(16));
@@ -169,8 +170,8 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     let named = deletion(&listed, id).is_some_and(|found| found["stage"] == "emptied" && waits(&found));
     anyhow::ensure!(named, "the list does not name who has not ended it: {listed}");
     cluster.restart(away)?;
-    // Whoever has just started may not have heard of the deletion, and lists none: what came late has to be gone as well. Were the record gone before that, nobody
-    // would ever look again.
+    // A gateway that has just started may not know of the deletion, and lists none: the late object must be gone too.
+    // If the record went before it, nothing would ever delete it.
     let over = || !late.exists() && cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_none());
     let over = wait_until(LIMIT, over);
     anyhow::ensure!(!late.exists(), "DELETE-D4: what came late is still there");
@@ -189,7 +190,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     Ok(())
 }
 
-/// The gateway that leads the set dies while it is deleted, by force.
+/// The gateway that leads the set is killed during a forced deletion.
 fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path, id: u64) -> Result<()> {
     let led = cluster.holdfast(&["set", "show", SECOND])?;
     let leader = led["leader"]["name"].as_str().context("nobody leads")?.to_owned();
@@ -203,7 +204,7 @@ fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folde
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()?;
-    // As soon as anybody has heard of it.
+    // As soon as any gateway knows of it.
     let heard = || cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_some());
     let heard = wait_until(PATIENCE, heard);
     cluster.kill(dies)?;
@@ -224,7 +225,7 @@ fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folde
     Ok(())
 }
 
-/// DELETE-D3: of the whole set one small object is left, and no key in it.
+/// DELETE-D3: one small object of the whole set is left, without a key.
 fn only_a_tombstone(folder: &Path, id: u64) -> Result<()> {
     let files = files_below(&folder.join(format!("sets/{id}")))?;
     let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
@@ -291,7 +292,7 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Files that show what was written, or one of the needles.
+/// Files with the written data, or with one of the needles.
 fn search<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>, needles: &[Vec<u8>]) -> Result<Vec<PathBuf>> {
     let mut hits = Vec::new();
     for dir in dirs {

@@ -1,9 +1,9 @@
-//! Space is given back: overwritten data, deleted snapshots; and by nobody but the leader.
+//! Space is freed: overwritten data, deleted snapshots; and only the leader deletes.
 //!
 //! ```text
 //!  write 48 MiB again and again ─▶ store settles ─▶ snapshot ─▶ overwrite ─▶ kill -9, takeover ─▶ snapshot intact
-//!    ─▶ what is said to be stored is there, and no more ─▶ delete it: the store shrinks by what was said to be its own
-//!    ─▶ overwrite, SIGSTOP the leader in the middle of deleting, another takes over, SIGCONT ─▶ the old one deletes no more ─▶ all that was written is there
+//!    ─▶ the reported stored bytes are there, and no more ─▶ delete it: the store shrinks by the bytes reported as its own
+//!    ─▶ overwrite, SIGSTOP the leader while it deletes, another takes over, SIGCONT ─▶ the old one deletes no more ─▶ all writes are there
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// What is overwritten, and how often.
+/// Range that is overwritten, and how often.
 const RANGE: u64 = 48 * MIB;
 const ROUNDS: u64 = 6;
 const CHUNK: u64 = 256 << 10;
-/// One block of this length in each chunk is overwritten alone, so that segments end up partly in use.
+/// One block of this length in each chunk is overwritten alone, so that segments become partly unused.
 const SMALL: u64 = 16 << 10;
-/// Generous: the machine may be busy, and a takeover begins the grace anew.
+/// Generous: the machine may be busy, and the grace period begins again after a takeover.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Connections that may be closed under one piece of writing.
+/// Most closed connections during one write.
 const CLOSED_MAX: u32 = 3;
 const GRACE_MS: u64 = 4000;
-/// A leader that was stopped may be elected again, and then nothing is shown.
+/// A stopped leader may be elected again, and then nothing is shown.
 const PAUSES_MAX: usize = 3;
-/// What the store has beside what maps name: roots, heads, and what the cluster itself keeps there.
+/// Bytes in the store besides those named by maps: roots, heads, and the cluster's own objects.
 const BESIDE: u64 = MIB;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -41,7 +41,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "upload.whole_root=0B".to_string(),
         format!("space.grace_ms={GRACE_MS}"),
         "space.sweep_interval_ms=2000".to_string(),
-        // So slowly that a leader can be stopped in between.
+        // So slow that a leader can be stopped in between.
         "space.deletes_per_second=1".to_string(),
     ];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
@@ -58,7 +58,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         again(&mut cluster, &mut client, |client| fill(client, tag))?;
         most = most.max(stored(&store).bytes);
     }
-    // Each chunk gets one block that is newer: segments end up partly in use.
+    // One block of each chunk is newer: segments become partly unused.
     tag += 1;
     again(&mut cluster, &mut client, |client| small_blocks(client, tag))?;
     let live = RANGE;
@@ -72,7 +72,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         most / MIB
     ));
 
-    // A snapshot, then everything is overwritten, and the leader dies.
+    // A snapshot, then everything is overwritten, and the leader is killed.
     let (base, top) = (tag - 1, tag);
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@first"), "--timeout", "90s"])?;
     tag += 1;
@@ -119,7 +119,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let less = settles(&store, live * 14 / 10).context("after the deletion of the snapshot")?;
     let after = at_rest(&cluster, &store).context("without the snapshot")?;
     anyhow::ensure!(after.snapshots.is_empty() && after.kept == after.current, "something else is kept");
-    // What collection did to the volumes meanwhile is not the snapshot's.
+    // Collection's effect on the volumes meanwhile does not count for the snapshot.
     let freed = before.there.saturating_sub(after.there);
     let expected = (before.current + unique).saturating_sub(after.current);
     anyhow::ensure!(freed.abs_diff(expected) <= BESIDE, "deleting it gave back {freed} bytes, expected {expected}");
@@ -146,7 +146,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The leader is stopped in the middle of deleting, and continued when another one leads. False where it leads once more at the end: it deletes with every right then.
+/// The leader is stopped while it deletes, and resumed when another one leads. False if it leads again at the end: then
+/// it may delete.
 fn paused_while_deleting(cluster: &mut Cluster, store: &Path, tag: u64) -> Result<bool> {
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     again(cluster, &mut client, |client| {
@@ -157,7 +158,7 @@ fn paused_while_deleting(cluster: &mut Cluster, store: &Path, tag: u64) -> Resul
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let waiting = wait_until(SETTLE_LIMIT, || stored(store).bytes > RANGE * 15 / 10);
     anyhow::ensure!(waiting, "nothing waits for deletion after an overwrite");
-    // `holdfast dev` keeps the one log; a gateway that was started again by us writes the other.
+    // `holdfast dev` keeps one log; a gateway that this program restarted writes the other.
     let name = cluster.name(serving);
     let dir = &cluster.options.dir;
     let logs = [dir.join(format!("{name}.log")), dir.with_extension(format!("{name}.log"))];
@@ -168,11 +169,12 @@ fn paused_while_deleting(cluster: &mut Cluster, store: &Path, tag: u64) -> Resul
     cluster.pause(serving)?;
     let others = cluster.others(serving);
     let took_over = cluster.first_to_serve(&others, begun, TAKEOVER_LIMIT);
-    // What it deleted before, and says only once it is through with all of them. The other one has a grace of its own before it deletes.
+    // Earlier deletions, which it reports only after all of them. The other one waits for its own grace period before
+    // it deletes.
     let (before, untold) = (deleted(&logs), gone().saturating_sub(deleted(&logs) - said));
     cluster.proceed(serving);
     let (next, _) = took_over?;
-    // Until the other one has deleted all of it, the old one had all the time to do harm.
+    // By the time the other one has deleted everything, the old one had enough time to do harm.
     let last = settles(store, RANGE * 14 / 10).context("after the pause")?;
     let after = deleted(&logs);
     let leads = cluster.serving(TAKEOVER_LIMIT)? == serving;
@@ -206,7 +208,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// How many objects the gateway said that it deleted.
+/// Number of objects that the gateway logged as deleted.
 fn deleted(logs: &[PathBuf]) -> usize {
     let said = |log: &PathBuf| {
         let text = std::fs::read(log).unwrap_or_default();
@@ -217,8 +219,9 @@ fn deleted(logs: &[PathBuf]) -> usize {
     logs.iter().map(said).sum()
 }
 
-/// Writes, and where the connection is closed unanswered meanwhile, as a gateway may that hears no quorum (R8), connects anew and writes the same once more (R12). Any other
-/// error is one, silence too, and so is one closed connection more than [`CLOSED_MAX`].
+/// Writes. If the connection is closed unanswered meanwhile, which a gateway without a quorum may do (R8), it connects
+/// again and repeats the write (R12). Any other error fails, and so does silence, or more closed connections than
+/// [`CLOSED_MAX`].
 fn again(cluster: &mut Cluster, client: &mut Client, mut write: impl FnMut(&mut Client) -> Result<()>) -> Result<()> {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     for _ in 0..CLOSED_MAX {
@@ -255,7 +258,7 @@ fn small_blocks(client: &mut Client, tag: u64) -> Result<()> {
     Ok(())
 }
 
-/// Every block is there, and the one that `expected` names for its place.
+/// Every block is there, with the content in `expected` for its place.
 fn check(client: &mut Client, expected: impl Fn(u64) -> u64) -> Result<()> {
     for at in (0..RANGE).step_by(CHUNK as usize) {
         let chunk = client.read(at, CHUNK as u32)?;
@@ -285,7 +288,7 @@ struct Stored {
     objects: u64,
 }
 
-/// What is below the store's folder. Files come and go while it looks.
+/// Files below the store's folder. Files may appear and disappear meanwhile.
 fn stored(dir: &Path) -> Stored {
     let mut sum = Stored::default();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -302,7 +305,7 @@ fn stored(dir: &Path) -> Stored {
     sum
 }
 
-/// What `set show` says of space while nothing is on its way, and what is there.
+/// Space according to `set show` at rest, and the actual files.
 struct AtRest {
     snapshots: Vec<Value>,
     current: u64,
@@ -314,8 +317,8 @@ fn number(of: &Value, name: &str) -> Result<u64> {
     of[name].as_u64().with_context(|| format!("no {name} in {of}"))
 }
 
-/// Waits until everything is in the store, too little of it is garbage to be collected, nothing waits for its deletion, and the store holds what is said
-/// to be stored, no less and not much more.
+/// Waits until everything is in the store, too little garbage is left to collect, no deletion is pending, and the store
+/// has the reported bytes, not less and not much more.
 fn at_rest(cluster: &Cluster, store: &Path) -> Result<AtRest> {
     let mut said = Value::Null;
     let mut there = 0;
@@ -324,7 +327,7 @@ fn at_rest(cluster: &Cluster, store: &Path) -> Result<AtRest> {
         (said, there) = (shown["space"].clone(), stored(store).bytes);
         let of = |name: &str| said[name].as_u64().unwrap_or(0);
         let (kept, current, garbage) = (of("kept_stored_bytes"), of("current_stored_bytes"), of("garbage_bytes"));
-        // Of a leader that does not say yet, nothing is 0.
+        // A leader without figures yet shows 0 for all.
         let waits = ["journal_bytes", "retired_objects", "dropped_roots"].into_iter().any(|name| said[name] != 0);
         let little = garbage * 100 <= current.saturating_sub(garbage) * 30;
         !waits && said["incomplete"] == false && little && kept <= there && there - kept <= BESIDE

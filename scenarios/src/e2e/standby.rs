@@ -1,12 +1,13 @@
 //! A standby on a local copy of a snapshot, beside a primary under pgbench.
 //!
-//! 1. A refresh: the copy answers, pgbench's books balance, writes are refused, and the primary commits on.
-//! 2. The gateway that the copy reads from is killed: the whole device can be read all the same, and queries go on.
-//! 3. A refresh: newer rows, younger data; the old copy and the old snapshot of its own are gone, a person's snapshot stays.
-//! 4. A refresh to a snapshot that is not there, and one whose PostgreSQL cannot start, fail: what served serves on.
-//! 5. `standby run`: 200 for load balancers, and a real HAProxy goes by that; its PostgreSQL is killed: a new copy takes its place; told to stop, all of it is gone.
+//! 1. A refresh: the copy answers, pgbench's sums match, writes are refused, and the primary continues.
+//! 2. The gateway that the copy reads from is killed: the whole device stays readable, and queries continue.
+//! 3. A refresh: newer rows, younger data; the old copy and its snapshot are gone, a manual snapshot stays.
+//! 4. A refresh to a missing snapshot, and one whose PostgreSQL cannot start, fail: the old copy keeps serving.
+//! 5. `standby run`: answers 200 to load balancers, and a real HAProxy uses that. Its PostgreSQL is killed: a new copy
+//!    replaces it. Told to stop, it removes everything.
 //!
-//! The settings and HAProxy's listener are those of deploy/examples/standby, with the addresses and directories of this place.
+//! The settings and HAProxy's listener are those of deploy/examples/standby, with local addresses and directories.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::{public_dir, root};
@@ -28,7 +29,7 @@ use std::time::Duration;
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 const PGBENCH: [&str; 4] = ["-c", "2", "-j", "1"];
 
-/// Until `standby run` serves, or serves again.
+/// Limit until `standby run` serves, or serves again.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// A person's own snapshot.
@@ -94,7 +95,7 @@ impl Standby {
         self.asked("status", &[])
     }
 
-    /// It must fail; its words.
+    /// Runs a command that must fail; returns its message.
     fn fails(&self, args: &[&str]) -> Result<String> {
         let output = self.command("refresh").args(args).into_command().output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -112,7 +113,7 @@ impl Standby {
         self.number("select count(*) from pgbench_history")
     }
 
-    /// It answers, its books balance, and it takes no writes.
+    /// It answers, its sums match, and it refuses writes.
     fn is_good(&self) -> Result<()> {
         self.pg.pgbench_balances()?;
         let refused = self.pg.client()?.query("create table mine ()");
@@ -153,7 +154,7 @@ fn snapshots(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The set has these snapshots and no others, after a while: one is listed anew by whichever gateway answers.
+/// Waits until the set has exactly these snapshots: any gateway may answer with a slightly old list.
 fn only(cluster: &Cluster, expected: &[&str]) -> Result<()> {
     let so = || snapshots(cluster).is_ok_and(|found| found == expected);
     anyhow::ensure!(wait_until(TAKEOVER_LIMIT, so), "found {:?}, expected {expected:?}", snapshots(cluster)?);
@@ -212,7 +213,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cmd("dd").args([&format!("if={device_of_copy}"), "of=/dev/null", "bs=1M", "iflag=direct", "status=none"]).run()?;
     anyhow::ensure!(standby.commits()? == there, "the data of a copy changed");
     standby.is_good()?;
-    // It says so with its next showing.
+    // Reported with its next status.
     let elsewhere = || standby.status().is_ok_and(|now| text(&now, "/gateway").is_ok_and(|now| now != at));
     let moved = wait_until(TAKEOVER_LIMIT, elsewhere);
     let status = standby.status()?;
@@ -232,7 +233,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     standby.is_good()?;
     let own = text(&new, "/current/snapshot")?.to_owned();
     only(&cluster, &[MONDAY, &own])?;
-    // Whoever keeps a copy holds its lock; how it ended is its own business.
+    // A running copy holds its lock; how it ended does not matter here.
     let lock = open.join("run/a/attach/attach.lock");
     let gone = || cmd("flock").arg("--nonblock").arg(&lock).arg("true").succeeds();
     anyhow::ensure!(wait_until(TAKEOVER_LIMIT, gone), "the old copy is still there: {} is held", lock.display());
@@ -241,7 +242,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let why = standby.fails(&["--snapshot", "tuesday"])?;
     anyhow::ensure!(why.contains("demo@tuesday"), "{why}");
     let settings = std::fs::read_to_string(&standby.config)?;
-    // Nothing of this is known to PostgreSQL: it does not start.
+    // PostgreSQL does not know this setting, and does not start.
     std::fs::write(&standby.config, settings.replace("-c unix_socket", "-c nonsense=1 -c unix_socket"))?;
     let why = standby.fails(&[])?;
     std::fs::write(&standby.config, settings)?;
@@ -272,8 +273,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.stop().map(drop)
 }
 
-/// The example's listener, added to the file of deploy/haproxy as its README says, leads to a standby whose data is young enough, and to none whose data is not.
-/// What it leads to is the standby's own health check: the PostgreSQL of this place has no TCP port.
+/// The example's listener, added to the file of deploy/haproxy as in its README, forwards to a standby only if its data
+/// is young enough. It forwards to the standby's own health check, since this PostgreSQL has no TCP port.
 fn behind_haproxy(lab: &Lab, standby: &Standby) -> Result<()> {
     let sample = |path: &str| std::fs::read_to_string(root().join(path));
     let both = sample("deploy/haproxy/haproxy.cfg")? + &sample("deploy/examples/standby/haproxy-reads.cfg")?;

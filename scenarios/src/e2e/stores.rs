@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const WRITERS: u64 = 4;
 const BLOCKS_EACH: u64 = 1024;
-/// Readers' grace beyond the time for which a store is away: its death, three checkpoints, its start.
+/// Readers' grace period beyond the outage of a store: its death, three checkpoints, its start.
 const GRACE_LONGER: Duration = Duration::from_secs(4);
 /// No single answer may take longer than this while a store is away.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ fn checkpoint(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the leader says that no store lacks anything.
+/// Waits until the leader reports that no store lacks anything.
 fn caught_up(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
     let mut last = Value::Null;
     let whole = |replica: &Value| {
@@ -65,7 +65,7 @@ fn caught_up(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the leader says of one store what `is` looks for, and answers that.
+/// Waits until the leader's report on one store fulfils `is`, and returns that.
 fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = Value::Null;
     let seen = wait_until(LIMIT, || {
@@ -79,12 +79,13 @@ fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl
 fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
     let env = servers[0].env();
     let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
-    // What was replaced while a store was away is lacked there until it is deleted everywhere: no sooner than the store is back, and soon after that.
+    // A store that was down lacks replaced objects until they are deleted everywhere: not before the store is back, and
+    // soon after.
     let grace = format!("space.grace_ms={}", (outage + GRACE_LONGER).as_millis());
     let mut cluster = lab.cluster_as("256MiB", Some(stores.into()), &[grace.as_str()], env.clone())?;
     let known = Known::on(&cluster, stores.into(), env.clone())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    // The first is the one that reads go to; the second is emptied, and has to stand in for the first afterwards.
+    // Reads go to the first; the second is emptied, and has to replace the first afterwards.
     let (during, lacked) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
         checkpoint(|args| cluster.holdfast(args))?;
@@ -103,7 +104,8 @@ fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) ->
         servers[1].stop()?;
         std::fs::remove_dir_all(servers[1].folder())?;
         servers[1].resume()?;
-        // A look finds its head gone there. Once it has one again, it is compared anew; before, the leader may not have noticed.
+        // A check finds its head gone there. Once it has a head again, it is compared again; before, the leader may not
+        // have noticed.
         let sets = servers[1].folder().join("sets");
         let mended = wait_until(LIMIT, || {
             std::fs::read_dir(&sets)
@@ -131,7 +133,7 @@ fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) ->
     let clean = must(holdfast(lab, &known.env, &known.doors, &each)?, "verify --each-store")?;
     let read = clean["sets"].as_array().map_or(0, Vec::len);
     anyhow::ensure!(read == 3 && clean["clean"] == true, "each store's copies: {clean}");
-    // The one that was emptied counts: with the first away, nothing is decided without it.
+    // The emptied one counts: without the first, every decision needs it.
     servers[0].stop()?;
     checkpoint(|args| cluster.holdfast(args)).context("with the one that was emptied, and without the first")?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
@@ -191,11 +193,11 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
             "2m",
             GONE,
         ];
-        // A place that is not the set's, in place of the one that is missing: by its text alone it would be taken for an emptied store.
+        // A foreign place instead of the missing one: by its URL alone it would count as an emptied store.
         let lost = stores.split(' ').nth(missing + 1).context("a store")?;
         let there = stores.split(' ').nth((missing + 1) % 3 + 1).context("a store")?;
         let wrong = stores.replace(lost, &there.replace("/e2e?", "/elsewhere?"));
-        // At once: either waits for the store that is silent, and changes nothing.
+        // In parallel: both wait for the silent store, and change nothing.
         let (clean, refused) = std::thread::scope(|scope| {
             let clean = scope.spawn(|| holdfast(lab, &known.env, &known.doors, &verify));
             let refused = new.holdfast(&recover.map(|arg| if arg == stores { &wrong[..] } else { arg }));
@@ -227,7 +229,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
         new.kill()?;
         note(format!("recovered without store {}: generation {}, writes 1 to {found}", missing + 1, missing + 2));
     }
-    // One of them alone is refused, by name.
+    // One of them alone is refused, with its name.
     let alone = stores.split(' ').nth(1).context("a store")?;
     let (code, said) = holdfast(lab, &known.env, &known.doors, &["verify", "--store", alone, "--key-file", &key])?;
     anyhow::ensure!(code != 0 && said.to_string().contains("store 1 of 3"), "exit code {code}: {said}");

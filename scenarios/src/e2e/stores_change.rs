@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const WRITERS: u64 = 4;
-/// 20 MiB in all, more than a segment holds: it is copied, and read back cold, several times.
+/// 20 MiB in all, more than a segment holds: copied, and read back uncached, several times.
 const BLOCKS_EACH: u64 = 1280;
 const LIMIT: Duration = Duration::from_secs(180);
 const WAIT: &str = "--wait=3m";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For a dead store that is left nobody waits for a minute, but longer than requests to it are tried.
+/// Time until a dead store is given up, instead of a minute, but longer than requests to it are retried.
 const LET_GO: &str = "store.let_go_ms=15000";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -43,13 +43,13 @@ struct Stage<'a> {
     lab: &'a Lab,
     cluster: Cluster,
     known: Known,
-    /// The first has the set at the begin; it goes into the next three, and one of those is replaced by the last.
+    /// The first has the set at first; the set moves to the next three, and one of those is replaced by the last.
     servers: Vec<S3>,
     urls: Vec<String>,
     load: Load,
 }
 
-/// What a running cluster says of where the set lies.
+/// A running cluster's report on the set's stores.
 fn shown(cluster: &Cluster) -> Result<Value> {
     cluster.holdfast(&["set", "stores", "show", SET, "--timeout", "10s"])
 }
@@ -75,7 +75,7 @@ fn until(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) -> Result<V
     Ok(last)
 }
 
-/// In the middle of the filling: one of the new stores has everything, the two that are needed as well are away.
+/// Half filled: one of the new stores has everything, the two others that are needed are down.
 fn half(said: &Value) -> bool {
     let new = &said["stores"][1]["health"];
     said["phase"] == "filling" && new["compared"] == true && new["missing_objects"] == 0
@@ -104,7 +104,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Every block has something, and the first checkpoint is there.
+    /// Every block is written, and the first checkpoint exists.
     fn filled(&mut self) -> Result<()> {
         let (_, mut client) = self.cluster.connect(TAKEOVER_LIMIT)?;
         self.load.fill(&mut client)?;
@@ -112,7 +112,7 @@ impl Stage<'_> {
         checkpoint(&self.cluster)
     }
 
-    /// Two of three new stores are away: nothing gets on, nobody notices, and what was begun is taken back.
+    /// Two of three new stores are down: no progress, users notice nothing, and the change is cancelled.
     fn abandoned(&mut self) -> Result<()> {
         let urls = self.urls.clone();
         let three = ["--store", &urls[1], "--store", &urls[2], "--store", &urls[3]];
@@ -134,7 +134,7 @@ impl Stage<'_> {
             let parts: Vec<&str> =
                 said["stores"].as_array().into_iter().flatten().filter_map(|s| s["part"].as_str()).collect();
             anyhow::ensure!(parts == ["leaves", "joins", "joins", "joins"], "{said}");
-            // So that something is left there when it is abandoned.
+            // So that some objects are left there by the cancelled change.
             until(cluster, "one of three new stores is filled", half)?;
             // Writes are answered, and wait in the journal.
             let answered = progress.answered();
@@ -151,7 +151,7 @@ impl Stage<'_> {
         servers[3].resume()?;
         self.placed(&self.urls[0])?;
         self.whole("after a change that was abandoned")?;
-        // What this cluster has not noted there as its own is taken for another's.
+        // A store that this cluster has not marked as its own counts as another's.
         let left = found_below(&self.servers[1].folder(), "joined").context("no note in a store that was to be")?;
         std::fs::remove_file(&left).with_context(|| left.display().to_string())?;
         let (code, said) = self.ask(&begin)?;
@@ -166,7 +166,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// One becomes three others; the gateway that serves is killed while they are half filled.
+    /// One store becomes three others; the serving gateway is killed while they are half filled.
     fn one_becomes_three(&mut self) -> Result<()> {
         let three = ["--store", &self.urls[1], "--store", &self.urls[2], "--store", &self.urls[3]];
         let begin = [&["set", "stores", "change", SET, "--yes"][..], &three].concat();
@@ -202,7 +202,7 @@ impl Stage<'_> {
             self.load.progress().answered()
         ));
         self.placed(&text)?;
-        // Who asks the store that was left is told where the set is.
+        // A query at the old store names the set's new stores.
         let key = self.known.key();
         let (code, said) = self.ask(&["verify", "--store", &self.urls[0], "--key-file", &key])?;
         anyhow::ensure!(
@@ -226,7 +226,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// One of three is dead for good, and another one takes its place.
+    /// One of three is lost for good, and another one replaces it.
     fn one_replaced(&mut self) -> Result<()> {
         let text = format!("c=3 w=2 {} {} {}", self.urls[1], self.urls[4], self.urls[3]);
         let (cluster, servers, urls) = (&self.cluster, &mut self.servers, &self.urls);
@@ -280,7 +280,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// All gateways and disks are lost; and once more, in the middle of a change that is decided.
+    /// All gateways and disks are lost; and again, during a decided change.
     fn recovered(mut self) -> Result<()> {
         let (lab, known, urls) = (self.lab, self.known.clone(), self.urls.clone());
         self.cluster.kill_all()?;
@@ -289,7 +289,7 @@ impl Stage<'_> {
         }
         let new = anew(lab, &known, "new")?;
         let text = format!("c=4 {}", urls[1]);
-        // As somebody wrote it down before the drain: those stores are there, and say where the set went.
+        // As noted before the drain: those stores exist, and name the set's new stores.
         let old = format!("c=3 w=2 {} {} {}", urls[1], urls[4], urls[3]);
         let (code, said) = recover(lab, &known, &new, &old)?;
         let named = said.to_string().contains(&text);
@@ -299,7 +299,7 @@ impl Stage<'_> {
         let mut client = new.connect()?;
         self.load.check(&mut client).context("R4: recovered from the store")?;
         note("recovered from the store that the set is in; the list before that was refused, and named it");
-        // The new life changes its stores like the old one, and is lost where either list may count.
+        // The new life changes its stores like the old one, and is lost when either list may be in force.
         self.load.write(&mut client, 50)?;
         client.disconnect();
         let checkpoint = ["set", "checkpoint", SET, "--timeout", "1m"];
@@ -310,7 +310,7 @@ impl Stage<'_> {
         let mut last = Value::Null;
         let ending = wait_until(LIMIT, || {
             last = new.holdfast(&show).map_or(Value::Null, |(_, said)| said);
-            // Who is asked may not have heard of the change yet.
+            // The asked gateway may not know of the change yet.
             last["phase"] == "ending" || last["phase"] == "settled" && last["placement"] != text
         });
         self.servers[0].stop()?;
@@ -339,7 +339,7 @@ impl Stage<'_> {
     }
 }
 
-/// New gateways with the addresses of those that are lost, and empty disks.
+/// New gateways with the addresses of the lost ones, and empty disks.
 fn anew<'a>(lab: &'a Lab, known: &Known, name: &str) -> Result<Hand<'a>> {
     for lost in &known.names {
         std::fs::rename(known.dir.join(lost), lab.dir.join(format!("lost-before-{name}-{lost}")))?;

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Few, so that it happens often that nobody is connected.
+/// Few, so that often none is connected.
 const CLIENTS: u64 = 3;
 
-/// A run in which leadership moved proves nothing: it closes connections by right.
+/// A run with a change of the leader proves nothing: it rightly closes connections.
 const ATTEMPTS: u32 = 3;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {

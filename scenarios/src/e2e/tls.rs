@@ -23,7 +23,7 @@ fn with(command: Cmd, dir: &Path, authority: &str, name: &str) -> Cmd {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    // As an operator does it: the certificates first. `holdfast dev` adds what is missing by the same authority.
+    // Like an operator: the certificates first. `holdfast dev` adds the missing ones from the same authority.
     let dir = lab.dir.join("cluster");
     let make = |into: &Path, names: &[&str]| {
         cmd(&lab.bin).args(["cluster", "certificates", "--dir"]).arg(into).args(names).run().context("certificates")
@@ -66,7 +66,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Who has no certificate, one of another authority, or speaks plain HTTP/2 gets no answer.
+/// Clients without a certificate, with one of another authority, or with plain HTTP/2 get no answer.
 fn strangers(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     let api = &cluster.gateways[0].api;
     let ask = || cmd(&lab.bin).args(["cluster", "status", "--timeout", "3s", "--api", api]);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 const MIB: u64 = 1 << 20;
 const SIZE_MIB: u64 = 64;
 
-/// What nbdsh runs: every command of the protocol that libnbd has, and a refusal that must come.
+/// Script for nbdsh: every command of the protocol that libnbd has, and an expected refusal.
 const NBDSH: &str = r#"
 assert h.get_size() == 64 * 1024 * 1024, h.get_size()
 assert h.can_flush() and h.can_fua() and h.can_trim() and h.can_zero(), "flags"
@@ -79,7 +79,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(list.contains("demo/vol1"), "nbdinfo --list does not name demo/vol1: {list}");
     note("nbdinfo: size and list");
 
-    // Its module is the distribution's: another Python first on the PATH does not have it.
+    // The distribution's Python has the module; another Python first on the PATH does not.
     cmd("nbdsh")
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .args(["--base-allocation", "-u", &uri, "-c", NBDSH])

@@ -1,9 +1,11 @@
-//! PostgreSQL at two sites, each with a cluster, a store and a set of its own; deploy/examples/two-site, as its README tells it.
+//! PostgreSQL at two sites, each with its own cluster, store and set; by the README of deploy/examples/two-site.
 //!
-//! 1. West is primary, east follows it by streaming replication; HAProxy finds the one for writes and the other for reads.
-//! 2. East becomes synchronous. All of west is killed under four writers: host, gateways. East is promoted by a person: no acknowledged commit is lost.
-//! 3. West comes back as it was, a primary: it is not started, since east is one (`hooks.before_start`).
-//! 4. West is copied anew and follows east: what is written there can be read here.
+//! 1. West is primary, east follows it by streaming replication; HAProxy routes writes to the one and reads to the
+//!    other.
+//! 2. East becomes synchronous. All of west (host, gateways) is killed under four writers. East is promoted by hand: no
+//!    acknowledged commit is lost.
+//! 3. West comes back as a primary: it is not started, since east is one (`hooks.before_start`).
+//! 4. West is copied again and follows east: writes there can be read here.
 
 use super::Lab;
 use super::agent::{under_load, whole};
@@ -22,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const WRITERS: usize = 4;
 
-/// PostgreSQL's settings beside those of the agent's command line.
+/// PostgreSQL's settings besides those of the agent's command line.
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
 const EXAMPLE: &str = "deploy/examples/two-site";
@@ -37,7 +39,7 @@ struct Site {
 
 impl Site {
     fn new(lab: &Lab, (name, address): (&'static str, &str), other: &str) -> Result<Self> {
-        // One gateway where a site has three: what three do is for other scenarios.
+        // One gateway instead of three: other scenarios test three.
         let cluster = Cluster::start(Options {
             bin: lab.bin.clone(),
             dir: lab.dir.join(format!("{name}-cluster")),
@@ -50,7 +52,7 @@ impl Site {
         let dir = lab.dir.join(name);
         let script = root().join(EXAMPLE).join("not-two-primaries");
         let hook = format!("[hooks]\nbefore_start = \"OTHERS='{other}:8008' {}\"\n", script.display());
-        // Given away after a fault it stands for the lease again soon: it is refused again and again.
+        // After it gave the lease away because of a fault it soon tries again: it is refused repeatedly.
         let settings = format!("{hook}[takeover]\nflap_delay_s = 1\nper_hour_max = 1000\n");
         let host = Host::new(Plan {
             name,
@@ -87,7 +89,7 @@ impl Site {
         }
     }
 
-    /// Its set gets a copy of what runs at `primary`, and follows that under its own name.
+    /// Its set gets a copy of the database at `primary`, and follows that under its own name.
     fn copy_of(&mut self, lab: &Lab, primary: &Host) -> Result<()> {
         let first = self.first(lab);
         prepare(&first, || first.pg.basebackup(&primary.address, self.host.name))?;
@@ -139,7 +141,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     proxy.reaches(&west.host, LIMIT)?;
     proxy.reaches_at(reads, &east.host, LIMIT)?;
 
-    // Sent each by itself: none of these may stand in a transaction.
+    // Each sent by itself: none of these may be in a transaction.
     sql(&west.host, "alter system set synchronous_standby_names = '\"db-east\"'")?;
     sql(&west.host, "select pg_reload_conf()")?;
     let synchronous = "select count(*) from pg_stat_replication where sync_state = 'sync'";

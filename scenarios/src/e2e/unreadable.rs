@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const TEXT: &[u8] = b"holdfast keeps this to itself: ";
 const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 64;
-/// Files longer than this are searched in pieces that overlap.
+/// Longer files are searched in overlapping pieces.
 const PIECE_BYTES: usize = 8 << 20;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 fn start(lab: &Lab, dir: &Path, seal: bool) -> Result<Cluster> {
-    // Every byte of the cache's files is searched, and they are as long as it may be: all that is written fits into this many times.
+    // Every byte of the cache's files is searched, and they have full size: all written data fits in many times.
     let cache = "cache.disk=128MiB".to_string();
     let settings = vec!["upload.interval_ms=3600000".to_string(), cache, format!("journal.seal={seal}")];
     let (bin, dir, size) = (lab.bin.clone(), dir.to_path_buf(), "64MiB".to_string());

@@ -35,10 +35,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Kills the serving gateway while fio verifies (in a thread: a worker process of its own would survive fio); gives the gateway that serves then, with the killed one back as a follower.
+/// Kills the serving gateway while fio verifies (in a thread: a worker process would outlive fio); returns the new
+/// serving gateway, with the killed one back as a follower.
 fn fail_over_during_verify(lab: &Lab, cluster: &mut Cluster, serving: usize) -> Result<usize> {
     let uri = cluster.gateways[serving].nbd.clone();
-    // Slow enough that the kill falls in the middle. Only reads that are asked for as such can be slowed; they are verified too.
+    // Slow enough that the kill falls in the middle. Only the rate of explicit reads can be limited; they are verified
+    // too.
     let verify = fio(&uri, lab, &["--rw=randread", "--rate=12m", "--eta=always", "--eta-newline=100ms"]);
     let log = lab.dir.join(format!("fio-killed-through-{}.log", cluster.name(serving)));
     let _ = std::fs::remove_file(&log);

@@ -1,4 +1,5 @@
-//! Volumes come, grow, shrink, change their names and go, while others are written; and the space of what went comes back.
+//! Volumes are created, grown, shrunk, renamed and deleted, while others are written; and the space of deleted data is
+//! freed.
 //!
 //! ```text
 //!  16 TiB are trimmed that nothing was ever written to: nothing but entries of the log
@@ -24,23 +25,23 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
-/// A thin volume, and the longest trim of it: what fits NBD's 32 bits, in whole sectors.
+/// A thin volume, and its longest trim: whole sectors within NBD's 32 bits.
 const THIN: u64 = 16 << 40;
 const TRIM: u64 = (1 << 32) - 512;
-/// Entry and operation of one trim in the journal, at most.
+/// Upper bound for entry and operation of one trim in the journal.
 const TRIM_BYTES: u64 = 512;
 /// Errors that a client gets beyond the end of a volume: EINVAL to a read, ENOSPC to a write.
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 
-/// Writes a volume over and over, until it is told to stop.
+/// Writes a volume repeatedly, until told to stop.
 struct Load {
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
     thread: std::thread::JoinHandle<Result<Wrote>>,
 }
 
-/// What is known of each block: the last write that was answered, and the one that may have been.
+/// State of a block: the last answered write, and one with unknown outcome.
 struct Wrote {
     blocks: Vec<(u64, u64)>,
     writes: u64,
@@ -127,7 +128,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(load.lost.load(Ordering::Acquire) == 0, "who wrote another volume lost the connection");
     note("grown, shrunk, renamed, deleted: who wrote another volume noticed nothing");
 
-    // The serving gateway dies, and a volume goes while the next one takes over.
+    // The serving gateway is killed, and a volume is deleted while the next one takes over.
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let mut fourth = open(&mut cluster, "vol4")?;
     fill(&mut fourth, 4, 48)?;
@@ -161,7 +162,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Before anything was written at all. What it costs is counted; how long it takes is told only.
+/// Before any write. Its entries are counted; the time is only printed.
 fn thin(cluster: &mut Cluster) -> Result<()> {
     volume(cluster, &["create", &of("thin"), "--size", "16TiB"])?;
     let before = checkpoint(cluster)?;
@@ -178,7 +179,7 @@ fn thin(cluster: &mut Cluster) -> Result<()> {
     let begun = Instant::now();
     let entries = checkpoint(cluster)? - before;
     let saved = begun.elapsed();
-    // Renewals of the lease and what checkpoints say come to it: a few each second.
+    // Plus renewals of the lease and entries of checkpoints: a few each second.
     anyhow::ensure!((trims..=2 * trims).contains(&entries), "{trims} trims: {entries} entries in the log");
     let space = space(cluster)?;
     for nothing in ["written_bytes", "current_stored_bytes", "garbage_bytes"] {
@@ -196,13 +197,13 @@ fn thin(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The index that a checkpoint made now covers the log up to.
+/// The index that a checkpoint made now covers.
 fn checkpoint(cluster: &Cluster) -> Result<u64> {
     let said = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
     said["checkpoint_index"].as_u64().with_context(|| format!("a checkpoint without its place: {said}"))
 }
 
-/// As the leader knows it, all of it.
+/// The leader's complete report on space.
 fn space(cluster: &Cluster) -> Result<Value> {
     let mut said = Value::Null;
     let known = wait_until(PATIENCE, || {
@@ -238,7 +239,7 @@ fn resize(cluster: &mut Cluster) -> Result<()> {
     volume(cluster, &["grow", "demo/vol1", "--size", "96MiB"])?;
     let mut again = open(cluster, "vol1")?;
     zeroes(&mut again, 32, 96).context("grown again after a shrink")?;
-    // Not before a checkpoint knows of it, either.
+    // Also after a checkpoint includes it.
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
     zeroes(&mut again, 32, 96).context("grown again after a shrink and a checkpoint")?;
     check(&mut again, 1, 0, 32)
@@ -254,7 +255,7 @@ fn rename(cluster: &mut Cluster) -> Result<()> {
     check(&mut open(cluster, "first")?, 1, 0, 32).context("by its new name")?;
     anyhow::ensure!(open(cluster, "vol1").is_err(), "the old name is still served");
     anyhow::ensure!(volume(cluster, &["rename", &of("first"), "vol2"]).is_err(), "two volumes of one name");
-    // Its clients have just left; and back, for whoever looks for the set by this volume.
+    // Its clients have just left; then back, since other code finds the set by this volume.
     let back = wait_until(PATIENCE, || volume(cluster, &["rename", &of("first"), "vol1"]).is_ok());
     anyhow::ensure!(back, "not renamed back");
     Ok(())
@@ -276,7 +277,7 @@ fn delete(cluster: &mut Cluster) -> Result<()> {
     );
     expect(third.write(0, &pattern(8, 0, BLOCK as usize)), ENOSPC, "a write to a deleted volume")?;
     expect(third.read(0, BLOCK as u32), EINVAL, "a read of a deleted volume")?;
-    // Its name is free, and nobody else's data comes with it.
+    // Its name is free, and the new volume has no foreign data.
     volume(cluster, &["create", &of("vol3"), "--size", "48MiB"])?;
     anyhow::ensure!(id(cluster, "vol3")? != before, "VOLUME-V1: a volume id was used again");
     expect(
@@ -395,7 +396,7 @@ fn expect<T>(found: Result<T, NbdError>, errno: u32, what: &str) -> Result<()> {
     }
 }
 
-/// Bytes of all files below the folder. They come and go while it looks.
+/// Bytes of all files below the folder. Files may appear and disappear meanwhile.
 fn stored(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries

@@ -20,7 +20,7 @@ const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 128;
 const TAG: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of one who is not answered any more: an object is fetched three times before it is taken for damaged.
+/// Time without an answer: an object is fetched three times before it counts as damaged.
 const SILENCE: Duration = Duration::from_secs(8);
 /// The longest pause between two tries of a read, and some.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
     let segment = segment(&folder)?;
     let at = std::fs::metadata(&segment)?.len() / 2;
-    // What is in memory is right: nothing of it is left.
+    // Data in memory is correct, so memory is cleared.
     let cluster = cluster.kill_all()?.start()?;
     flip(&segment, at)?;
 
@@ -72,7 +72,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let shown = attached.look()?;
     anyhow::ensure!(shown["reconnects"] == 0, "reconnected for a read that no gateway can answer: {shown}");
 
-    // Of one who is killed nothing stays.
+    // Reads of a killed client are dropped.
     let before = waiting.len() as u64;
     let block = *waiting.values().next().context("none waits")?;
     let mut killed = Client::connect(&hurt.uri, PATIENCE)?;
@@ -90,7 +90,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         answers(&mut reader, &mut waiting)?;
     }
     note(format!("flipped back: all are answered after {:?}", begun.elapsed()));
-    // What attach shows of itself is up to a moment old.
+    // Attach's status may be slightly old.
     anyhow::ensure!(unanswered(0), "answered, and kept: {}", attached.look()?);
     let shown = attached.look()?;
     anyhow::ensure!(shown["reconnects"] == 0, "reconnected for a read that no gateway can answer: {shown}");
@@ -99,7 +99,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Takes answers until all are there or none comes any more; how many came. Each must be what was written.
+/// Takes answers until all are there or no more come; returns their number. Each must be the written data.
 fn answers(reader: &mut Client, waiting: &mut BTreeMap<u64, u64>) -> Result<u64> {
     let mut count = 0;
     while !waiting.is_empty() {

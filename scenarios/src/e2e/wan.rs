@@ -17,11 +17,11 @@ use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
 const ROUND_TRIP: Duration = Duration::from_millis(80);
-/// A block that no writer of the load has.
+/// A block outside of the load.
 const AT: u64 = 200 << 20;
-/// How often the set may have moved by itself: each time on a machine that stood still.
+/// Tries for a period without an election: one may occur on a machine that stalls.
 const QUIET_TRIES: usize = 3;
-/// Writes of which each has to take a round trip, and of which the quickest is shown.
+/// Number of writes: each has to take a round trip, and the fastest is printed.
 const WRITES: u64 = 20;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -64,7 +64,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Each gateway started again behind a relay, which is then where the others find it.
+/// Restarts each gateway behind a relay, with the relay's address as its own.
 fn apart(cluster: &mut Cluster) -> Result<Vec<Relay>> {
     let mut relays = Vec::new();
     for index in 0..cluster.gateways.len() {
@@ -84,13 +84,13 @@ fn apart(cluster: &mut Cluster) -> Result<Vec<Relay>> {
 fn peer_address(cluster: &Cluster, index: usize) -> Result<String> {
     let status = cluster.holdfast(&["cluster", "status"])?;
     let members = status["members"].as_array().context("status without members")?;
-    // What the others go by.
+    // The other gateways use this address.
     let of = members.iter().map(|m| &m["member"]).find(|member| member["name"] == cluster.name(index).as_str());
     let address = of.and_then(|member| member["addresses"]["peer"].as_str());
     Ok(address.with_context(|| format!("{} has no peer address in {status}", cluster.name(index)))?.to_owned())
 }
 
-/// R1: an acknowledged write has been at another gateway, and that is a round trip away.
+/// R1: an acknowledged write has been at another gateway, which is a round trip away.
 fn quickest_write(bridge: &Bridge) -> Result<()> {
     let mut client = Client::connect(&bridge.uri, PATIENCE)?;
     let mut quickest = Duration::MAX;
@@ -108,7 +108,8 @@ fn quickest_write(bridge: &Bridge) -> Result<()> {
     Ok(())
 }
 
-/// The set stays where it is, under the same epoch, while the load goes on. A machine that stands still for a second makes an election: then once more.
+/// The set stays at its gateway under the same epoch while the load continues. A machine that stalls for a second
+/// causes an election: then try again.
 fn stays(attached: &Attached, progress: &Progress) -> Result<()> {
     let mut moved = Vec::new();
     while moved.len() < QUIET_TRIES {

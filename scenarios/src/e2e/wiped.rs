@@ -30,7 +30,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (pairs, again) = (load.progress().answered(), load.progress().reconnected());
     note(format!("{pairs} pairs acknowledged meanwhile, {again} connections closed and made anew"));
 
-    // Now two of three are left only if the rebuilt one counts.
+    // Now the majority of three needs the rebuilt gateway.
     cluster.kill(other)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the rebuilt member in the quorum")?;
     load.write(&mut client, 50).context("with the rebuilt member in the quorum")?;
@@ -52,7 +52,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 fn rebuild(cluster: &mut Cluster, wiped: usize, serving: usize) -> Result<()> {
     let member = cluster.member(wiped)?;
     cluster.kill(wiped)?;
-    // As `holdfast dev` lays it out: DIR/g2 is what g2 keeps.
+    // `holdfast dev` puts the data of g2 into DIR/g2.
     let disk = cluster.options.dir.join(cluster.name(wiped));
     anyhow::ensure!(disk.is_dir(), "{}: no such folder", disk.display());
     std::fs::remove_dir_all(&disk)?;
@@ -61,7 +61,7 @@ fn rebuild(cluster: &mut Cluster, wiped: usize, serving: usize) -> Result<()> {
     let replaces = format!("m{member}");
     cluster.holdfast(&["gateway", "replace", &replaces, "--by", &api, "--yes", "--timeout", "2m"])?;
     cluster.caught_up(REBUILD_LIMIT)?;
-    // It votes only once it has nearly all: a quorum must not depend on it before.
+    // It votes only once it has nearly all entries: before that no quorum may depend on it.
     await_whole(cluster, wiped, REBUILD_LIMIT)?;
     let now = cluster.member(wiped)?;
     anyhow::ensure!(now != member, "{} is still member m{member}", cluster.name(wiped));

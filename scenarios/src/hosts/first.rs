@@ -1,4 +1,4 @@
-//! The first use of a set: a file system with a PostgreSQL in it, which nobody owns afterwards.
+//! First use of a set: creates a file system with a PostgreSQL in it, and releases the set.
 
 use super::Way;
 use crate::cmd::cmd;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What to fill.
+/// The set to fill.
 #[derive(Clone, Debug)]
 pub struct First<'a> {
     pub bin: &'a Path,
@@ -26,16 +26,17 @@ pub struct First<'a> {
     /// Size of the file system, as mkfs wants it; all of the volume if none.
     pub size: Option<&'a str>,
     pub pg: &'a Postgres,
-    /// PostgreSQL's settings beside those of the agent's command line.
+    /// PostgreSQL's settings besides those of the agent's command line.
     pub settings: &'a str,
     /// Clients from there are let in without a password.
     pub network: Option<&'a str>,
 }
 
-/// Runs `holdfast attach` for `owner`, in `dir`, until its device of `volume` is there. The process, and the device.
+/// Runs `holdfast attach` for `owner`, in `dir`, until its device of `volume` exists. Returns the process and the
+/// device.
 ///
 /// # Errors
-/// When it is not there within a minute.
+/// When it does not exist within a minute.
 pub fn attach(
     bin: &Path,
     (set, volume): (&str, &str),
@@ -48,7 +49,7 @@ pub fn attach(
     let mut attach = Proc::spawn("holdfast attach", command.into_command(), &dir.with_extension("log"))?;
     let (mut device, pid) = (None, attach.pid());
     attach.ready_when("ready", Duration::from_secs(60), || {
-        // One that was killed leaves its status.
+        // A killed one leaves its status.
         let shown = status(dir).filter(|status| status["pid"] == pid && status["ready"] == true);
         device = shown.and_then(|status| {
             let volumes = status["volumes"].as_array()?.clone();
@@ -60,22 +61,22 @@ pub fn attach(
     Ok((attach, device.context("no device")?))
 }
 
-/// What an attach shows of itself.
+/// Status of an attach.
 pub fn status(dir: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
 }
 
-/// Attaches, makes the file system and PostgreSQL's data directory, and lets go.
+/// Attaches, creates the file system and PostgreSQL's data directory, and detaches.
 ///
 /// # Errors
 /// When a step fails.
 pub fn fill(first: &First<'_>) -> Result<()> {
-    // initdb writes no paths: it does not matter where it was mounted then.
+    // initdb writes no paths: the mount point does not matter.
     let initdb = || first.pg.initdb(first.settings);
     prepare(first, || initdb().and_then(|()| first.network.map_or(Ok(()), |network| first.pg.trust(network))))
 }
 
-/// The same with a data directory that `make` makes.
+/// The same with a data directory that `make` creates.
 ///
 /// # Errors
 /// When a step fails.

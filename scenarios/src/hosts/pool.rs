@@ -16,28 +16,29 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where Debian's package puts it, which is on root's PATH only.
+/// Path in Debian's package, which is on root's PATH only.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
 /// Below the project's root.
 const SAMPLE: &str = "deploy/pgbouncer/pgbouncer.ini";
 
-/// Who may come in, as that file says it.
+/// The list of users named in that file.
 const USERS: &str = "/etc/pgbouncer/userlist.txt";
 
-/// The system user that it becomes: root it refuses to be.
+/// The system user that it switches to: it refuses to run as root.
 const SYSTEM_USER: &str = "postgres";
 
-/// The database that everybody uses.
+/// The database of all clients.
 const DATABASE: &str = "postgres";
 
-/// How long a program waits for one answer. The sample makes clients wait for a minute at most, then they are told.
+/// How long a client waits for one answer. With the sample's settings clients wait for a minute at most and then get an
+/// error.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
 /// Between two tries to connect.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A user of the database who has a password.
+/// A database user with a password.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
     pub name: &'static str,
@@ -54,11 +55,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts it in front of `behind`, with its files in `dir`; `secret` is what PostgreSQL keeps of the user's password. Of the sample only addresses are
-    /// changed, and where the list of users is.
+    /// Starts it in front of `behind`, with its files in `dir`; `secret` is PostgreSQL's stored form of the user's
+    /// password. Changes only addresses and the path of the list of users in the sample.
     ///
     /// # Errors
-    /// When it does not start, or the sample has nothing of what is to be changed.
+    /// When it does not start, or the sample lacks a text that is to be changed.
     pub fn start(dir: &Path, at: SocketAddr, behind: SocketAddr, user: User, secret: &str) -> Result<Self> {
         let users = dir.join("userlist.txt");
         std::fs::write(&users, format!("\"{}\" \"{secret}\"\n", user.name))?;
@@ -83,7 +84,7 @@ impl Pool {
         Ok(Self { proc, at, user, dir: dir.into() })
     }
 
-    /// It runs still.
+    /// Checks that it still runs.
     ///
     /// # Errors
     /// When it has ended.
@@ -91,15 +92,16 @@ impl Pool {
         self.proc.must_run()
     }
 
-    /// A program that connects to it.
+    /// A client of it.
     ///
     /// # Errors
-    /// When psql does not start; whether it gets in the first answer says.
+    /// When psql does not start; the first answer shows whether it was accepted.
     pub fn session(&self) -> Result<Session> {
         Session::open(self.at, self.user, &self.dir.join("psql.log"))
     }
 
-    /// A program that writes rows into `table (n bigint)`, one after the other, and connects anew whenever it loses its connection.
+    /// A client that writes rows into `table (n bigint)`, one after the other, and reconnects whenever it loses its
+    /// connection.
     pub fn writer(&self, table: &'static str) -> Writer {
         let (at, user, log) = (self.at, self.user, self.dir.join("psql.log"));
         let stop = Arc::new(AtomicBool::new(false));
@@ -118,7 +120,7 @@ impl Pool {
                             written.acknowledged.push(n);
                             count.fetch_add(1, Ordering::Relaxed);
                         }
-                        // Whether it happened nobody can tell (R12): never tried again under the same number.
+                        // The outcome is unknown (R12): never retried under the same number.
                         Err(why) => {
                             written.in_doubt.push(n);
                             written.last_loss = format!("{why:#}");
@@ -134,7 +136,7 @@ impl Pool {
     }
 }
 
-/// A user's program: a psql with one connection for as long as it lives. It ends with its connection.
+/// A client: a psql with one connection. It ends with its connection.
 #[derive(Debug)]
 pub struct Session {
     psql: Child,
@@ -147,14 +149,14 @@ impl Session {
     /// Starts psql.
     ///
     /// # Errors
-    /// When it does not start; whether it gets in the first answer says.
+    /// When it does not start; the first answer shows whether it was accepted.
     pub fn open(at: SocketAddr, user: User, log: &Path) -> Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
         let program = Path::new(BIN).join("psql");
         let command = cmd::cmd(program).env("PGPASSWORD", user.password).env("PGCONNECT_TIMEOUT", "30");
         let command = command.args(["-X", "-A", "-t", "-q", "-h", &at.ip().to_string(), "-p", &at.port().to_string()]);
         let mut command = command.args(["-U", user.name, "-d", DATABASE]).into_command();
-        // It ends when its input does, at the latest with us.
+        // It ends with its input, at the latest with us.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut psql = command.spawn().with_context(|| cmd::show(&command))?;
         let input = psql.stdin.take().context("no stdin")?;
@@ -167,7 +169,7 @@ impl Session {
         Ok(Self { psql, input, said, asked: 0 })
     }
 
-    /// Runs one statement; its rows. Over its connection or not at all: psql does not connect anew.
+    /// Runs one statement; returns its rows. Only over its one connection: psql does not reconnect.
     ///
     /// # Errors
     /// The server's, a lost connection, or no answer within [`ANSWER_LIMIT`].
@@ -207,7 +209,7 @@ impl Session {
     }
 }
 
-/// What psql says behind the rows of an answer.
+/// psql's output behind the rows of an answer.
 fn mark(asked: u64) -> String {
     format!("-- answer {asked}")
 }
@@ -227,16 +229,16 @@ pub struct Writer {
     acknowledged: Arc<AtomicU64>,
 }
 
-/// What it did.
+/// Results of a writer.
 #[derive(Debug, Default)]
 pub struct Written {
     /// Numbers of rows whose commit was acknowledged.
     pub acknowledged: Vec<u64>,
     /// Of rows whose connection was lost before.
     pub in_doubt: Vec<u64>,
-    /// How often it connected.
+    /// Number of connections.
     pub sessions: u64,
-    /// What it was told at its last lost connection.
+    /// Message of its last lost connection.
     pub last_loss: String,
 }
 
@@ -246,7 +248,7 @@ impl Writer {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Takes it back.
+    /// Stops it and returns its results.
     ///
     /// # Errors
     /// When psql could not be started.

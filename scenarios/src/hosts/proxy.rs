@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where Debian's package puts it, which is on root's PATH only.
+/// Path in Debian's package, which is on root's PATH only.
 const PROGRAM: &str = "/usr/sbin/haproxy";
 
 /// Below the project's root.
@@ -22,13 +22,13 @@ pub struct Proxy {
     at: SocketAddr,
 }
 
-/// The sample's second door, where whoever comes while there is no primary waits: one port above the first.
+/// The sample's second port, at which clients wait while there is no primary: one above the first.
 pub fn waiting(at: SocketAddr) -> SocketAddr {
     SocketAddr::new(at.ip(), at.port() + 1)
 }
 
 impl Proxy {
-    /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are put into `dir`.
+    /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are in `dir`.
     ///
     /// # Errors
     /// When it does not start.
@@ -39,10 +39,10 @@ impl Proxy {
         Self::with(dir, SAMPLE, at, &changes)
     }
 
-    /// Starts it with `sample`, in which each of `changes` is made.
+    /// Starts it with `sample` after each of `changes`.
     ///
     /// # Errors
-    /// When it does not start, or the sample has nothing of what is to be changed.
+    /// When it does not start, or the sample lacks a text that is to be changed.
     pub fn with(dir: &Path, sample: &str, at: SocketAddr, changes: &[(&str, String)]) -> Result<Self> {
         let mut config = std::fs::read_to_string(crate::binary::root().join(sample))?;
         for (from, to) in changes {
@@ -64,7 +64,7 @@ impl Proxy {
         self.at
     }
 
-    /// A client that knows only the proxy gets to this host; how long that took.
+    /// Waits until a client that knows only the proxy reaches this host; returns the time.
     ///
     /// # Errors
     /// When it does not within `limit`, or the proxy has ended.
@@ -72,7 +72,7 @@ impl Proxy {
         self.reaches_at(self.at, host, limit)
     }
 
-    /// The same at another of its doors.
+    /// The same at another of its ports.
     ///
     /// # Errors
     /// As [`Proxy::reaches`].

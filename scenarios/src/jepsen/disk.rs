@@ -1,6 +1,5 @@
 //! One node's disk for Jepsen's fault `unsynced`: the disk of [`crate::power`], mounted at a folder. It takes commands
-//! on standard input, one per
-//! line, answers each by one line, and ends when the input ends.
+//! on standard input, one per line, answers each by one line, and ends when the input ends.
 //!
 //! ```text
 //!   lie   from now on it acknowledges syncs and mostly does not sync -> lies

@@ -1,6 +1,5 @@
-//! The tests of the judges: hand-made good and bad histories and logs that they must judge correctly. They run before
-//! the judges are used,
-//! because a broken checker would make every run valid.
+//! Tests of the judges: hand-made good and bad histories and logs that they must judge correctly. They run before the
+//! judges are used, because a broken checker would make every run valid.
 
 use crate::binary::root;
 use crate::cmd::{cmd, tail_of};

@@ -1,28 +1,28 @@
 //! The ledger compared with a restored database. All commits acknowledged before the restore time must be there. Later
-//! ones may be there as a prefix: if a
-//! commit is there, no commit is missing that was acknowledged before that one was sent.
+//! ones may be there as a prefix: if a commit is there, no commit is missing that was acknowledged before that one was
+//! sent.
 
 use super::{Commit, Row};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the table says about the ledger and a moment.
+/// Result of comparing the table with the ledger and a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Acknowledged before the moment, by the wall clock.
     pub before: u64,
-    /// Of those, not in the table.
+    /// Those not in the table.
     pub lost: u64,
     /// Acknowledged in the millisecond of the moment, or later.
     pub after: u64,
-    /// Of those, in the table.
+    /// Those in the table.
     pub kept: u64,
-    /// Not in the table, though acknowledged before a commit that is in the table was begun.
+    /// Not in the table, although acknowledged before a commit in the table was begun.
     pub gaps: u64,
-    /// In the table though their commit was not acknowledged; allowed.
+    /// In the table without an acknowledgement; allowed.
     pub in_doubt_found: u64,
     /// In the table and never tried.
     pub invented: u64,
-    /// When the first that is not in the table was acknowledged, Unix milliseconds.
+    /// Time of the acknowledgement of the first missing one, Unix milliseconds.
     pub first_missing_ms: Option<u64>,
 }
 
@@ -60,7 +60,8 @@ impl Restored {
 mod tests {
     use super::*;
 
-    /// Two writers in turn, ten milliseconds for each commit: writer 0 is acknowledged at 10, 20, 30, writer 1 at 15, 25, 35.
+    /// Two writers in turn, ten milliseconds per commit: writer 0 is acknowledged at 10, 20, 30, writer 1 at 15, 25,
+    /// 35.
     fn acknowledged() -> BTreeMap<Row, Commit> {
         let rows = (0..2).flat_map(|w| (1..=3).map(move |n| (w, n)));
         let commit = |(w, n): Row| {
@@ -70,7 +71,7 @@ mod tests {
         rows.map(|row| (row, commit(row))).collect()
     }
 
-    /// Two that were under way at the end.
+    /// Two unfinished commits at the end.
     fn in_doubt() -> BTreeMap<Row, u64> {
         BTreeMap::from([((0, 4), 31_000), ((1, 4), 36_000)])
     }

@@ -3,8 +3,7 @@
 //! ```text
 //!  write, truncate ──▶ current content ── sync of the file ──▶ durable content
 //!  create, rename, unlink, link ──▶ current names ── sync of a folder ──▶ durable names
-//!  cut ──▶ keeps a prefix of the name changes; each block written since its file's last sync becomes new, old, or a
-//!  mixture by sectors
+//!  cut ──▶ keeps a prefix of the name changes; each block written since its file's last sync becomes new, old, or a mixture by sectors
 //! ```
 //! Stricter than ext4, as POSIX allows: syncing a file does not make its name durable. In memory, without I/O or clock;
 //! the caller supplies randomness.

@@ -8,7 +8,7 @@ fn file(disk: &mut Disk, called: &str) -> Ino {
     disk.create(ROOT, name(called), false, 0o644).expect("created")
 }
 
-/// Everything in it: path and content.
+/// All files: path and content.
 fn all(disk: &Disk) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![(String::new(), ROOT)];
@@ -94,7 +94,7 @@ fn names_go_in_order_and_a_folders_sync_keeps_its_own() {
         disk.create(two, name("x"), false, 0o644).expect("created");
         disk.create(one, name("y"), false, 0o644).expect("created");
         disk.rename((one, name("y")), (two, name("x")), false).expect("renamed");
-        // The rename touches it: it stays, and so does what came before to the same folders.
+        // The rename touches it: it stays, and so do earlier changes of the same folders.
         disk.sync_folder(one).expect("synced");
         disk.cut(&mut Seeded::new(seed, 0));
         assert_eq!(all(&disk).into_keys().collect::<Vec<_>>(), ["/two/x"]);

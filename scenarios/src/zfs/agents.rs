@@ -1,4 +1,4 @@
-//! Two guests with agents: one is killed, one is paused and resumed. The other takes over by itself each time.
+//! Two guests with agents: one is killed, one is paused and resumed. The other one takes over automatically each time.
 
 use super::Args;
 use super::guest::Guest;
@@ -39,7 +39,8 @@ impl<'a> More<'a> {
     }
 }
 
-/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide. Nothing is said of `pool.fence_action`: the reboots are those of its default.
+/// Settings of a guest's agent. Emulation is slow, so the limits are wide. `pool.fence_action` keeps its default, so
+/// reboots are tested.
 fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
     let More { set, pool, database, watchdog } = more;
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
@@ -55,12 +56,12 @@ fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
     )
 }
 
-/// Writes the settings, which an agent reads when it begins, with these further lines for its pool.
+/// Writes the settings, which an agent reads at its start, with these further lines for its pool.
 pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
     configure_with(guest, index, More::of_pool(pool))
 }
 
-/// The same with all that differs between parts.
+/// The same, with all lines that differ between parts.
 pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
     guest.put("/etc/holdfast/agent.toml", &settings(guest, index, more))?;
@@ -68,7 +69,7 @@ pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()>
     guest.run("sync", LIMIT).map(drop)
 }
 
-/// Starts the agent; after a reboot the guest does so by itself.
+/// Starts the agent; after a reboot the guest starts it by itself.
 pub fn begin(guest: &Guest, index: usize, pool: &str) -> Result<()> {
     begin_for(guest, index, SET, pool)
 }
@@ -81,7 +82,7 @@ pub fn begin_for(guest: &Guest, index: usize, set: &str, pool: &str) -> Result<(
     )
 }
 
-/// A question to its agent; the answer is read from what comes back.
+/// Sends a request to its agent; returns the stream with the answer.
 fn asked(guest: &Guest, question: &str) -> Result<TcpStream> {
     let at = format!("{}:8008", guest.address).parse()?;
     let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
@@ -100,10 +101,10 @@ pub fn asks(guest: &Guest, path: &str) -> u16 {
     ask().unwrap_or(0)
 }
 
-/// What its agent shows of itself.
+/// Status of its agent.
 ///
 /// # Errors
-/// When it shows nothing.
+/// When there is no status.
 pub fn view(guest: &Guest) -> Result<Value> {
     let mut answer = String::new();
     asked(guest, "GET /status")?.read_to_string(&mut answer)?;
@@ -128,7 +129,7 @@ pub fn stands_by(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// It was booted after `since`, by its own agent.
+/// Whether it was rebooted after `since`, by its own agent.
 pub fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
     let ask = || guest.run("cut -d. -f1 /proc/uptime", Duration::from_secs(30));
     let young = wait_until(LIMIT, || {
@@ -157,10 +158,10 @@ pub fn phases(guest: &Guest) -> Result<String> {
     Ok(words.join(", "))
 }
 
-/// Agents on guest a, which becomes primary, and on guest b, which is booted and stands by.
+/// Agents on guest a, which becomes primary, and on guest b, which is booted as standby.
 ///
 /// # Errors
-/// When they do not get there.
+/// When they do not become that.
 pub fn pair(lab: &Lab, report: &mut Report, a: Guest) -> Result<(Guest, Guest)> {
     step("Agents on two guests");
     begin(&a, 0, "")?;

@@ -1,4 +1,4 @@
-//! Base64, in which the guest agent takes input and gives output.
+//! Base64, as the guest agent encodes input and output.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -15,7 +15,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Text as bytes; what is no digit is passed over.
+/// Text as bytes; other characters are skipped.
 pub fn decode(text: &str) -> Vec<u8> {
     let digits = text.bytes().filter_map(|byte| DIGITS.iter().position(|digit| *digit == byte));
     let (mut bytes, mut word, mut bits) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);

@@ -1,5 +1,6 @@
-//! Two guests with agents: the primary is cut off from everybody and goes on running, with a client inside of it. The other takes over; the first reboots
-//! itself, before it is heard again or after, and stands by. Nothing that its client was told is missing.
+//! Two guests with agents: the primary is cut off from everything and keeps running, with a client inside of it. The
+//! other one takes over; the first reboots itself, before or after it is connected again, and becomes standby. No
+//! commit acknowledged to its client is missing.
 
 use super::agents::{becomes_primary, phases, rebooted, stands_by};
 use super::guest::Guest;
@@ -16,10 +17,10 @@ use std::time::Instant;
 
 const PART: &str = "cut-off";
 
-/// What its client was told, on the guest's own disk.
+/// Rows acknowledged to its client, on the guest's own disk.
 const TOLD: &str = "/var/tmp/told";
 
-/// A client that no network is between: each acknowledged row is noted, and synced.
+/// A client without a network in between: each acknowledged row is noted and synced.
 fn client_inside() -> String {
     format!(
         "install -o postgres -m 644 /dev/null {TOLD} && sync
@@ -33,7 +34,7 @@ fn told(guest: &Guest) -> Result<BTreeSet<u64>> {
     Ok(text.lines().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-/// The act: `a` (and its number among the guests) is primary and `b` stands by.
+/// The fault: `a` (and its number among the guests) is primary, `b` is standby.
 pub fn act(lab: &mut Lab, report: &mut Report, (a, index): (&Guest, usize), b: &Guest) -> Result<()> {
     step("Host a is cut off from everybody; b takes over; a is heard again");
     Lab::session(a)?.query("create table cut_off (n bigint primary key)")?;

@@ -1,4 +1,5 @@
-//! One guest: devices, pool and database are made as docs/zfs.md advises; the volumes grow under them; then a gateway is killed, then attach itself.
+//! One guest: devices, pool and database are made as docs/zfs.md advises; the volumes grow; then a gateway is killed,
+//! then attach.
 
 use super::Args;
 use super::guest::Guest;
@@ -15,16 +16,16 @@ use std::time::{Duration, Instant};
 
 const PART: &str = "devices";
 
-/// What each volume grows to, in bytes. It was made with 2 GiB.
+/// Size to which each volume grows, in bytes. It was made with 2 GiB.
 const LARGER: u64 = 3 << 30;
 
-/// So much of that the pool shows at least: labels, and what fills no metaslab, are not in it.
+/// Least size that the pool must show: without labels and partial metaslabs.
 const SHOWN_MIN: u64 = (VOLUMES as u64) * (1 << 30) * 9 / 10;
 
-/// For one word with a gateway.
+/// Limit of one command to a gateway.
 const HURRY: Duration = Duration::from_secs(60);
 
-/// The command, as a unit would run it.
+/// The command of a systemd unit.
 pub fn command(guest: &Guest, set: &str, sockets: u8) -> String {
     patient(guest, set, sockets, "2m")
 }
@@ -39,17 +40,18 @@ pub fn patient(guest: &Guest, set: &str, sockets: u8, dead_timeout: &str) -> Str
     )
 }
 
-/// Attaches; how long that took. With `again` as a supervisor does it: attach is started again whenever it was killed, not when it ended by itself.
+/// Attaches; returns the time. With `again` it is supervised: restarted whenever it is killed, not when it exits by
+/// itself.
 ///
 /// # Errors
-/// When the devices are not there within [`LIMIT`].
+/// When the devices do not exist within [`LIMIT`].
 pub fn start(guest: &Guest, set: &str, sockets: u8, again: bool) -> Result<f64> {
     let command = command(guest, set, sockets);
     let looped = format!("while :; do\n  {command}\n  [ $? = 137 ] || break\ndone");
     launch(guest, set, if again { &looped } else { &command })
 }
 
-/// Attaches where another owner's lease may not have run out yet: asked again, as a unit's `Restart=` does, for as long as that is the reason.
+/// Attaches while another owner's lease may not have expired yet: retried for that reason, like a unit with `Restart=`.
 ///
 /// # Errors
 /// As [`start`].
@@ -59,7 +61,7 @@ pub fn start_after(guest: &Guest, set: &str, sockets: u8) -> Result<f64> {
     launch(guest, set, &format!("until {command}\ndo\n  {held} || break\n  sleep 0.5\ndone"))
 }
 
-/// Attaches by this command; how long that took.
+/// Attaches with this command; returns the time.
 ///
 /// # Errors
 /// As [`start`].
@@ -76,7 +78,7 @@ pub fn launch(guest: &Guest, set: &str, command: &str) -> Result<f64> {
     }
 }
 
-/// What attach shows of itself; null where nothing is attached.
+/// Status of attach; null if nothing is attached.
 ///
 /// # Errors
 /// When the guest does not answer.
@@ -91,7 +93,7 @@ pub fn paths(status: &Value) -> Vec<String> {
     volumes.iter().filter_map(|volume| volume["device"].as_str().map(str::to_string)).collect()
 }
 
-/// Guest a with everything on it, PostgreSQL running, the ledger's table made.
+/// Guest a with everything on it, PostgreSQL running, the ledger's table created.
 pub fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
     step("Guest a: kernel nbd, ZFS, PostgreSQL");
     lab.make_set()?;
@@ -115,7 +117,7 @@ pub fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
     Ok(a)
 }
 
-/// The volumes grow under load: devices and pool follow, and nobody above them sees an error.
+/// The volumes grow under load: devices and pool follow, and no user sees an error.
 pub fn grow(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("The volumes grow under load");
     pool::load(a, args.load + 20)?;
@@ -163,12 +165,12 @@ pub fn grow(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Resul
     Ok(())
 }
 
-/// What the pool has to give, in bytes.
+/// Size of the pool, in bytes.
 fn pool_bytes(guest: &Guest) -> Result<u64> {
     Ok(guest.run("zpool list -Hp -o size tank", LIMIT)?.trim().parse()?)
 }
 
-/// A gateway dies, then attach does; nobody above them sees more than a pause.
+/// A gateway is killed, then attach; users see only a pause.
 pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("The serving gateway is killed under load");
     pool::load(a, args.load + 20)?;
@@ -220,7 +222,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
 pub fn let_go(report: &mut Report, a: &Guest) -> Result<()> {
     step("Guest a lets go in good order");
     pool::export(report, PART, a)?;
-    // What an import costs is reads one after the other.
+    // An import consists mostly of sequential reads.
     let each: Vec<String> = paths(&status(a, SET)?).iter().map(|path| format!("-d {path}")).collect();
     let begun = Instant::now();
     let reads = "awk '{n+=$1} END {print n}' /sys/block/nbd*/stat";

@@ -1,4 +1,4 @@
-//! What QEMU says of a guest's machine (its protocol QMP): that it was reset or switched off, and when, by this machine's clock.
+//! QEMU's events of a guest's machine (protocol QMP): resets and power-offs, with times of this machine's clock.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// For QEMU's own answers.
+/// Limit of QEMU's own answers.
 const HURRY: Duration = Duration::from_secs(30);
 
-/// A listener. What it has not heard yet waits for it.
+/// A listener. Events wait until they are read.
 #[derive(Debug)]
 pub struct Events {
     name: &'static str,
@@ -18,7 +18,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Begins to listen to the QEMU of the guest `name`.
+    /// Begins to listen to the QEMU of guest `name`.
     ///
     /// # Errors
     /// When it does not answer.
@@ -27,7 +27,7 @@ impl Events {
         stream.set_read_timeout(Some(HURRY))?;
         let mut output = stream.try_clone()?;
         let mut events = Self { name, input: BufReader::new(stream) };
-        // Its greeting comes first; nothing is told before this command is answered.
+        // Its greeting comes first; there are no events before this command is answered.
         events.hear()?;
         output.write_all(b"{\"execute\": \"qmp_capabilities\"}\n")?;
         while events.hear()?.get("return").is_none() {}
@@ -41,7 +41,7 @@ impl Events {
         serde_json::from_str(&line).with_context(|| format!("{}: found {line:?}, expected JSON", self.name))
     }
 
-    /// Waits for an event, such as `RESET`; when it was, in Unix milliseconds.
+    /// Waits for an event, such as `RESET`; returns its time in Unix milliseconds.
     ///
     /// # Errors
     /// When it does not come within `limit`.
@@ -90,7 +90,7 @@ mod tests {
             let mut line = String::new();
             BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
             assert!(line.contains("qmp_capabilities"), "{line}");
-            // An event may come before the answer: of what was before the question.
+            // An event from before the command may precede the answer.
             stream.write_all([OTHER, ANSWER, OTHER, RESET].concat().as_bytes()).unwrap();
         });
         let mut events = Events::listen("a", &socket).unwrap();

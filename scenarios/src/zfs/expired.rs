@@ -1,5 +1,6 @@
-//! One guest: attach is killed, and nobody starts another one. What waits in the kernel waits for `--dead-timeout` and fails then (KERNEL-K2 of crate attach), as does all that
-//! comes after it; `--abandon` takes the devices away, and the set can be attached anew.
+//! One guest: attach is killed and not restarted. Requests in the kernel wait for `--dead-timeout` and then fail
+//! (KERNEL-K2 of crate attach), like all later ones; `--abandon` removes the devices, and the set can be attached
+//! again.
 
 use super::devices::{launch, paths, patient, start, status};
 use super::guest::Guest;
@@ -12,10 +13,10 @@ use std::time::Instant;
 
 const PART: &str = "expired";
 
-/// How long the kernel is told to wait.
+/// The kernel's waiting time.
 const DEAD_TIMEOUT: &str = "5s";
 
-/// The act. Nothing is attached before it, nor after it.
+/// The test. Nothing is attached before or after it.
 pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     step("attach is killed, and no other one comes");
     launch(a, SET, &patient(a, SET, sockets, DEAD_TIMEOUT))?;
@@ -27,7 +28,7 @@ pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     report.fault();
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
     let begun = Instant::now();
-    // Ends only because the kernel has waited for long enough: nobody is there to answer it.
+    // Ends only because the kernel has waited long enough: no process answers it.
     let (code, _, said) = a.ran(&write, LIMIT)?;
     let took = begun.elapsed().as_secs_f64();
     anyhow::ensure!(code != 0, "KERNEL-K2: a write that nobody answered has succeeded");

@@ -1,7 +1,7 @@
-//! A guest: started, asked through its agent, paused, and killed as if the power had failed.
+//! A guest: started, controlled through its guest agent, paused, and killed like by a power failure.
 //!
-//! QEMU's own emulation, no KVM: several times slower than a machine, the same everywhere. Its user network opens a host's connections in the
-//! namespace that QEMU runs in, so a guest is a node of [`crate::net`] like any other.
+//! QEMU's emulation without KVM: several times slower than a machine, but the same everywhere. Its user network opens
+//! connections in the namespace of QEMU, so a guest is a node of [`crate::net`] like any other.
 
 use super::base64;
 use super::events::Events;
@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Memory of a guest in MiB: PostgreSQL, ZFS and little else.
+/// Memory of a guest in MiB: for PostgreSQL, ZFS and little else.
 const MEMORY: &str = "1536";
 
-/// A guest that another compiles beside boots for a minute and more.
+/// On a busy machine a guest boots for a minute and more.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 
-/// For one word with the agent.
+/// Limit of one command to the guest agent.
 const TALK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between two looks at what runs in a guest.
+/// Interval between two checks of a guest's processes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the guest is made of.
+/// Parts of a guest.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// Kernel, first file system, disk: see deploy/vm/build.sh.
@@ -39,17 +39,17 @@ pub struct Parts {
     pub bytes: u64,
 }
 
-/// What the guest's first process is.
+/// The guest's first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
     /// The script of deploy/vm/init.
     Script,
-    /// systemd, under which that script is two units.
+    /// systemd, with that script as two units.
     Systemd,
 }
 
 impl First {
-    /// What the kernel's command line says of it.
+    /// Its parameters on the kernel's command line.
     fn told(self) -> &'static str {
         match self {
             First::Script => "",
@@ -58,17 +58,19 @@ impl First {
     }
 }
 
-/// A disk that a guest has of its own, beside the set: empty at a boot, as that of another machine is, or what the last guest of that name left.
+/// An additional disk of a guest: empty at boot like that of another machine, or as the last guest of that name left
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
-    /// What the guest knows it by.
+    /// Its name in the guest.
     pub serial: &'static str,
     pub bytes: u64,
     pub kept: bool,
 }
 
 impl Disk {
-    /// Empty, in one partition: ZFS takes that as it is, where it would divide a whole disk itself. A table of the old kind is one sector.
+    /// Creates it with one partition: ZFS uses that as it is, but would partition a whole disk. An MBR table is one
+    /// sector.
     fn make(self, path: &Path) -> Result<()> {
         const BEGIN: u32 = 2048;
         if self.kept {
@@ -76,7 +78,7 @@ impl Disk {
         }
         let sectors = u32::try_from(self.bytes / 512)?.checked_sub(BEGIN).context("a disk of more than 1 MiB")?;
         let mut table = [0; 512];
-        // Linux's type; places by cylinder are beyond what can be said.
+        // Linux's type; the CHS addresses are beyond their range.
         table[446..454].copy_from_slice(&[0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff]);
         table[454..458].copy_from_slice(&BEGIN.to_le_bytes());
         table[458..462].copy_from_slice(&sectors.to_le_bytes());
@@ -91,14 +93,14 @@ impl Disk {
 #[derive(Debug)]
 pub struct Guest {
     pub name: &'static str,
-    /// Of the node that it is: its PostgreSQL and agent are reached there.
+    /// Address of its node: its PostgreSQL and agent are reached there.
     pub address: String,
     dir: PathBuf,
     proc: Proc,
 }
 
 impl Guest {
-    /// Starts it on a fresh disk; what an earlier one of that name wrote to its own is gone.
+    /// Starts it on a fresh disk; data of an earlier guest of that name is gone.
     ///
     /// # Errors
     /// When its agent does not answer in time.
@@ -112,7 +114,7 @@ impl Guest {
         std::fs::create_dir_all(dir)?;
         let (socket, at) = (dir.join("agent.sock"), address(node));
         let _ = std::fs::remove_file(&socket);
-        // Of the node, so that each guest has its own.
+        // From the node, so that each guest has its own.
         let host_id = format!("{:08x}", 0x0ff1_ce00 + node);
         let told = format!(
             "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check net.ifnames=0 audit=0 apparmor=0 \
@@ -140,7 +142,7 @@ impl Guest {
         for disk in disks {
             let (serial, path) = (disk.serial, dir.join(format!("{}.img", disk.serial)));
             disk.make(&path)?;
-            // A flush is one of the file: what a log device is compared by.
+            // A flush syncs the file: needed to compare log devices.
             let drive = format!("file={},format=raw,if=none,id={serial},cache=writeback", path.display());
             let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
             command = command.args(["-drive", &drive, "-device", &device]);
@@ -163,13 +165,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// One command of the agent's protocol, on a connection of its own.
+    /// One command of the agent's protocol, on a new connection.
     fn talk(&self, execute: &str, arguments: Option<Value>, limit: Duration) -> Result<Value> {
         let socket = UnixStream::connect(self.dir.join("agent.sock"))?;
         socket.set_read_timeout(Some(limit))?;
         let mut input = BufReader::new(socket.try_clone()?);
         let mut output = socket;
-        // Whatever an earlier talk left in the channel ends with the answer to this number.
+        // Remains of an earlier exchange in the channel end with the answer to this number.
         static TALKS: AtomicU64 = AtomicU64::new(0);
         let number = u64::from(std::process::id()) << 20 | TALKS.fetch_add(1, Ordering::Relaxed);
         let hello = json!({"execute": "guest-sync-delimited", "arguments": {"id": number}});
@@ -203,7 +205,7 @@ impl Guest {
         said["pid"].as_u64().with_context(|| format!("{}: guest-exec: {said}", self.name))
     }
 
-    /// Runs a script to its end; its output. What it printed is also appended to the guest's log.
+    /// Runs a script to its end; returns its output, which is also appended to the guest's log.
     ///
     /// # Errors
     /// When it ends with another status than 0, or not within `limit`.
@@ -218,7 +220,7 @@ impl Guest {
         Ok(out)
     }
 
-    /// The same, whatever its status is: code, output, errors.
+    /// The same for any status: code, output, errors.
     ///
     /// # Errors
     /// When it does not end within `limit`.
@@ -245,10 +247,10 @@ impl Guest {
         }
     }
 
-    /// Starts a script that is not waited for.
+    /// Starts a script without waiting for it.
     ///
     /// # Errors
-    /// When the agent does not take it.
+    /// When the agent refuses it.
     pub fn leave_running(&self, script: &str) -> Result<()> {
         self.log(script, "left running")?;
         self.start(script, false).map(drop)
@@ -270,7 +272,7 @@ impl Guest {
         Ok(writeln!(log, "--- {}\n{script}\n{said}", crate::ledger::unix_ms())?)
     }
 
-    /// Pulls the plug.
+    /// Kills it, like a power failure.
     ///
     /// # Errors
     /// When it survives that.
@@ -281,7 +283,7 @@ impl Guest {
         Ok(moment)
     }
 
-    /// What happens to its machine from now on. One listener at a time.
+    /// Events of its machine from now on. One listener at a time.
     ///
     /// # Errors
     /// When QEMU does not answer.
@@ -299,10 +301,10 @@ impl Guest {
         Ok(())
     }
 
-    /// Stops all of it where it stands.
+    /// Stops the whole guest.
     ///
     /// # Errors
-    /// When it goes on running.
+    /// When it keeps running.
     pub fn pause(&mut self) -> Result<Instant> {
         let moment = Instant::now();
         self.proc.signal(Signal::STOP);
@@ -315,7 +317,7 @@ impl Guest {
         Ok(moment)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&mut self) {
         self.proc.signal(Signal::CONT);
     }
@@ -326,7 +328,7 @@ impl Guest {
     }
 }
 
-/// Where QEMU tells of it.
+/// QEMU's socket for events.
 fn events_of(dir: &Path) -> PathBuf {
     dir.join("events.sock")
 }
@@ -335,7 +337,7 @@ fn hear(input: &mut impl BufRead) -> Result<Value> {
     loop {
         let mut line = Vec::new();
         anyhow::ensure!(input.read_until(b'\n', &mut line)? > 0, "the agent's channel closed");
-        // What stands before the mark belongs to somebody else.
+        // Bytes before the mark belong to another exchange.
         let begin = line.iter().rposition(|byte| *byte == 0xff).map_or(0, |at| at + 1);
         if let Ok(said) = serde_json::from_slice(&line[begin..]) {
             return Ok(said);

@@ -1,5 +1,6 @@
-//! One guest: attach dies, another owner is granted the set while the kernel still holds a write for the dead one's device, and attach comes back. That write
-//! must fail, for good: it would go over what the other owner might have written (TOKEN-P2 of crate attach).
+//! One guest: attach is killed, another owner is granted the set while the kernel still holds a write for the old
+//! device, and attach comes back. That write must fail for good, since it would overwrite the other owner's data
+//! (TOKEN-P2 of crate attach).
 
 use super::devices::{paths, start, status};
 use super::guest::Guest;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const PART: &str = "intruder";
 
-/// Behind all that so small a pool has written: in MiB.
+/// Behind everything that so small a pool has written, in MiB.
 pub(super) const PLACE: u32 = 1500;
 
 /// Bytes of the block in question, as text.
@@ -24,7 +25,7 @@ pub(super) fn block(a: &Guest, device: &str) -> Result<String> {
     Ok(said.trim().to_string())
 }
 
-/// The act. Nothing is attached before it, nor after it.
+/// The test. Nothing is attached before or after it.
 pub fn act(lab: &mut Lab, report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     step("attach is killed, another owner is granted the set, attach comes back");
     start(a, SET, sockets, false)?;

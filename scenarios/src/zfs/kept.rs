@@ -1,7 +1,8 @@
-//! Logs of earlier runs. A run begins with an empty `target/zfs`, and what a page says of a run must be there to be looked into when the next part has run.
+//! Keeps logs of earlier runs. A run begins with an empty `target/zfs`, but files of a run that a page cites must be
+//! available after the next part has run.
 //!
 //! ```text
-//!   target/zfs ── before it is emptied ─▶ target/zfs-earlier/00007-watchdog   what a person reads, without disks and journals
+//!   target/zfs ── before it is emptied ─▶ target/zfs-earlier/00007-watchdog   readable files, without disks and journals
 //! ```
 
 use super::Part;
@@ -11,16 +12,16 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 
-/// Where a run's folder says which part it is of.
+/// File with the part's name in a run's folder.
 const PART: &str = "part.txt";
 
-/// Runs that are kept beside the last one: enough for each part to have come twice.
+/// Runs to keep besides the last one: enough for two of each part.
 const RUNS_MAX: usize = 20;
 
-/// Bytes of them in all. A run's logs have some MiB; one that has more than this by itself is kept while it is the latest.
+/// Total bytes to keep. A run's logs have some MiB; a larger run is kept while it is the latest.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// A run that is kept.
+/// A kept run.
 #[derive(Debug, PartialEq)]
 struct Run {
     /// They are numbered in their order.
@@ -29,7 +30,7 @@ struct Run {
     bytes: u64,
 }
 
-/// Notes in a run's folder which part it is of.
+/// Notes the part in a run's folder.
 ///
 /// # Errors
 /// The file system's.
@@ -37,11 +38,11 @@ pub fn begin(dir: &Path, part: &str) -> Result<()> {
     Ok(std::fs::write(dir.join(PART), format!("{part}\n"))?)
 }
 
-/// Moves what a person reads of the run in `dir` to a folder of its own below `place`, and deletes the oldest ones there that are too many. Where `dir` has
-/// nothing of that kind, nothing is moved.
+/// Moves the readable files of the run in `dir` to a new folder below `place`, and deletes the oldest surplus ones
+/// there. Moves nothing if `dir` has no such files.
 ///
 /// # Errors
-/// The file system's. What is in `dir` may be thinned out then, and is there still.
+/// The file system's. Then a part of the files may remain in `dir`.
 pub fn keep(dir: &Path, place: &Path) -> Result<()> {
     if !dir.try_exists()? {
         return Ok(());
@@ -61,7 +62,7 @@ pub fn keep(dir: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// By its name on the command line; what a build did not note, or not as one of ours, has none.
+/// The part's name on the command line; none if a build did not note it, or noted an unknown one.
 fn part_of(dir: &Path) -> String {
     let text = std::fs::read_to_string(dir.join(PART)).unwrap_or_default();
     let part = Part::from_str(text.trim(), false).ok();
@@ -69,7 +70,7 @@ fn part_of(dir: &Path) -> String {
     name.map_or_else(|| "unknown".to_owned(), |name| name.get_name().to_owned())
 }
 
-/// What is kept, oldest first. What has another name is somebody else's.
+/// The kept runs, oldest first. Ignores folders with other names.
 fn runs(place: &Path) -> Result<Vec<Run>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(place).with_context(|| place.display().to_string())? {
@@ -97,7 +98,7 @@ fn bytes_in(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The oldest of `runs` (which are in order), as many as are beyond the bounds; never the latest.
+/// The oldest of `runs` (in order) that exceed the limits; never the latest.
 fn too_many(runs: &[Run]) -> &[Run] {
     let mut bytes = 0_u64;
     let latest = runs.iter().rev().take(RUNS_MAX);

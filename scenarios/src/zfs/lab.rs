@@ -1,4 +1,4 @@
-//! What a run stands on: namespaces, gateways, a set of three volumes, guests, the ledger.
+//! Components of a run: namespaces, gateways, a set of three volumes, guests, the ledger.
 
 use super::guest::{Disk, First, Guest, Parts};
 use crate::gateways::{GATEWAYS, Gateways, Plan};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub const SET: &str = "pg";
 pub const VOLUMES: usize = 3;
 
-/// How long anything here may take before it counts as never getting there. Guests are slow, and so is a machine that compiles beside.
+/// Limit of every wait. Guests are slow, and so is a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// An emulated host is late with everything, renewals too.
@@ -27,7 +27,7 @@ pub const TTL: &str = "10s";
 const GATEWAY: &str =
     "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n[cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
 
-/// Everything that runs, but the guests.
+/// All components except the guests.
 pub struct Lab {
     pub gateways: Gateways,
     pub net: Net,
@@ -54,14 +54,14 @@ impl Lab {
             None => (format!("file://{}/store", cluster.display()), Vec::new()),
         };
         note(if s3.is_some() { "store: versitygw" } else { "store: a folder (versitygw is not installed)" });
-        // The plan's own set stays unused: it has one volume.
+        // The plan's own set is unused, since it has one volume.
         let own = Default::default();
         let plan = Plan { set: "unused", size: 64 << 20, store: &store, env, settings: GATEWAY, own };
         let gateways = Gateways::start(&net, bin, &cluster, plan)?;
         Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, store, _s3: s3 })
     }
 
-    /// Makes [`SET`] in the store of the cluster.
+    /// Creates [`SET`] in the cluster's store.
     ///
     /// # Errors
     /// When the gateways refuse.
@@ -69,7 +69,7 @@ impl Lab {
         self.create(SET, &self.store, VOLUMES, &[])
     }
 
-    /// Makes another one there: the same volumes, and these further ones (`NAME=SIZE`).
+    /// Creates another set there: the same volumes, and these further ones (`NAME=SIZE`).
     ///
     /// # Errors
     /// When the gateways refuse.
@@ -77,7 +77,7 @@ impl Lab {
         self.create(set, &self.store, VOLUMES, further)
     }
 
-    /// Makes a set in an S3 server of its own.
+    /// Creates a set in a separate S3 server.
     ///
     /// # Errors
     /// When the server does not come up, or the gateways refuse.
@@ -96,7 +96,7 @@ impl Lab {
         self.gateways.holdfast(&create, Duration::from_secs(60)).map(drop)
     }
 
-    /// Boots a guest; how long that took.
+    /// Boots a guest; returns the time.
     ///
     /// # Errors
     /// When it does not come up.
@@ -112,7 +112,7 @@ impl Lab {
         self.boot_how(index, first, &[])
     }
 
-    /// The same, with disks of its own.
+    /// The same, with additional disks.
     ///
     /// # Errors
     /// As [`Lab::boot`].
@@ -135,7 +135,7 @@ impl Lab {
     /// The gateway that serves the set.
     ///
     /// # Errors
-    /// When nobody says so.
+    /// When no gateway reports it.
     pub fn serving(&self) -> Result<usize> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let name = said["lease"]["gateway_name"].as_str().or(said["lease"]["gateway"].as_str()).map(str::to_string);
@@ -144,10 +144,10 @@ impl Lab {
         index.with_context(|| format!("a gateway called {name}"))
     }
 
-    /// When the gateways granted the set to a guest, Unix milliseconds, as the one that did it says: when it asked the others for the grant.
+    /// Time of the grant of the set to a guest in Unix milliseconds: when the granting gateway proposed it.
     ///
     /// # Errors
-    /// When somebody else has it, or nobody says so.
+    /// When another owner has it, or no gateway reports it.
     pub fn granted(&self, guest: &Guest) -> Result<u64> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let lease = &said["lease"];
@@ -156,10 +156,10 @@ impl Lab {
         lease["since_unix_ms"].as_u64().with_context(|| format!("lease show: {said}"))
     }
 
-    /// Waits until every gateway has nearly all.
+    /// Waits until every gateway has nearly all entries.
     ///
     /// # Errors
-    /// When that is not so within [`LIMIT`].
+    /// When [`LIMIT`] passes first.
     pub fn caught_up(&self) -> Result<()> {
         let mut behind = Vec::new();
         let close = wait_until(LIMIT, || {
@@ -179,7 +179,7 @@ impl Lab {
     /// A session with it.
     ///
     /// # Errors
-    /// When it takes none within [`LIMIT`].
+    /// When it accepts none within [`LIMIT`].
     pub fn session(guest: &Guest) -> Result<Client> {
         let reach = Self::reach(guest)?;
         let mut session = None;
@@ -198,10 +198,11 @@ impl Lab {
         self.ledger.as_ref().context("no ledger")?.start_lasting(&Self::reach(guest)?)
     }
 
-    /// Takes them back; longest time without an acknowledged commit since `since` (Unix ms), seconds; sessions that were lost.
+    /// Joins them; returns the longest time without an acknowledged commit since `since` (Unix ms) in seconds, and the
+    /// number of lost sessions.
     ///
     /// # Errors
-    /// When a writer failed for another reason than a server that went away.
+    /// When a writer failed for another reason than a lost server.
     pub fn take_back(&mut self, writers: Writers, since: u64) -> Result<(f64, usize)> {
         let moments: Vec<u64> = writers.moments().iter().map(|(at, _)| *at).filter(|at| *at >= since).collect();
         let ledger = self.ledger.as_mut().context("no ledger")?;
@@ -212,10 +213,10 @@ impl Lab {
         Ok((gap as f64 / 1000.0, ledger.in_doubt() - before))
     }
 
-    /// Every acknowledged commit is there (R1); in words.
+    /// Checks that every acknowledged commit is there (R1); returns a description.
     ///
     /// # Errors
-    /// When one is not, or a row is there that nobody wrote.
+    /// When one is missing, or a row is there that was never written.
     pub fn check_ledger(&self, guest: &Guest) -> Result<String> {
         let verdict = self.ledger.as_ref().context("no ledger")?.check_through(&mut Self::session(guest)?)?;
         let (all, lost, invented) = (verdict.acknowledged, verdict.lost, verdict.invented);
@@ -237,10 +238,10 @@ impl Lab {
     }
 }
 
-/// Waits until `writers` have `more` acknowledged commits than now.
+/// Waits until `writers` have `more` further acknowledged commits.
 ///
 /// # Errors
-/// When they do not get there within [`LIMIT`].
+/// When [`LIMIT`] passes first.
 pub fn go_on(writers: &Writers, more: u64) -> Result<()> {
     let goal = writers.acknowledged() + more;
     let there = wait_until(LIMIT, || writers.acknowledged() >= goal);

@@ -1,5 +1,6 @@
-//! A mirror whose sides are two sets with a store each, by hand (docs/operating/mirror.md): set, then process, of either side is lost with its store and
-//! comes back; what only one side has is missing in the other, which imports all the same; the host is killed.
+//! A mirror of two sets with separate stores, by hand (docs/operating/mirror.md): each side's set, then its process, is
+//! lost with its store and comes back; one side lacks what only the other one has, and imports all the same; the host
+//! is killed.
 //!
 //! ```text
 //!   tank ── mirror ─┬─ /dev/holdfast/pg-a ── /dev/nbdN ── attach pg-a ─┐                  ┌─ store of pg-a
@@ -25,16 +26,16 @@ const PART: &str = "mirror";
 /// Each side has a server of its own.
 pub const NEEDS: &[&str] = &["versitygw"];
 
-/// Names that stay, whatever number a device has: by these the pool knows its sides.
+/// Stable device names, by which the pool knows its sides.
 const NAMES: &str = "/dev/holdfast";
 
-/// Written while only one side is there.
+/// Written while only one side is present.
 const WORD: &str = "/tank/pg/word";
 
-/// Without a commit for so long, nothing goes on.
+/// After this time without a commit there is no progress.
 const STILL: Duration = Duration::from_secs(8);
 
-/// For one word with a gateway.
+/// Limit of one command to a gateway.
 const HURRY: Duration = Duration::from_secs(60);
 
 struct Side {
@@ -97,7 +98,7 @@ fn states(guest: &Guest) -> Result<String> {
     Ok(guest.run(script, LIMIT)?.trim().replace(',', ", "))
 }
 
-/// The pool has noticed that a side is gone.
+/// Waits until the pool has noticed the loss of a side.
 fn degraded(guest: &Guest) -> Result<String> {
     let mut found = String::new();
     let there = wait_until(LIMIT, || {
@@ -131,7 +132,8 @@ fn nobody_noticed(lab: &mut Lab, writers: Writers, since: u64) -> Result<f64> {
     Ok(gap)
 }
 
-/// A store is lost, then its set goes to another owner: what the side's attach is told is an error. The other owner's token.
+/// A store is lost, then its set goes to another owner: the side's attach gets an error. Returns the other owner's
+/// token.
 fn set_is_taken(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut Side) -> Result<String> {
     step("Side b: its store is lost, then its set is taken");
     let writers = lab.writers(guest)?;
@@ -171,7 +173,7 @@ fn comes_back(
     let since = unix_ms();
     let writers = lab.writers(guest)?;
     go_on(&writers, 20)?;
-    // ZFS holds the failed device open: its process would not go, nor its number be free.
+    // ZFS holds the failed device open: otherwise its process would not end, nor its number be free.
     guest.run(&format!("zpool offline tank {}", side.name()), LIMIT)?;
     let code = side.detach(guest)?;
     anyhow::ensure!(code == 7, "detach of a fenced set ended with {code}, expected 7");
@@ -183,8 +185,8 @@ fn comes_back(
     pool::sound(lab, report, PART, guest)
 }
 
-/// A store is lost, and the process that holds its set: everything waits until somebody says that this side is gone. How many commits were acknowledged
-/// after that.
+/// A store is lost, and the process that holds its set: everything waits until this side is taken offline by hand.
+/// Returns the number of commits acknowledged after that.
 fn process_is_lost(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut Side) -> Result<u64> {
     step("Side a: its store is lost, and its attach");
     let writers = lab.writers(guest)?;
@@ -216,7 +218,8 @@ fn process_is_lost(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut
     Ok(alone)
 }
 
-/// Rows of the ledger's table in a copy of the data directory as the imported pool has it. An import for reading does not replay the intent log.
+/// Rows of the ledger's table in a copy of the data directory of the imported pool. A read-only import does not replay
+/// the intent log.
 fn rows_of_a_copy(guest: &Guest) -> Result<u64> {
     let script = format!(
         "set -e; B=/usr/lib/postgresql/15/bin
@@ -231,7 +234,7 @@ rm -rf /tmp/old",
     said.trim().parse().with_context(|| format!("found {said:?}, expected a number of rows"))
 }
 
-/// The side that stayed behind imports alone, and lacks what the other one acknowledged. With both there ZFS goes on from the newer one.
+/// The stale side is imported alone and lacks the other's commits. With both present ZFS continues from the newer one.
 fn alone_it_is_old(
     lab: &mut Lab,
     report: &mut Report,
@@ -273,7 +276,7 @@ fn alone_it_is_old(
     pool::sound(lab, report, PART, guest)
 }
 
-/// The host dies under load: another attaches both sets, by hand, once the leases have run out.
+/// The host is killed under load: another one attaches both sets by hand, once the leases have expired.
 fn host_is_killed(lab: &mut Lab, report: &mut Report, args: &Args, guest: Guest, sides: &[Side]) -> Result<()> {
     step("The host is killed under load; another one takes both sides");
     let writers = lab.writers(&guest)?;

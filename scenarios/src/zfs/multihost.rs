@@ -1,6 +1,6 @@
-//! Two guests with agents over a pool with `multihost=on`, ZFS's own guard behind the lease: the agents turn it on; a pool that was let go of is imported at once,
-//! that of a lost host only after ZFS's activity check, long by its defaults and shortly with the parameters that docs/zfs.md advises; a host with the other's id,
-//! or with none, is refused and told what to do.
+//! Two guests with agents over a pool with `multihost=on`, ZFS's own guard behind the lease. The agents turn it on. An
+//! exported pool is imported at once, that of a lost host only after ZFS's activity check, which is long by default and
+//! short with the parameters in docs/zfs.md. A host with the other's id, or without one, is refused with advice.
 
 use super::Args;
 use super::agents::{asks, becomes_primary, begin, configure, phases, stands_by, view};
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 
 const PART: &str = "multihost";
 
-/// Further settings of the pool, as the agents' file has them.
+/// Further settings of the pool in the agents' file.
 const POOL: &str = "multihost = true\n";
 
-/// What an agent's warning names while ZFS has its defaults.
+/// Named in an agent's warning while ZFS has its defaults.
 const DEFAULTS: &str = "zfs_multihost_fail_intervals";
 
-/// What docs/zfs.md advises, for a module that is loaded.
+/// Settings in docs/zfs.md, for a loaded module.
 const ADVISED: &str = "set -e\ncd /sys/module/zfs/parameters\necho 0 > zfs_multihost_fail_intervals\necho 1 > zfs_multihost_import_intervals";
 
-/// What the command line ends with where it is refused.
+/// Exit code of a refused command.
 const REFUSED: i64 = 3;
 
-/// Has the agent of a host that stands by begin anew, with `multihost` in its settings.
+/// Restarts the agent of a standby, with `multihost` in its settings.
 fn begin_anew(guest: &Guest, index: usize) -> Result<()> {
     configure(guest, index, POOL)?;
     guest.run("kill $(pgrep -f '^(/usr/bin/)?holdfast agent run ')", LIMIT)?;
@@ -37,14 +37,14 @@ fn begin_anew(guest: &Guest, index: usize) -> Result<()> {
     stands_by(guest)
 }
 
-/// Asks the agent of `from` for a switchover; exit code and words.
+/// Asks the agent of `from` for a switchover; returns exit code and text.
 fn switchover(from: &Guest, to: &Guest) -> Result<(i64, String)> {
     let (code, out, err) =
         from.ran(&format!("holdfast agent switchover --to {} --yes --timeout 4m", to.name), LIMIT)?;
     Ok((code, format!("{out}\n{err}")))
 }
 
-/// One that goes well; how long it took until the other was primary.
+/// A successful switchover; returns the time until the other guest was primary.
 ///
 /// # Errors
 /// When it is refused, or the other one is not primary after it.
@@ -56,7 +56,8 @@ pub fn moved(from: &Guest, to: &Guest) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// How long ZFS's activity check was meant to watch a pool before it was imported, for each time that it did so since the guest was booted: in nanoseconds, as it notes it.
+/// Planned duration of each activity check that ZFS made before an import since the guest's boot, in nanoseconds, as
+/// ZFS records it.
 fn watches(guest: &Guest) -> Result<Vec<u64>> {
     let said = guest.run("grep -ao 'import_delay=[0-9]*' /proc/spl/kstat/zfs/dbgmsg || true", LIMIT)?;
     let numbers = said.lines().filter_map(|line| line.trim().strip_prefix("import_delay="));
@@ -69,12 +70,12 @@ fn is_on(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// What its agent shows under `key`; "" for what it leaves out.
+/// The agent's status under `key`; "" if missing.
 fn shown(guest: &Guest, key: &str) -> Result<String> {
     Ok(view(guest)?[key].as_str().unwrap_or_default().to_string())
 }
 
-/// Gives a guest the host id `id`, or none, and waits until its agent has seen that.
+/// Sets a guest's host id to `id`, or removes it, and waits until its agent has seen that.
 fn identify(guest: &Guest, id: Option<&str>) -> Result<()> {
     let script = id.map_or("rm /etc/hostid".to_string(), |id| format!("zgenhostid -f {id}"));
     guest.run(&script, LIMIT)?;
@@ -84,7 +85,8 @@ fn identify(guest: &Guest, id: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The settings change on both, one after the other; the pool gets the property, moves there and back. `primary` is primary before and after.
+/// The settings change on both, one after the other; the pool gets the property, and moves there and back. `primary` is
+/// primary before and after.
 fn turn_on(report: &mut Report, (primary, at): (&Guest, usize), (standby, beside): (&Guest, usize)) -> Result<()> {
     begin_anew(standby, beside)?;
     let took = moved(primary, standby)?;
@@ -105,7 +107,7 @@ fn turn_on(report: &mut Report, (primary, at): (&Guest, usize), (standby, beside
     stands_by(standby)
 }
 
-/// A host that ZFS could not tell from the other one, and one that it does not know at all, are not moved to, and say what would help.
+/// Switchovers to a host with a duplicate id, and to one without an id, are refused with advice.
 fn refusals(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
     step("A host with the other's host id, and one with none");
     let (own, other) = (shown(standby, "host_id")?, shown(primary, "host_id")?);
@@ -118,7 +120,7 @@ fn refusals(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()>
         let (code, said) = switchover(primary, standby)?;
         anyhow::ensure!(code == REFUSED, "HOSTID-H1: {what}: found exit code {code}, expected {REFUSED}: {said}");
         anyhow::ensure!(said.contains(words) && said.contains("zgenhostid"), "HOSTID-H1: {what}: found {said:?}");
-        // Nor would it take the lease by itself. The ids of others are asked for every now and then.
+        // It would not take the lease by itself either. The ids of others are polled at intervals.
         let unable = wait_until(LIMIT, || shown(standby, "unable").is_ok_and(|unable| unable.contains("zgenhostid")));
         anyhow::ensure!(unable, "HOSTID-H1: {what}: able after {LIMIT:?}: {:?}", view(standby));
         let ready = asks(standby, "/readiness");
@@ -132,7 +134,7 @@ fn refusals(report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()>
     Ok(())
 }
 
-/// The primary is killed under pgbench and writers; the other one imports what that has not let go of.
+/// The primary is killed under pgbench and writers; the other one imports the unexported pool.
 fn lost(
     lab: &mut Lab,
     report: &mut Report,
@@ -142,7 +144,7 @@ fn lost(
     parameters: &str,
 ) -> Result<()> {
     step(format!("The primary's host is killed; parameters of ZFS: {parameters}"));
-    // For longer than it lives.
+    // For longer than the test takes.
     load(&primary, args.load + 60)?;
     let writers = lab.writers(&primary)?;
     go_on(&writers, 20)?;
@@ -165,7 +167,7 @@ fn lost(
     sound(lab, report, PART, standby)
 }
 
-/// The acts, with each guest's number. The one that is primary is killed, comes back, and the other is killed in its turn.
+/// The tests, with each guest's number. The primary is killed and comes back, then the other one is killed.
 ///
 /// # Errors
 /// When anything is not as described above, or an acknowledged commit is lost.

@@ -1,4 +1,4 @@
-//! What stands on the devices, as docs/zfs.md advises: a pool, PostgreSQL, the ledger's table; and how they are looked at.
+//! Pool, PostgreSQL and the ledger's table on the devices, as docs/zfs.md advises; and their checks.
 
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const LEDGER_WRITERS: usize = 2;
 
-/// Where the data directory is.
+/// The data directory.
 pub const DATA: &str = "/tank/pg/data";
 
 /// The layout: `$VDEVS` are the volumes of the set, or a mirror.
@@ -21,7 +21,8 @@ zfs create -o mountpoint=/tank/pg/wal -o recordsize=64K -o logbias=latency tank/
 install -d -o postgres -g postgres -m 700 /tank/pg/data /tank/pg/wal/data
 ";
 
-/// PostgreSQL on it. Records of ZFS are whole or not there: no full page images. Recycled log files would be written to new places anyway.
+/// PostgreSQL on it. ZFS never tears a record, so no full page images. Recycled log files would be written to new
+/// places anyway.
 const INITDB: &str = "
 set -e
 su postgres -c \"$B/initdb --data-checksums --auth=trust -U postgres -E UTF8 --locale=C --no-sync -X /tank/pg/wal/data -D $D\" | tail -1
@@ -44,7 +45,7 @@ fn with_names(script: &str) -> String {
     format!("B=/usr/lib/postgresql/15/bin D={DATA}\n{script}")
 }
 
-/// Runs a script and adds a row: how long it took, and the last line of what it said.
+/// Runs a script and adds a row with its time and the last line of its output.
 ///
 /// # Errors
 /// When it fails.
@@ -55,8 +56,8 @@ pub fn timed(report: &mut Report, part: &'static str, guest: &Guest, what: &str,
     Ok(())
 }
 
-/// The pool over `vdevs` (as `zpool create` takes them), PostgreSQL on it and running, pgbench's tables at `scale`, the ledger's. Its files are in the
-/// run's folder `ledger`.
+/// Creates the pool over `vdevs` (as `zpool create` takes them), starts PostgreSQL on it, and fills pgbench's tables at
+/// `scale` and the ledger's. The ledger's files are in the run's folder `ledger`.
 ///
 /// # Errors
 /// When a step fails.
@@ -77,7 +78,7 @@ pub fn make(
     Ok(())
 }
 
-/// pgbench to its end, with PostgreSQL's `options`.
+/// Runs pgbench to its end, with PostgreSQL's `options`.
 ///
 /// # Errors
 /// When it fails.
@@ -93,7 +94,7 @@ pub fn bench(
     timed(report, part, guest, what, &script)
 }
 
-/// pgbench in the background; it ends by itself, and its log says how.
+/// pgbench in the background; it ends by itself, and its log has the result.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -103,7 +104,7 @@ pub fn load(guest: &Guest, seconds: u64) -> Result<()> {
     ))
 }
 
-/// Waits for it; what it counted.
+/// Waits for it; returns its counts.
 ///
 /// # Errors
 /// When a transaction failed, or it does not end.
@@ -115,7 +116,7 @@ pub fn load_ended(guest: &Guest) -> Result<String> {
     Ok(said.trim().to_string())
 }
 
-/// No error anywhere: pool, kernel.
+/// Checks that neither pool nor kernel reports an error.
 ///
 /// # Errors
 /// When there is one.
@@ -130,7 +131,7 @@ pub fn unharmed(guest: &Guest) -> Result<String> {
     Ok("pool healthy, no I/O error".into())
 }
 
-/// Imports the pool: some hundred reads, one after the other, and each waits for whatever else the machine does.
+/// Imports the pool: some hundred sequential reads, each delayed by other load on the machine.
 ///
 /// # Errors
 /// When it cannot be imported.
@@ -141,7 +142,7 @@ pub fn import(report: &mut Report, part: &'static str, guest: &Guest, (what, opt
     Ok(())
 }
 
-/// PostgreSQL on a pool that was imported.
+/// Starts PostgreSQL on an imported pool.
 ///
 /// # Errors
 /// When it does not start.
@@ -149,26 +150,26 @@ pub fn start_database(report: &mut Report, part: &'static str, guest: &Guest) ->
     timed(report, part, guest, "start of PostgreSQL", START)
 }
 
-/// PostgreSQL and pool in good order.
+/// Stops PostgreSQL and exports the pool.
 ///
 /// # Errors
-/// When either does not go.
+/// When either fails.
 pub fn export(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     let script = "su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null && zpool export tank";
     timed(report, part, guest, "stop, zpool export", script)
 }
 
-/// The pool, read from end to end; the database, every table against its indexes; the ledger.
+/// Checks the pool from end to end, every table against its indexes, and the ledger.
 ///
 /// # Errors
-/// When one of them has anything to say.
+/// When one of them reports a fault.
 pub fn sound(lab: &Lab, report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     consistent(report, part, guest)?;
     report.add(part, "ledger", None, lab.check_ledger(guest)?);
     Ok(())
 }
 
-/// The same without the ledger: what it has is whole, whether it has all or not.
+/// The same without the ledger: checks consistency, not completeness.
 ///
 /// # Errors
 /// As [`sound`].

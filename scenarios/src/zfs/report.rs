@@ -1,14 +1,14 @@
-//! What a run found: a table for people, JSON for programs.
+//! Results of a run: a table for display, JSON for programs.
 
 use crate::stats;
 use anyhow::Result;
 use serde::Serialize;
 use std::path::Path;
 
-/// Where it is kept, in the run's folder.
+/// File name in the run's folder.
 pub const FILE: &str = "summary.json";
 
-/// One thing that was done or looked at.
+/// One step or check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     part: &'static str,
@@ -27,11 +27,11 @@ pub struct Report {
     sockets: u8,
     machine_at_begin: String,
     pub took_s: u64,
-    /// Faults that were made.
+    /// Number of injected faults.
     faults: u64,
     /// By the ledgers of the run.
     pub commits_acknowledged: u64,
-    /// Of one that did not come to its end: where it failed, and what failed first.
+    /// For an unfinished run: where it failed, and the first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     rows: Vec<Row>,
@@ -59,7 +59,7 @@ impl Report {
         self.faults += 1;
     }
 
-    /// Adds a row, and shows it.
+    /// Adds a row, and prints it.
     pub fn add(&mut self, part: &'static str, what: &str, seconds: Option<f64>, found: impl Into<String>) {
         let found = found.into();
         let time = seconds.map_or(String::new(), |s| format!("{s:.1} s  "));
@@ -75,7 +75,7 @@ impl Report {
         Ok(std::fs::write(dir.join(FILE), serde_json::to_vec_pretty(self)?)?)
     }
 
-    /// As people read it.
+    /// The table for display.
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_header(["PART", "WHAT", "SECONDS", "FOUND"]);

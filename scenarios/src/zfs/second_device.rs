@@ -1,4 +1,5 @@
-//! A second device beside a set's volumes: what L2ARC and SLOG on a disk of the host are worth, and what becomes of the pool when that disk is lost, alone or with its host.
+//! A second device beside a set's volumes: the benefit of L2ARC and SLOG on a disk of the host, and the effect on the
+//! pool when that disk is lost, alone or with its host.
 //!
 //! ```text
 //!   tank ─┬─ vol1 vol2 vol3          of the set
@@ -6,7 +7,8 @@
 //!         │         └─ or SLOG       a disk of the host: it does not
 //!         └─ cache ─── CACHE         a disk of the host
 //! ```
-//! An SLOG on a disk of the host loses acknowledged commits with that host. That is what it is shown for: how many they were is counted, and judged by nobody.
+//! An SLOG on a disk of the host loses acknowledged commits with that host. This part demonstrates that: it counts
+//! them, and does not fail because of them.
 
 mod lost;
 
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 const PART: &str = "second-device";
 
-/// Its own set: what is done to its pool is no other part's business.
+/// A separate set, so that its pool affects no other part.
 const SET: &str = "pg-second";
 
 /// Volume of the set for a log device.
@@ -34,11 +36,11 @@ const LOG: &str = "log";
 const CACHE: &str = "cache";
 const SLOG: &str = "slog";
 
-/// ZFS finds what is in a cache device again after an import only where that has 1 GiB and more.
+/// ZFS restores a cache device's content after an import only if it has at least 1 GiB.
 const DISKS: [Disk; 2] =
     [Disk { serial: CACHE, bytes: 2 << 30, kept: false }, Disk { serial: SLOG, bytes: 512 << 20, kept: false }];
 
-/// What is read: nothing that would be compressed, in records of 16 KiB.
+/// The file to read: incompressible, in records of 16 KiB.
 const FILE: &str = "/tank/pg/read";
 const RECORDS: u64 = 6144;
 const RECORD_BYTES: u64 = 16 << 10;
@@ -46,13 +48,14 @@ const RECORD_BYTES: u64 = 16 << 10;
 /// Reads of a record each, at the same places each time.
 const READS: u64 = 2000;
 
-/// How long ZFS may take to fill a cache device, or to find what is in it.
+/// Limit for ZFS to fill a cache device, or to restore its content.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Adds a cache device by the size of the disk's own sectors. ZFS 2.1 writes the header of a cache device by the pool's `ashift` and reads it by the disk's: where these differ, nothing is found again after an import.
+/// Adds a cache device with the disk's own sector size. ZFS 2.1 writes the header of a cache device by the pool's
+/// `ashift` and reads it by the disk's: if these differ, its content is not restored after an import.
 pub(super) const ADD_CACHE: &str = "zpool add -f -o ashift=9 tank cache";
 
-/// Has ZFS fill a cache device within seconds; what comes from there is the same.
+/// Makes ZFS fill a cache device within seconds; reads from it are the same.
 const EAGER: &str = "set -e
 cd /sys/module/zfs/parameters
 echo 0 > l2arc_noprefetch
@@ -67,7 +70,7 @@ fn device(status: &Value, volume: &str) -> Result<String> {
     found.map(str::to_string).with_context(|| format!("found {status}, expected a device of {volume}"))
 }
 
-/// The partition on a disk of the guest's own. Waited for: the kernel may be finding it just now.
+/// The partition on an additional disk. Waits for it: the kernel may still be detecting it.
 fn partition(guest: &Guest, serial: &str) -> Result<String> {
     let script = format!(
         "for _ in $(seq 100); do
@@ -81,7 +84,7 @@ exit 1"
     Ok(said.trim().to_string())
 }
 
-/// The pool's device of a class (`cache`, `logs`): what `zpool` calls it, and its state.
+/// The pool's device of a class (`cache`, `logs`): its name in `zpool`, and its state.
 fn vdev(guest: &Guest, class: &str) -> Result<(String, String)> {
     let script =
         format!("zpool status -P tank | awk '$1 == \"{class}\" {{found = 1; next}} found {{print $1, $2; exit}}'");
@@ -97,12 +100,12 @@ fn arcstat(guest: &Guest, name: &str) -> Result<u64> {
     said.trim().parse().with_context(|| format!("{name}: found {said:?}, expected a number"))
 }
 
-/// What ZFS says of its cache devices where they are not as expected.
+/// ZFS's report on its cache devices, for an error message.
 const CACHE_SAYS: &str = "zpool status -P tank
 grep -E '^l2_(size|writes|rebuild|io_error|cksum)' /proc/spl/kstat/zfs/arcstats
 grep -i l2arc /proc/spl/kstat/zfs/dbgmsg | tail -n 20";
 
-/// Waits until so much is in the cache device.
+/// Waits until this much is in the cache device.
 fn cached(guest: &Guest, least: u64) -> Result<u64> {
     let mut found = 0;
     let there = wait_until(FILLED_WITHIN, || {
@@ -116,7 +119,7 @@ fn cached(guest: &Guest, least: u64) -> Result<u64> {
     Ok(found)
 }
 
-/// Lets go of the pool and imports it: nothing of it is in memory.
+/// Exports the pool and imports it, so that nothing of it is in memory.
 fn made_cold(guest: &Guest, devices: &str) -> Result<()> {
     guest.run(&format!("zpool export tank && zpool import -o cachefile=none {devices} tank"), LIMIT * 2).map(drop)
 }
@@ -133,12 +136,12 @@ echo $(({READS} * 1000000000 / ($(date +%s%N) - begun)))"
     said.trim().parse().with_context(|| format!("found {said:?}, expected a number of reads a second"))
 }
 
-/// What the file has.
+/// Checksum of the file.
 fn sum(guest: &Guest) -> Result<String> {
     Ok(guest.run(&format!("sha256sum < {FILE}"), LIMIT * 2)?.trim().to_string())
 }
 
-/// Guest a with a pool over the volumes of the set alone, PostgreSQL running.
+/// Guest a with a pool over the set's volumes only, PostgreSQL running.
 fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
     lab.make_set_with(SET, &[format!("{LOG}=256MiB").as_str()])?;
     let (a, seconds) = lab.boot_with(0, &DISKS)?;
@@ -152,7 +155,7 @@ fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
     Ok(a)
 }
 
-/// Commits with each place that a log device may have. The last one stays.
+/// Commits with the log device at each possible place. The last one stays.
 fn commits(report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("Commits without a log device, with one on a disk of the host, with one on a volume of the set");
     pool::bench(report, PART, a, ("pgbench, commit durable, no log device", "", args.load))?;
@@ -166,7 +169,8 @@ fn commits(report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// Reads of a pool that is cold, without a cache device and with one that has all of it: ZFS finds that again after an import. What the file has; PostgreSQL stands still.
+/// Reads of an uncached pool, without a cache device and with one that has everything: ZFS restores its content after
+/// an import. Returns the file's checksum; PostgreSQL is stopped.
 fn cold_reads(report: &mut Report, a: &Guest) -> Result<String> {
     step("Cold reads without L2ARC and with it");
     let devices: Vec<String> =
@@ -194,10 +198,10 @@ fn cold_reads(report: &mut Report, a: &Guest) -> Result<String> {
     Ok(what)
 }
 
-/// The acts.
+/// All tests of this part.
 ///
 /// # Errors
-/// When anything but what an SLOG on a disk of the host gives up is lost, or nothing is lost with that.
+/// When anything is lost except the commits on an SLOG on the host's disk, or when those are not lost.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     step("A second device: L2ARC, SLOG");
     let a = make(lab, report, args)?;
@@ -208,7 +212,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     lost::acts(lab, report, args, a, &what)
 }
 
-/// Ends the attach that was begun by hand.
+/// Ends an attach that was started by hand.
 fn detach(guest: &Guest) -> Result<()> {
     guest.run(&format!("holdfast attach {SET} --detach --timeout 60s"), LIMIT).map(drop)
 }

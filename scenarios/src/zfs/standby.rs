@@ -1,5 +1,6 @@
-//! Two guests: a has the pool, PostgreSQL and writers; b a standby on a copy of a snapshot of that pool (docs/adr/0024-standbys.md). Then b takes the set by hand and
-//! imports the pool itself beside the copy, gets no further copy, and loses the one that it has.
+//! Two guests: a has the pool, PostgreSQL and writers; b is a standby on a copy of a snapshot of that pool
+//! (docs/adr/0024-standbys.md). Then b takes the set by hand and imports the pool itself beside the copy, gets no
+//! further copy, and loses its present one.
 
 use super::Args;
 use super::devices::{paths, start, status};
@@ -17,13 +18,13 @@ const PART: &str = "standby";
 
 const CONFIG: &str = "/etc/holdfast/standby.toml";
 
-/// Of the standby: 5432 is the primary's.
+/// Port of the standby; the primary uses 5432.
 const PORT: u16 = 5433;
 
-/// For one word with a gateway.
+/// Limit of one command to a gateway.
 const HURRY: Duration = Duration::from_secs(60);
 
-/// Emulation makes all of it late: the limits are wide.
+/// Emulation is slow, so the limits are wide.
 fn settings() -> String {
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     format!(
@@ -35,7 +36,7 @@ fn settings() -> String {
     )
 }
 
-/// `holdfast standby WHAT` to its end: code, and what it said.
+/// Runs `holdfast standby WHAT` to its end; returns code and output.
 fn standby(b: &Guest, what: &str) -> Result<(i64, String, String)> {
     b.ran(&format!("holdfast standby {what} --config {CONFIG} --output json"), LIMIT * 4)
 }
@@ -46,7 +47,7 @@ fn asked(b: &Guest, what: &str) -> Result<Value> {
     serde_json::from_str(out.trim()).with_context(|| format!("standby {what}: no JSON: {out}"))
 }
 
-/// One statement to a PostgreSQL of the guest: code, and what was said.
+/// Runs one statement at a PostgreSQL of the guest; returns code and output.
 fn sql(guest: &Guest, port: u16, statement: &str) -> Result<(i64, String)> {
     let psql = "/usr/lib/postgresql/15/bin/psql -X -A -t -q -v ON_ERROR_STOP=1 -h /run/postgresql";
     let script = format!("su postgres -c '{psql} -p {port} postgres' <<'Q'\n{statement};\nQ\n");
@@ -71,7 +72,7 @@ fn names(pools: &[(String, String)]) -> Vec<&str> {
     pools.iter().map(|(name, _)| name.as_str()).collect()
 }
 
-/// A refresh, while a is written to: what was committed before is there, and it is read-only. How many rows of the ledger it has.
+/// A refresh, while a is written to: earlier commits are there, and it is read-only. Returns its number of ledger rows.
 fn refreshed(report: &mut Report, a: &Guest, b: &Guest, (what, mark): (&str, u64)) -> Result<u64> {
     let (code, said) = sql(a, 5432, &format!("insert into marks values ({mark})"))?;
     anyhow::ensure!(code == 0, "a mark on a: {said}");
@@ -117,7 +118,7 @@ fn snapshots(lab: &Lab) -> Result<Vec<String>> {
     Ok(all.iter().filter_map(|found| Some(found["name"].as_str()?.to_string())).collect())
 }
 
-/// The act: a has the set, the pool and PostgreSQL, before it and after it.
+/// The test: a has the set, the pool and PostgreSQL before and after it.
 pub fn act(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("A standby of the pool on guest b");
     let (b, seconds) = lab.boot(1)?;
@@ -176,7 +177,7 @@ pub fn act(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result
     Ok(())
 }
 
-/// The copy's process is killed under its pool: that stays until a reboot, and is in nobody's way.
+/// The copy's process is killed below its pool: that pool remains until a reboot, and affects nothing else.
 fn copy_is_lost(lab: &mut Lab, report: &mut Report, b: &Guest) -> Result<()> {
     step("The copy is killed under its pool");
     let writers = lab.writers(b)?;

@@ -1,13 +1,14 @@
-//! Two guests under systemd, with the machine's watchdog (softdog, `watchdog.mode = "required"`) and PostgreSQL as a unit: the one of deploy/systemd on a, Debian's on b;
-//! the agent is the unit of deploy/systemd. What hangs is stopped by SIGSTOP. Each time the other guest takes over, and the first one comes back by its units.
+//! Two guests under systemd, with the machine's watchdog (softdog, `watchdog.mode = "required"`) and PostgreSQL as a
+//! unit: that of deploy/systemd on a, Debian's on b; the agent is the unit of deploy/systemd. SIGSTOP makes processes
+//! hang. Each time the other guest takes over, and the first one comes back through its units.
 //!
-//! | what hangs, or is done | who ends PostgreSQL |
+//! | fault or command | ends PostgreSQL |
 //! | --- | --- |
 //! | switchovers | the agent, through systemd |
-//! | the agent | the helper, and no machine is reset |
-//! | the agent, and the helper is killed | softdog: attach goes on and renews, nobody else is left |
-//! | everything of the agent's unit | softdog, before the lease could be another's |
-//! | `systemctl reboot`, `systemctl poweroff` | agent and unit in good order: the lease is free, nobody waits for its end |
+//! | the agent hangs | the helper, without a reset of the machine |
+//! | the agent hangs, and the helper is killed | softdog: attach keeps renewing, nothing else is left |
+//! | everything of the agent's unit hangs | softdog, before another host can get the lease |
+//! | `systemctl reboot`, `systemctl poweroff` | agent and unit, cleanly: the lease is released, without a wait |
 
 use super::Args;
 use super::agents::{More, becomes_primary, configure_with, last_way, phases, stands_by};
@@ -31,14 +32,14 @@ const AGENT: &str = "holdfast-agent.service";
 /// PostgreSQL's unit on each guest.
 const POSTGRESQL: [&str; 2] = ["holdfast-postgresql.service", "postgresql@15-main.service"];
 
-/// What says how each of them began.
+/// Logs that show how each of them started.
 const SAID: [&str; 2] =
     ["journalctl --no-pager -o cat -u holdfast-postgresql.service", "cat /var/log/postgresql/postgresql-15-main.log"];
 
-/// An agent that is silent for so long has PostgreSQL ended by the helper (WATCHDOG-W2): two leases.
+/// After this silence of the agent the helper ends PostgreSQL (WATCHDOG-W2): two leases.
 const WATCHDOG: &str = "mode = \"required\"\ntimeout_ms = 20000\n";
 
-/// What the helper shows of a device that counts (GUARD-G2): two thirds of [`TTL`].
+/// The helper's status of an armed device (GUARD-G2): two thirds of [`TTL`].
 const ARMED: &str = "armed 6";
 
 /// Finds the helper, on the command line of `pgrep`.
@@ -47,7 +48,7 @@ const HELPER: &str = "-f '^(/usr/bin/)?holdfast agent watchdog '";
 /// Stops the agent's process alone.
 const STOP: &str = "kill -STOP $(systemctl show -p MainPID --value holdfast-agent.service)";
 
-/// Of Debian's cluster, on a data directory that has its own settings.
+/// Debian's cluster, on a data directory with its own settings.
 fn cluster() -> String {
     format!(
         "data_directory = '{DATA}'\nhba_file = '{DATA}/pg_hba.conf'\nident_file = '{DATA}/pg_ident.conf'\n\
@@ -55,13 +56,13 @@ fn cluster() -> String {
     )
 }
 
-/// A unit as it is shipped.
+/// A unit file as shipped.
 fn shipped(unit: &str) -> Result<String> {
     let path = root().join("deploy/systemd").join(unit);
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Boots a guest under systemd and starts its agent's unit, which from then on comes up with it.
+/// Boots a guest under systemd and enables its agent's unit.
 fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     let (guest, seconds) = lab.boot_as(index, First::Systemd)?;
     let version = guest.run("systemctl --version | head -n 1", LIMIT)?;
@@ -76,7 +77,7 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
         guest.put("/etc/postgresql/15/main/postgresql.conf", &cluster())?;
     }
     guest.put("/etc/modules-load.d/softdog.conf", "softdog\n")?;
-    // At a shutdown nobody makes a checkpoint ahead: the stop has it to do, emulated.
+    // At a shutdown there is no earlier checkpoint: the stop makes it, under emulation.
     let database = format!("kind = \"systemd\"\nunit = {:?}\nstop_timeout_s = 120\n", POSTGRESQL[index]);
     configure_with(&guest, index, More { set: SET, pool: "", database: &database, watchdog: WATCHDOG })?;
     let start = format!("set -e\nmodprobe softdog\nsystemctl daemon-reload\nsystemctl enable --now {AGENT}\nsync");
@@ -84,7 +85,7 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     Ok(guest)
 }
 
-/// The device counts under the primary, and one helper feeds it: otherwise what follows shows nothing.
+/// Checks that the device is armed on the primary, and that one helper feeds it: otherwise the rest shows nothing.
 fn counts(primary: &Guest) -> Result<()> {
     let found = primary.run("cat /run/holdfast-agent/watchdog.device", LIMIT)?;
     anyhow::ensure!(found.trim() == ARMED, "AGENT-A7: {}: found {:?}, expected {ARMED:?}", primary.name, found.trim());
@@ -93,18 +94,18 @@ fn counts(primary: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// Which boot of a guest this is.
+/// Id of a guest's boot.
 fn boot_of(guest: &Guest) -> Result<String> {
     Ok(guest.run("cat /proc/sys/kernel/random/boot_id", LIMIT)?.trim().to_string())
 }
 
-/// What PostgreSQL found when it began on a guest last.
+/// State in which PostgreSQL started last on a guest.
 fn began(guest: &Guest, index: usize) -> Result<String> {
     let found = "grep -oE 'database system (was shut down|was interrupted|shutdown was interrupted)' | tail -n 1";
     Ok(guest.run(&format!("{} | {found}", SAID[index]), LIMIT)?.trim().to_string())
 }
 
-/// PostgreSQL, which began on a guest last, had been stopped in good order by the other one.
+/// Checks that PostgreSQL, which started last on a guest, was shut down cleanly on the other one.
 fn began_well(guest: &Guest, index: usize) -> Result<()> {
     let found = began(guest, index)?;
     anyhow::ensure!(
@@ -124,7 +125,7 @@ fn by_its_unit(guest: &Guest) -> Result<String> {
     Ok(words.join(" "))
 }
 
-/// A switchover under writers; `index` is the number of the guest that it goes to.
+/// A switchover under writers; `index` is the number of the target guest.
 fn switched(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest, index: usize) -> Result<()> {
     step(format!("Switchover from {} to {}", from.name, to.name));
     let writers = lab.writers(from)?;
@@ -142,8 +143,9 @@ fn switched(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest, index:
     Ok(())
 }
 
-/// The agent hangs: the helper ends PostgreSQL, and the machine's watchdog is fed on. Nobody writes at that moment: what waits for the device outlives SIGKILL until the
-/// device fails, a suspended pool keeps it for ever, and then it is the machine's watchdog that ends it.
+/// The agent hangs: the helper ends PostgreSQL, and the machine's watchdog is still fed. No writes at that moment: a
+/// process that waits for the device survives SIGKILL until the device fails, a suspended pool keeps it for ever, and
+/// then the machine's watchdog would reset the guest.
 fn hung(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest) -> Result<()> {
     step(format!("The agent of {} is stopped: SIGSTOP", from.name));
     counts(from)?;
@@ -178,7 +180,8 @@ fn hung(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest) -> Result<
     Ok(())
 }
 
-/// `what` hangs, by `script`, so that only the machine's watchdog is left: it resets the guest before the set is granted to the other one.
+/// `what` hangs, by `script`, so that only the machine's watchdog is left: it resets the guest before the set is
+/// granted to the other one.
 fn reset(
     lab: &mut Lab,
     report: &mut Report,
@@ -194,7 +197,7 @@ fn reset(
     let mut events = from.events()?;
     report.fault();
     let (since, begun) = (unix_ms(), Instant::now());
-    // Not waited for: the guest may be reset before it says how that went.
+    // Not waited for: the guest may be reset before it answers.
     from.leave_running(script)?;
     let reset = events.until("RESET", LIMIT).context("the machine's watchdog did not fire")?;
     becomes_primary(to)?;
@@ -219,7 +222,7 @@ fn reset(
     Ok(())
 }
 
-/// The primary's machine is shut down by `systemctl VERB`; QEMU tells of its end by `event`.
+/// The primary's machine is shut down by `systemctl VERB`; QEMU reports its end by `event`.
 fn shut_down(
     lab: &mut Lab,
     report: &mut Report,
@@ -251,7 +254,7 @@ fn shut_down(
     Ok(())
 }
 
-/// The unit of attach, on a guest that stands by: the set that nobody else uses is attached, and let go of.
+/// The unit of attach, on a standby: it attaches an unused set, and detaches it.
 fn attach_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     step("The unit of attach");
     guest.put("/etc/systemd/system/holdfast-attach@.service", &shipped("holdfast-attach@.service")?)?;
@@ -263,7 +266,7 @@ fn attach_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     guest.put("/etc/holdfast/attach-unused.env", &options)?;
     let begun = Instant::now();
     guest.run("systemctl daemon-reload && systemctl start holdfast-attach@unused.service", LIMIT)?;
-    // Type=notify: the start has ended once the devices can be used.
+    // Type=notify: the start ends once the devices can be used.
     let look = "holdfast attach unused --status --output json";
     let status: serde_json::Value = serde_json::from_str(&guest.run(look, LIMIT)?)?;
     anyhow::ensure!(status["ready"] == true, "found {status}, expected devices that can be used");
@@ -276,7 +279,7 @@ fn attach_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// Settings of a gateway that is its own cluster, and the plan of that.
+/// Settings of a gateway that is its own cluster, and the cluster's plan.
 const GATEWAY: &str = "name = \"g1\"\ndata_dir = \"/var/lib/holdfast\"\napi_listen = \"127.0.0.1:7400\"\n\
     peer_listen = \"127.0.0.1:7401\"\nnbd_listen = \"127.0.0.1:10809\"\nplain_exports = true\n\
     [key]\nfile = \"/etc/holdfast/cluster.key\"\n[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n\
@@ -287,7 +290,7 @@ const PLAN: &str = "[[gateways]]\nname = \"g1\"\nregion = \"local\"\napi = \"127
 /// Asks that gateway once a second until it answers with success.
 const ANSWERS: &str = "for _ in $(seq 200); do holdfast lease show here --api 127.0.0.1:7400 > /dev/null 2>&1 && exit 0; sleep 1; done; exit 1";
 
-/// The unit of a gateway, on a guest that stands by: started, killed and back by itself, stopped.
+/// The unit of a gateway, on a standby: started, killed and restarted automatically, stopped.
 fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     const UNIT: &str = "holdfast-gateway.service";
     step("The unit of a gateway");
@@ -322,7 +325,7 @@ fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// The acts. Nothing is attached before them; [`SET`] has its pool, and the ledger its table.
+/// The tests. Nothing is attached before them; [`SET`] has its pool, and the ledger its table.
 ///
 /// # Errors
 /// When anything is not as described above, or an acknowledged commit is lost.

@@ -1,4 +1,4 @@
-//! Which rule each command of group 0 goes to.
+//! Dispatches each command of group 0 to its rule.
 
 use super::command::{ClusterAnswer, ClusterCommand};
 use super::refusal::ClusterRefusal;
@@ -7,7 +7,7 @@ use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, epoch_base};
 use holdfast_types::{Epoch, LogId, MemberId, Name};
 use std::collections::BTreeSet;
 
-/// Of a set that begins empty, without its place and its members.
+/// An empty set, without placement and members.
 fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> SetEntry {
     SetEntry {
         name: name.clone(),
@@ -23,8 +23,8 @@ fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId)
 }
 
 impl ClusterState {
-    /// Applies the command of one entry. Reads nothing but the command and the state: every replica answers alike.
-    /// (The entry's log id decides nothing here; it is taken so that the two machines look the same to their caller.)
+    /// Applies the command of one entry. Reads only the command and the state, so every replica answers the same.
+    /// (`_id` is unused; it makes both state machines look the same to their caller.)
     pub fn apply(&mut self, _id: LogId, cmd: &ClusterCommand) -> ClusterAnswer {
         if cmd.level() > self.level {
             let (needed, found) = (cmd.level(), self.level);
@@ -119,9 +119,12 @@ impl ClusterState {
     /// Checks what must hold at every index. For tests and debug builds.
     ///
     /// # Panics
-    /// With the rule that does not hold.
+    /// When a rule is broken.
     pub fn self_check(&self) {
-        assert!(self.members.iter().all(|(id, member)| *id == member.id), "a member filed under another id");
+        assert!(
+            self.members.iter().all(|(id, member)| *id == member.id),
+            "CLUSTER-C1: a member is stored under another id"
+        );
         assert!(
             self.members.keys().all(|id| id.0 != 0 && id.0 < self.next_member),
             "CLUSTER-C1: next member {}",
@@ -129,20 +132,20 @@ impl ClusterState {
         );
         assert!(self.sets.keys().all(|id| id.0 != 0 && id.0 < self.next_set), "CLUSTER-C1: next set {}", self.next_set);
         let disks: BTreeSet<u128> = self.members.values().map(|member| member.disk).collect();
-        assert_eq!(disks.len(), self.members.len(), "CLUSTER-C2: two members on one disk");
+        assert_eq!(disks.len(), self.members.len(), "CLUSTER-C2: two members have one disk");
         assert!(disks.is_disjoint(&self.retired_disks), "CLUSTER-C2: a retired disk came back");
-        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "CLUSTER-C3: a start of nobody");
+        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "CLUSTER-C3: a start of no member");
         let made = self.members.len() + self.sets_counted() + self.deletions.finished.len();
-        assert!(self.requests.len() <= made, "a request that made nothing");
+        assert!(self.requests.len() <= made, "R12: more requests are remembered than were carried out");
         let stay: Vec<&Member> = self.members.values().filter(|member| member.standing != Standing::Leaving).collect();
         let names: BTreeSet<&Name> = stay.iter().map(|member| &member.name).collect();
-        assert_eq!(names.len(), stay.len(), "two members of one name");
+        assert_eq!(names.len(), stay.len(), "two members have one name");
         assert!(self.members.is_empty() || !stay.is_empty(), "every member is leaving");
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
-        assert_eq!(names.len(), self.sets.len(), "two sets of one name");
+        assert_eq!(names.len(), self.sets.len(), "two sets have one name");
         self.check_deletions();
         for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
-            assert!(self.sets.contains_key(set) || self.is_going(*set), "links of {set}, which is no set");
+            assert!(self.sets.contains_key(set) || self.is_going(*set), "found links of {set}, which is no set");
             assert!(of.origin < *set, "SET-S14: {set} is a clone of {}, which came after it", of.origin);
             assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "SET-S14: {set} has too many origins");
         }

@@ -1,4 +1,4 @@
-//! Sets that hang together: clones are made under a number that was said before, and come back after what they are clones of (ADR 0028).
+//! Clones in group 0: creation under a number announced before, and recovery after their origin (ADR 0028).
 
 use super::command::{ClusterAnswer, SETS_MAX};
 use super::refusal::ClusterRefusal;
@@ -7,15 +7,16 @@ use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links, Pin, PinStanding, SetState};
 use holdfast_types::{GroupId, Placement, RequestId, SetId};
 
 impl ClusterState {
-    /// How many origins there are below the set: 0 for one that is no clone.
+    /// Number of origins below the set: 0 if it is no clone.
     pub fn clone_depth(&self, set: SetId) -> u32 {
         let of = |set: &SetId| self.links.get(set).and_then(|links| links.clone_of.as_ref()).map(|of| of.origin);
-        // An origin has a lower number than its clone; the bound is for a state that is not what it should be.
+        // An origin has a lower number than its clone; the bound guards against an invalid state.
         let chain = std::iter::successors(of(&set), of).take(SETS_MAX);
         chain.count() as u32
     }
 
-    /// SET-S14: made only under the number that its pin names, so that a pin whose number is passed can be judged.
+    /// SET-S14: creates the clone only under the number in its pin, so that a pin can be judged once its number was
+    /// passed.
     pub(super) fn clone_set(
         &mut self,
         set: SetId,
@@ -44,10 +45,11 @@ impl ClusterState {
 }
 
 impl Pin {
-    /// SET-S14. `cluster` may lag: set numbers are given in order, each once, so what it says of a number that is passed stays true.
+    /// SET-S14. `cluster` may be stale: set numbers are given in order and once, so its answer for a passed number
+    /// stays true.
     pub fn standing(&self, cluster: &ClusterState, origin: SetId, request: RequestId) -> PinStanding {
         let made = cluster.links.get(&self.clone).and_then(|links| links.clone_of.as_ref());
-        // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.
+        // A set being deleted has a head until its store was emptied; a recovery before that would bring it back.
         let ours = (cluster.sets.contains_key(&self.clone) || cluster.is_going(self.clone))
             && made.is_some_and(|of| of.origin == origin && of.request == request);
         match (ours, self.is_inherited()) {
@@ -61,7 +63,8 @@ impl Pin {
 }
 
 impl SetState {
-    /// A clone for which a root is kept, and which the cluster does not know: a recovery has not brought it back, and its objects go with this set's.
+    /// A clone with a pinned root that the cluster does not know: no recovery has brought it back, and its objects
+    /// would be deleted with this set's.
     pub fn lost_clone(&self, cluster: &ClusterState, origin: SetId) -> Option<SetId> {
         let lost = |request: RequestId, pin: &Pin| {
             !cluster.sets.contains_key(&pin.clone)

@@ -1,4 +1,4 @@
-//! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
+//! Commands of group 0 and their answers. The wire rule of `set::command` applies here too.
 
 use super::level::FIRST_LEVEL;
 use super::refusal::ClusterRefusal;
@@ -8,36 +8,36 @@ use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Members at most: beyond a few voters, more gateways only slow the quorum down.
+/// Most members: beyond a few voters, more gateways only slow the quorum down.
 pub const MEMBERS_MAX: usize = 32;
-/// Sets at most: each is a Raft group with heartbeats of its own.
+/// Most sets: each is a Raft group with its own heartbeats.
 pub const SETS_MAX: usize = 1024;
-/// An address `host:port` in bytes at most: a DNS name has 253.
+/// Most bytes of an address `host:port`: a DNS name has 253.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// A store's URL, or a list of them, in bytes at most.
 pub const STORE_URL_BYTES_MAX: usize = 2048;
-/// A set's wrapped data keys in bytes at most: 108 bytes for each (`DATA_KEYS_MAX` of them), and room for a KMS's envelope.
+/// Most bytes of a set's wrapped data keys: 108 for each of `DATA_KEYS_MAX`, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
-/// A decision asked of group 0. Whatever depends on time or chance was put in by the proposer.
+/// A command of group 0. The proposer has put in all that depends on time or chance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClusterCommand {
-    /// The cluster's own name, drawn once by whoever created it; its first entry.
+    /// The cluster's own id, drawn by its creator; the first entry.
     Init {
         /// Random, not zero.
         cluster_id: u128,
     },
     /// A gateway joins.
     AddMember {
-        /// Its id is 0 to be given the next one, or one that was never used (the first member knows its id before there is a
-        /// group 0).
+        /// Its id is 0 to get the next one, or an id that was never used (the first member knows its id before there is
+        /// a group 0).
         member: Member,
-        /// Whose place it takes: that member is leaving from this entry on, and gives its name free.
+        /// The member that it replaces: that one is leaving from this entry on, and its name is free.
         replaces: Option<MemberId>,
-        /// Sent again after an unknown outcome (R12): answered alike.
+        /// A retry after an unknown outcome gets the same answer (R12).
         request: RequestId,
     },
-    /// A gateway is gone for good, and its disk with it (CLUSTER-C2): out of every group before.
+    /// A gateway is lost for good, with its disk (CLUSTER-C2). It must be out of every group before.
     RemoveMember {
         /// The member.
         id: MemberId,
@@ -53,13 +53,13 @@ pub enum ClusterCommand {
         /// As in [`Member`].
         nbd_addr: String,
     },
-    /// A gateway has started, or renews its life (CLUSTER-C3). Before this is applied it takes part in nothing.
+    /// A gateway has started, or renews its life (CLUSTER-C3). It takes part in nothing before this is applied.
     RegisterBoot {
         /// The member.
         member: MemberId,
         /// Its disk's uuid.
         disk: u128,
-        /// The disk's boot counter, of starts and of renewals of its life; fsynced before this was sent.
+        /// The disk's boot counter, of starts and life renewals; fsynced before this was sent.
         boot: u64,
         /// Drawn for this life.
         nonce: u64,
@@ -74,39 +74,40 @@ pub enum ClusterCommand {
         store: String,
         /// Its data key, wrapped by the cluster key.
         wrapped_key: Vec<u8>,
-        /// Which cluster key wrapped it.
+        /// The cluster key that wrapped it.
         key_id: u32,
         /// Its first voters. Empty: all members.
         members: Vec<MemberId>,
         /// The proposer, which also starts the group.
         created_by: MemberId,
-        /// Every epoch of the set is above it: 0, or more for a set that was recovered from its store.
+        /// Lower bound of the set's epochs: 0, or more for a set that was recovered from its store.
         base_epoch: Epoch,
-        /// Sent again after an unknown outcome (R12): answered alike.
+        /// A retry after an unknown outcome gets the same answer (R12).
         request: RequestId,
     },
-    /// A set that begins with what its former life left in the store. The same set of the same generation again is answered alike.
+    /// A set that begins with its former life's content in the store. A repeat with the same generation gets the same
+    /// answer.
     RestoreSet {
-        /// As in its former life: its objects are bound to it.
+        /// The same as in its former life: its objects are bound to it.
         set: SetId,
         /// As in its former life.
         name: Name,
-        /// URL of the store that it was found in.
+        /// URL of its store.
         store: String,
-        /// Its data key, as its former life wrapped it.
+        /// Its data key, as wrapped in its former life.
         wrapped_key: Vec<u8>,
-        /// Which data key.
+        /// Number of the data key.
         key_id: u32,
         /// The proposer, which also starts the group.
         created_by: MemberId,
-        /// Raised in the store before: every older life is fenced. Its epochs lie above all of theirs.
+        /// Raised in the store before: every older life is fenced. The new epochs are above all of theirs.
         generation: u64,
-        /// What it begins with.
+        /// Initial content.
         restored: Restored,
-        /// Its pins, its snapshots and schedule, and what it is a clone of: that set is there already.
+        /// Its pins, snapshots and schedule, and its origin if it is a clone: the origin exists already.
         links: Links,
     },
-    /// What a member may do from now on. Leaving is final.
+    /// Changes what a member may do. Leaving is final.
     SetStanding {
         /// The member.
         id: MemberId,
@@ -118,56 +119,58 @@ pub enum ClusterCommand {
         /// Above the present one.
         level: u32,
     },
-    /// A set's keys, wrapped anew; only while they are still what the proposer saw: a late copy cannot bring an old wrapping back.
+    /// A set's data keys, wrapped again. Applied only if the keys are still those that the proposer saw, so a late copy
+    /// cannot bring an old wrapping back.
     SwapKeys {
         /// The set.
         set: SetId,
-        /// As the proposer saw them. Each wrapping has a nonce of its own, so equal bytes are the same wrapping.
+        /// The keys that the proposer saw. Each wrapping has its own nonce, so equal bytes are the same wrapping.
         expected: Vec<u8>,
-        /// What takes their place.
+        /// The new keys.
         wrapped_key: Vec<u8>,
-        /// Which data key seals from now on.
+        /// The data key that seals from now on.
         key_id: u32,
     },
-    /// A set goes, for ever: it is started, granted and served nowhere from this entry on (DELETE-D1).
+    /// Deletes a set, for ever: from this entry on no gateway starts, grants or serves it (DELETE-D1).
     DeleteSet {
         /// The set.
         set: SetId,
-        /// Its name, as whoever asks has seen it.
+        /// Its name, as the requester saw it.
         name: Name,
-        /// Sent again after an unknown outcome (R12): answered alike.
+        /// A retry after an unknown outcome gets the same answer (R12).
         request: RequestId,
     },
-    /// A member has ended the group of a set that is being deleted, for ever: durable on its disk before this was proposed.
+    /// A member has ended the group of a set that is being deleted; that was durable on its disk before this was
+    /// proposed.
     SetEnded {
         /// The set.
         set: SetId,
         /// The member.
         member: MemberId,
-        /// The group's voters as it had them in its log; `None` where it had none, or could not read them.
+        /// The group's voters from the member's log; `None` if it had none, or could not read them.
         voters: Option<GroupVoters>,
     },
-    /// The wrapped key of a set that is being deleted is destroyed. Refused before the set is fenced (DELETE-D2).
+    /// Destroys the wrapped key of a set that is being deleted. Refused before the set is fenced (DELETE-D2).
     ForgetSet {
         /// The set.
         set: SetId,
         /// Another cluster has taken the set over in its store: nothing is removed there.
         store_left: bool,
     },
-    /// The store showed nothing more of a set whose key is forgotten: its name is free (DELETE-D3).
+    /// The store has nothing more of a set whose key is destroyed: its name is free (DELETE-D3).
     SetEmptied {
         /// The set.
         set: SetId,
-        /// Who had ended the group before that look at the store (DELETE-D4).
+        /// The members that had ended the group before that check of the store (DELETE-D4).
         ended: BTreeSet<MemberId>,
     },
-    /// A new volume set that begins with what a snapshot of another one shows (ADR 0028). In its origin's store.
+    /// A new set with the content of another set's snapshot (ADR 0028), in the store of its origin.
     CloneSet {
-        /// The number that it gets: refused where that is not the next one (SET-S14).
+        /// Its number: refused if it is not the next one (SET-S14).
         set: SetId,
         /// Unique in the cluster.
         name: Name,
-        /// What of; the origin has pinned it.
+        /// Its origin, which has pinned the root.
         clone_of: CloneOf,
         /// As in `CreateSet`.
         wrapped_key: Vec<u8>,
@@ -175,21 +178,23 @@ pub enum ClusterCommand {
         key_id: u32,
         /// As in `CreateSet`.
         created_by: MemberId,
-        /// The origin's volumes as of the snapshot, and a root of the clone's own that shows the origin's.
+        /// The origin's volumes as of the snapshot, and a root of the clone that shows the origin's.
         restored: Restored,
     },
-    /// Numbers up to this one are given to no set any more: something lies in their place in a store, such as the tombstone of a set that was deleted before a recovery.
+    /// Skips set numbers up to this one: objects in a store occupy them, such as the tombstone of a set that was
+    /// deleted before a recovery.
     PassSets {
         /// The last of them.
         upto: SetId,
     },
-    /// The next step of a change of a set's stores (ADR 0018): only from what the proposer saw, and only the ways of PLACE-P1 ([`holdfast_types::Placement`]).
+    /// The next step of a change of a set's stores (ADR 0018): only from the placement that the proposer saw, and only
+    /// as PLACE-P1 allows ([`holdfast_types::Placement`]).
     PlaceSet {
         /// The set.
         set: SetId,
-        /// Where it is, as the proposer saw it.
+        /// The placement that the proposer saw.
         expected: String,
-        /// Where it is from now on.
+        /// The new placement.
         placement: String,
     },
     /// An entry that only a newer build knows.
@@ -198,7 +203,7 @@ pub enum ClusterCommand {
 }
 
 impl ClusterCommand {
-    /// The feature level from which on it may be proposed: builds that know only lower levels cannot read it.
+    /// The lowest feature level at which it may be proposed: builds that know only lower levels cannot read it.
     pub fn level(&self) -> u32 {
         match self {
             #[cfg(test)]
@@ -208,23 +213,23 @@ impl ClusterCommand {
     }
 }
 
-/// What apply answers to one entry of group 0's log.
+/// Answer of apply to an entry of group 0's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClusterAnswer {
     /// The cluster has this id.
     Initialized,
-    /// The member, new or, for a repeated request, as it was made.
+    /// The member; for a repeated request, the one of the first.
     MemberAdded {
         /// Never used before.
         id: MemberId,
     },
-    /// It is not a member, or no longer.
+    /// It is no member, or no longer.
     MemberRemoved,
     /// The addresses are these.
     MemberUpdated,
     /// The process may take part.
     BootRegistered,
-    /// The set, new or, for a repeated request, as it was made.
+    /// The set; for a repeated request, the one of the first.
     SetCreated {
         /// Never used before.
         set: SetId,
@@ -233,9 +238,9 @@ pub enum ClusterAnswer {
     KeyRewrapped,
     /// Nothing was done.
     Refused(ClusterRefusal),
-    /// The member's standing is that.
+    /// The member has that standing.
     StandingSet,
-    /// The cluster is at that level, or above it.
+    /// The cluster has that level, or a higher one.
     LevelRaised,
     /// The set is being deleted, or was.
     SetDeleting {
@@ -244,6 +249,6 @@ pub enum ClusterAnswer {
     },
     /// The step of a deletion is noted, or was before.
     DeletionNoted,
-    /// The set's stores are what was asked for.
+    /// The set has the requested stores.
     Placed,
 }

@@ -7,13 +7,14 @@
 //!                                                                                      │          were away          store was looked at since
 //!                                                                                      └── every gateway has ended it ──▶ no record
 //! ```
-//! DELETE-D1  From `DeleteSet` on the set is not in `sets`: no gateway that has applied the entry starts, grants or serves it. Its number is
-//!     never used again (CLUSTER-C1).
-//! DELETE-D2  The key is destroyed, and objects are deleted, only after the set is *fenced*: the voters that have not ended its group are not a
-//!     majority of any set of voters that the group may have. Then the group can commit nothing and elect nobody.
-//! DELETE-D3  The name is free after the key is destroyed and a look at the store has found nothing more.
-//! DELETE-D4  The record stays until every member has ended the group and the store was looked at after that: a gateway that was away may have
-//!     written there late. A gateway that comes back finds the record and ends the group too.
+//! DELETE-D1  From `DeleteSet` on the set is not in `sets`: no gateway that has applied the entry starts, grants or
+//!     serves it. Its number is never used again (CLUSTER-C1).
+//! DELETE-D2  The key is destroyed, and objects are deleted, only after the set is *fenced*: the voters that have not
+//!     ended its group are not a majority of any set of voters that the group may have. Then the group can commit
+//!     nothing and elect no leader.
+//! DELETE-D3  The name is free after the key is destroyed and a check has found the store empty.
+//! DELETE-D4  The record stays until every member has ended the group and the store was checked after that: a gateway
+//!     that was down may have written there late. A gateway that comes back finds the record and ends the group too.
 
 use super::command::ClusterAnswer;
 use super::refusal::ClusterRefusal;
@@ -22,32 +23,32 @@ use crate::set::Links;
 use holdfast_types::{MemberId, Name, RequestId, SetId};
 use std::collections::BTreeSet;
 
-/// Deleted sets whose creation's request is remembered, so that a late copy of it makes nothing anew.
+/// Number of deleted sets whose creating request is remembered, so that a late copy of it creates nothing.
 pub const FINISHED_MAX: usize = 64;
 
-/// What is found of a set that somebody wants to delete, by the leader of its group.
+/// State of a set to be deleted, as found by the leader of its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Who holds its lease.
+    /// Owner of its lease.
     pub owner: Option<String>,
     /// Clients that are connected to its volumes there.
     pub connections: u32,
-    /// Snapshots that it has, those that are being taken included.
+    /// Number of its snapshots, pending ones included.
     pub snapshots: u32,
-    /// A clone that shows what it keeps, and that is no set here: one that a recovery did not bring back.
+    /// A clone that needs its objects but is no set of this cluster: no recovery has brought it back.
     pub lost_clone: Option<SetId>,
 }
 
-/// What may be overridden.
+/// Overrides of a deletion request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anyway {
-    /// Also while it is held or clients are connected.
+    /// Delete it even with a lease or connected clients.
     pub force: bool,
-    /// Its snapshots go with it.
+    /// Delete its snapshots too.
     pub with_snapshots: bool,
 }
 
-/// Why a set is not deleted now, and what would make it possible.
+/// Reason against deleting a set now, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InTheWay {
     /// Somebody has the lease.
@@ -81,10 +82,10 @@ pub enum InTheWay {
     },
 }
 
-/// Whether what its leader found of a set stands in the way of deleting it.
+/// Checks whether the leader's findings prevent the deletion of a set.
 ///
 /// # Errors
-/// The first thing that does.
+/// The first reason against it.
 pub fn in_the_way(found: &Found, anyway: Anyway) -> Result<(), InTheWay> {
     if let Some(owner) = found.owner.clone().filter(|_| !anyway.force) {
         return Err(InTheWay::Held { owner });
@@ -102,7 +103,7 @@ pub fn in_the_way(found: &Found, anyway: Anyway) -> Result<(), InTheWay> {
 }
 
 impl ClusterState {
-    /// Whether group 0 itself has a reason to keep a set, whoever wants it gone and however much. The place for whatever pins a set.
+    /// Checks whether group 0 itself must keep a set; no override applies. Put any further kind of pin here.
     ///
     /// # Errors
     /// The reason.
@@ -110,7 +111,8 @@ impl ClusterState {
         if !self.sets.contains_key(&set) {
             return Err(ClusterRefusal::NoSuchSet { set });
         }
-        // A clone reads what its origin keeps, with its origin's key (ADR 0028). One that is being deleted counts until its head is a tombstone.
+        // A clone reads its origin's objects with its origin's key (ADR 0028). A clone being deleted counts until its
+        // head is a tombstone.
         let of =
             |(clone, links): (&SetId, &Links)| links.clone_of.as_ref().filter(|of| of.origin == set).map(|_| *clone);
         match self.links.iter().filter_map(of).next() {
@@ -119,7 +121,7 @@ impl ClusterState {
         }
     }
 
-    /// A clone that a set was restored with, and that was no set here since.
+    /// A clone from the restored links of a set that is not a set of this cluster yet.
     pub fn lost_clone_of(&self, set: SetId) -> Option<SetId> {
         let known = |clone: &SetId| {
             let deletions = &self.deletions;
@@ -130,24 +132,24 @@ impl ClusterState {
         self.links.get(&set)?.pins.values().map(|pin| pin.clone).find(|clone| !known(clone))
     }
 
-    /// The deletion that still has this name.
+    /// The deletion that still occupies this name.
     pub fn deletion_named(&self, name: &Name) -> Option<(SetId, &Deletion)> {
         let named =
             |(_, found): &(&SetId, &Deletion)| found.entry.name == *name && found.stage < DeletionStage::Emptied;
         self.deletions.under_way.iter().find(named).map(|(id, found)| (*id, found))
     }
 
-    /// Whether the set is being deleted, and something of it may be left in the store.
+    /// Whether the set is being deleted, with objects possibly left in the store.
     pub fn is_going(&self, set: SetId) -> bool {
         self.deletions.under_way.get(&set).is_some_and(|found| found.stage < DeletionStage::Emptied)
     }
 
-    /// Whether the number was a set's, and is no longer (CLUSTER-C1).
+    /// Whether the number belonged to a deleted set (CLUSTER-C1).
     pub fn was_deleted(&self, set: SetId) -> bool {
         set.0 != 0 && set.0 < self.next_set && !self.sets.contains_key(&set)
     }
 
-    /// DELETE-D3: nobody has the name, and no deletion that is not far enough.
+    /// DELETE-D3: no set and no unfinished deletion has the name.
     pub(super) fn name_is_free(&self, name: &Name) -> Result<(), ClusterRefusal> {
         if let Some((by, _)) = self.set_named(name) {
             return Err(ClusterRefusal::SetNameTaken { name: name.clone(), by });
@@ -165,7 +167,7 @@ impl ClusterState {
         request: RequestId,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         if self.was_deleted(set) {
-            // By an earlier copy of this request, or by another one: there is nothing to do that was not done (R12).
+            // Done by an earlier copy of this request, or by another one (R12).
             return Ok(ClusterAnswer::SetDeleting { set });
         }
         self.may_be_deleted(set)?;
@@ -191,7 +193,7 @@ impl ClusterState {
         if !self.was_deleted(set) {
             return Err(ClusterRefusal::NotBeingDeleted { set });
         }
-        // None: it came to its end before; a late copy (R12).
+        // None: it was finished before; this is a late copy (R12).
         Ok(self.deletions.under_way.get_mut(&set))
     }
 
@@ -229,7 +231,7 @@ impl ClusterState {
         Ok(ClusterAnswer::DeletionNoted)
     }
 
-    /// `ended`: who had ended the group before the look at the store that showed nothing.
+    /// `ended`: the members that had ended the group before the check that found the store empty.
     pub(super) fn set_emptied(
         &mut self,
         set: SetId,
@@ -241,13 +243,13 @@ impl ClusterState {
                 return Err(ClusterRefusal::KeyNotForgotten { set });
             }
             deletion.stage = DeletionStage::Emptied;
-            // DELETE-D4: of those, each has said so here.
+            // DELETE-D4: each of them has reported that here.
             if members.iter().all(|id| ended.contains(id) && deletion.ended.contains(id)) {
                 self.deletions.under_way.remove(&set);
                 self.finish(set);
             }
         }
-        // Its origin lets go of what was kept for it.
+        // Its origin can release its pin.
         self.links.remove(&set);
         Ok(ClusterAnswer::DeletionNoted)
     }
@@ -264,7 +266,7 @@ impl ClusterState {
     pub(super) fn check_deletions(&self) {
         let Deletions { under_way, finished } = &self.deletions;
         for (id, deletion) in under_way {
-            assert!(self.was_deleted(*id), "DELETE-D1: set {id} is deleted and there");
+            assert!(self.was_deleted(*id), "DELETE-D1: set {id} is deleted and exists");
             let has_key = !deletion.entry.wrapped_key.is_empty();
             assert_eq!(
                 has_key,
@@ -280,7 +282,7 @@ impl ClusterState {
         assert!(finished.len() <= FINISHED_MAX, "{} finished deletions", finished.len());
         assert!(
             finished.iter().all(|id| self.was_deleted(*id) && !under_way.contains_key(id)),
-            "a finished deletion that is not"
+            "a deletion is in the list of finished ones and under way"
         );
     }
 }

@@ -1,6 +1,7 @@
 //! Feature levels (CLUSTER-C4, ADR 0020): which entries the cluster may propose, and which other formats it may write.
 //!
-//! Every build knows all levels up to [`FEATURE_LEVEL`]. The cluster's level grows to the lowest that every member's build knows, and never goes back.
+//! Every build knows all levels up to [`FEATURE_LEVEL`]. The cluster's level rises to the lowest one that all members'
+//! builds know, and never falls.
 //!
 //! ```text
 //!   level   from which on

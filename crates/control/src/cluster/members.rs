@@ -1,4 +1,4 @@
-//! Members: who joins, leaves, starts, and which feature level all of them know (CLUSTER-C1 to CLUSTER-C4).
+//! Members: joining, leaving, starts, and the feature level that all of them know (CLUSTER-C1 to CLUSTER-C4).
 
 use super::command::{ADDRESS_BYTES_MAX, ClusterAnswer, MEMBERS_MAX};
 use super::refusal::ClusterRefusal;
@@ -19,7 +19,7 @@ impl ClusterState {
             None => {}
         }
         let wanted = if member.id == MemberId(0) { MemberId(self.next_member) } else { member.id };
-        // An id is refused at the very end of the numbers too, since there would be no next one.
+        // The largest id is refused too, since there would be no next one.
         let Some(next) = wanted.0.checked_add(1).filter(|_| wanted.0 >= self.next_member) else {
             return Err(ClusterRefusal::MemberIdUsed { id: wanted, next: MemberId(self.next_member) });
         };
@@ -32,7 +32,7 @@ impl ClusterState {
         if let Some(old) = replaces.filter(|old| !self.members.contains_key(old)) {
             return Err(self.no_member(old));
         }
-        // Who leaves gives its name free: a gateway whose disk was lost comes back under the same one.
+        // A leaving member frees its name: a gateway with a lost disk rejoins under the same name.
         let stays = |other: &&Member| other.standing != Standing::Leaving && Some(other.id) != replaces;
         if let Some(other) = self.members.values().filter(stays).find(|other| other.name == member.name) {
             return Err(ClusterRefusal::MemberNameTaken { name: member.name.clone(), by: other.id });
@@ -50,7 +50,7 @@ impl ClusterState {
         Ok(ClusterAnswer::MemberAdded { id: wanted })
     }
 
-    /// Why there is no such member.
+    /// The refusal for an unknown member: it was removed, or never existed.
     pub(super) fn no_member(&self, id: MemberId) -> ClusterRefusal {
         match self.was_removed(id) {
             true => ClusterRefusal::MemberRemoved { id },
@@ -75,7 +75,7 @@ impl ClusterState {
 
     pub(super) fn remove_member(&mut self, id: MemberId) -> Result<ClusterAnswer, ClusterRefusal> {
         if !self.members.contains_key(&id) {
-            // Below the next id it was a member once: an earlier copy of this request (R12).
+            // An id below the next one was a member once: an earlier copy of this request (R12).
             let once = id.0 != 0 && id.0 < self.next_member;
             return if once { Ok(ClusterAnswer::MemberRemoved) } else { Err(ClusterRefusal::NoSuchMember { id }) };
         }
@@ -132,7 +132,7 @@ impl ClusterState {
         Ok(ClusterAnswer::BootRegistered)
     }
 
-    /// The level that every member knows, where that is above the present one.
+    /// The level that all members know, if above the present one.
     pub fn raisable(&self) -> Option<u32> {
         let known = self.members.keys().map(|id| self.boots.get(id).map_or(0, |boot| boot.level));
         known.min().filter(|level| *level > self.level)

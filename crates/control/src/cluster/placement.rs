@@ -1,23 +1,25 @@
-//! Where a set's objects lie changes step by step (ADR 0018). What each step needs of the stores, the set's leader sees to; this orders them.
+//! Changes of a set's stores, step by step (ADR 0018). The set's leader fulfils each step's conditions at the stores;
+//! group 0 orders the steps.
 
 use super::command::{ClusterAnswer, STORE_URL_BYTES_MAX};
 use super::refusal::ClusterRefusal;
 use super::state::ClusterState;
 use holdfast_types::{Placement, SetId};
 
-/// The length of the longest of the lists of stores in this, in bytes: a recovery takes each by itself.
+/// Bytes of the longest single list of stores in a placement: a recovery takes each list by itself.
 pub(super) fn longest_list(placement: &str) -> usize {
     let Placement { stores, next } = Placement::parse(placement);
     stores.len().max(next.map_or(0, |(_, to)| to.len()))
 }
 
-/// Whether a set that lies there needs builds that know of changes of stores: it is being changed, or was.
+/// Whether a set with this placement needs builds that know changes of stores: one is or was made.
 pub fn was_changed(placement: &str) -> bool {
     Placement::parse(placement).next.is_some() || placement.starts_with("c=")
 }
 
 impl ClusterState {
-    /// PLACE-P1: one step, from what its proposer saw. An earlier copy of the same step is answered alike (R12).
+    /// PLACE-P1: one step, from the placement that its proposer saw. A repeat of the same step gets the same answer
+    /// (R12).
     pub(super) fn place_set(
         &mut self,
         set: SetId,
@@ -39,11 +41,10 @@ impl ClusterState {
             return Err(refused(format!("{bytes} bytes, expected at most {STORE_URL_BYTES_MAX}")));
         }
         if !from.may_become(&to) {
-            let why =
-                "one change at a time; it is abandoned while the stores are filled, and goes to its end after that";
+            let why = "only one change at a time is possible; it can be abandoned while the stores are filled, and not after that";
             return Err(refused(why.to_owned()));
         }
-        // A change that is under way has gone by this before: no clone is made meanwhile.
+        // A change under way has passed this check before: no clone is made meanwhile.
         if let (None, Some(other)) = (&from.next, self.linked_with(set)) {
             return Err(ClusterRefusal::Linked { set, other });
         }
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(state.sets[&SET].store_url, "b");
     }
 
-    /// From then on a leader may end what counts, whatever it has not heard of yet.
+    /// From then on a leader may end the change, whatever it has not heard of yet.
     #[test]
     fn what_is_decided_is_not_abandoned() {
         let mut state = with_set();
@@ -161,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A recovery takes what a change has left.
+    /// A recovery starts from the placement that an interrupted change left.
     #[test]
     fn no_list_is_longer_than_a_recovery_takes() {
         let mut state = with_set();

@@ -1,9 +1,9 @@
-//! Why group 0 did not do what it was asked.
+//! Refusals of group 0's commands.
 
 use holdfast_types::{MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 
-/// Why group 0 did not do what it was asked. The text is meant for the person who asked.
+/// Why group 0 refused a command. The text is for the requester.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ClusterRefusal {
     /// The cluster has another id: the caller means another cluster.
@@ -11,7 +11,7 @@ pub enum ClusterRefusal {
     OtherCluster {
         /// As asked for.
         found: u128,
-        /// As it is; zero is not an id.
+        /// The cluster's id; zero is not an id.
         expected: u128,
     },
     /// The member id was used before (CLUSTER-C1).
@@ -19,7 +19,7 @@ pub enum ClusterRefusal {
     MemberIdUsed {
         /// As asked for.
         id: MemberId,
-        /// The lowest that is free.
+        /// The lowest unused id.
         next: MemberId,
     },
     /// A member has this name.
@@ -27,7 +27,7 @@ pub enum ClusterRefusal {
     MemberNameTaken {
         /// As asked for.
         name: Name,
-        /// Who has it.
+        /// The member with that name.
         by: MemberId,
     },
     /// A member has this disk (CLUSTER-C2).
@@ -35,7 +35,7 @@ pub enum ClusterRefusal {
     DiskInUse {
         /// As asked for.
         disk: u128,
-        /// Whose it is.
+        /// The member with that disk.
         by: MemberId,
     },
     /// The disk's member was removed (CLUSTER-C2).
@@ -67,12 +67,12 @@ pub enum ClusterRefusal {
     DiskMismatch {
         /// The member.
         member: MemberId,
-        /// As it says.
+        /// Disk in the request.
         found: u128,
-        /// As it joined.
+        /// Disk with which it joined.
         expected: u128,
     },
-    /// CLUSTER-C3: the disk is older than what the cluster has seen of it.
+    /// CLUSTER-C3: the disk is older than the last start that the cluster has seen of it.
     #[error(
         "member {member} starts with boot counter {found}, but {seen} was seen: its disk was restored from an older copy; \
          remove the member, wipe the disk, and join anew"
@@ -80,7 +80,7 @@ pub enum ClusterRefusal {
     BootReplayed {
         /// The member.
         member: MemberId,
-        /// As it says.
+        /// Counter in the request.
         found: u64,
         /// The last one registered.
         seen: u64,
@@ -93,7 +93,7 @@ pub enum ClusterRefusal {
     BootCloned {
         /// The member.
         member: MemberId,
-        /// The counter that both have.
+        /// The counter of both.
         boot: u64,
     },
     /// A set has this name.
@@ -101,7 +101,7 @@ pub enum ClusterRefusal {
     SetNameTaken {
         /// As asked for.
         name: Name,
-        /// Which.
+        /// The set with that name.
         by: SetId,
     },
     /// Full.
@@ -116,7 +116,7 @@ pub enum ClusterRefusal {
         /// As asked for.
         set: SetId,
     },
-    /// A set without voters, or with one voter twice.
+    /// A set without voters, or with a voter listed twice.
     #[error("the first members of a set must be at least one, each once; found {found:?}")]
     BadMembers {
         /// As asked for.
@@ -125,22 +125,22 @@ pub enum ClusterRefusal {
     /// A text or key is empty or too long.
     #[error("{what}: found {found} bytes, expected 1 to {max}")]
     BadLength {
-        /// Which one.
+        /// The text that is too long.
         what: String,
         /// Its length in bytes.
         found: u64,
-        /// The most it may have.
+        /// Its limit.
         max: u64,
     },
-    /// The number belongs to a set already, or to one that was.
+    /// The number belongs, or belonged, to another set.
     #[error("set {set} cannot be restored: that number was given to {}; recover into a new cluster", found_text(.found))]
     SetIdTaken {
         /// As asked for.
         set: SetId,
-        /// Who has it now, if anyone.
+        /// The set that has it now, if any.
         found: Option<Name>,
     },
-    /// A generation that no set can have.
+    /// A generation out of range.
     #[error("generation: found {found}, expected 2 to {max}")]
     BadGeneration {
         /// As asked for.
@@ -154,7 +154,7 @@ pub enum ClusterRefusal {
         /// As asked for.
         request: RequestId,
     },
-    /// It was a member (CLUSTER-C1).
+    /// It was a member before (CLUSTER-C1).
     #[error(
         "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
          in as a new member (holdfast gateway add)"
@@ -171,14 +171,14 @@ pub enum ClusterRefusal {
         /// As asked for.
         id: MemberId,
     },
-    /// A build that does not know entries which may be in the log.
+    /// The build does not know entries that the log may contain.
     #[error(
         "{member} runs a build that knows feature level {found}, and the cluster is at {expected}: start it with a newer build"
     )]
     TooOld {
         /// The member.
         member: MemberId,
-        /// What it knows.
+        /// Level that the build knows.
         found: u32,
         /// The cluster's.
         expected: u32,
@@ -188,12 +188,12 @@ pub enum ClusterRefusal {
     LevelNotKnown {
         /// As asked for.
         asked: u32,
-        /// Who does not know it.
+        /// A member whose build does not know it.
         member: MemberId,
-        /// What it knows, if it has ever said so.
+        /// Level that the member knows, if it has ever reported one.
         known: Option<u32>,
     },
-    /// An entry of a level that the cluster is not at.
+    /// An entry above the cluster's level.
     #[error(
         "this needs feature level {needed}, and the cluster is at {found}: it is raised once every gateway runs a build that knows it"
     )]
@@ -203,7 +203,7 @@ pub enum ClusterRefusal {
         /// The cluster's.
         found: u32,
     },
-    /// A set's keys are not what the proposer saw.
+    /// A set's keys are not those that the proposer saw.
     #[error("the keys of set {set} were changed by somebody else meanwhile: look again, then ask again")]
     KeysChanged {
         /// The set.
@@ -226,7 +226,7 @@ pub enum ClusterRefusal {
         set: SetId,
         /// As asked for.
         found: Name,
-        /// As it is.
+        /// Its name.
         expected: Name,
     },
     /// Nobody asked for its deletion.
@@ -240,7 +240,7 @@ pub enum ClusterRefusal {
     SetNotFenced {
         /// The set.
         set: SetId,
-        /// Who has not.
+        /// The members that have not.
         waits: Vec<MemberId>,
     },
     /// DELETE-D3.
@@ -262,51 +262,53 @@ pub enum ClusterRefusal {
     SetIdPassed {
         /// As asked for.
         found: SetId,
-        /// The lowest that is free.
+        /// The lowest unused number.
         next: SetId,
     },
-    /// A clone shows what it keeps.
-    #[error("set {clone} is a clone of set {set}, and reads what that has: delete the clone first")]
+    /// A clone needs this set's objects.
+    #[error("set {clone} is a clone of set {set} and reads its objects: delete the clone first")]
     HasClone {
-        /// What was to be deleted.
+        /// The set to delete.
         set: SetId,
         /// One of its clones.
         clone: SetId,
     },
     /// A clone without its origin shows nothing.
     #[error(
-        "it is a clone of set {origin}, which this cluster has not got in that store: recover that one with it, or before it"
+        "it is a clone of set {origin}, which this cluster does not have in that store: recover {origin} with it, or before it"
     )]
     OriginMissing {
-        /// What it is a clone of.
+        /// Its origin.
         origin: SetId,
     },
-    /// The origin's next sweep would delete what the clone shows.
+    /// The origin's next sweep would delete the clone's objects.
     #[error(
-        "it is a clone of set {origin}, which does not keep root {root} for it: what the clone shows would be deleted there"
+        "it is a clone of set {origin}, which does not retain root {root} for it: objects of the clone would be deleted there"
     )]
     NotPinned {
-        /// What it is a clone of.
+        /// Its origin.
         origin: SetId,
         /// The object of the root.
         root: holdfast_types::ObjectId,
     },
     /// Too many clones of clones.
     #[error(
-        "set {origin} is a clone of a clone … {max} deep, which is the most there may be; copy its volumes into a new set instead"
+        "set {origin} is the last of a chain of {max} clones of clones, which is the limit; copy its volumes into a new set instead"
     )]
     TooDeep {
-        /// What was to be cloned.
+        /// The set to clone.
         origin: SetId,
         /// `CLONE_DEPTH_MAX`.
         max: u32,
     },
     /// The proposer judged by an older copy.
-    #[error("the stores of set {set} are being changed, or were, by somebody else: found {found:?}; look at it again")]
+    #[error(
+        "somebody else changes or changed the stores of set {set}: found {found:?}; look at them again, then repeat the request"
+    )]
     PlacementChanged {
         /// The set.
         set: SetId,
-        /// Where it is.
+        /// Its placement.
         found: String,
     },
     /// PLACE-P1.
@@ -314,14 +316,14 @@ pub enum ClusterRefusal {
     NoSuchStep {
         /// The set.
         set: SetId,
-        /// Where it is.
+        /// Its placement.
         found: String,
         /// As asked for.
         wished: String,
-        /// What would have to be.
+        /// The missing condition.
         why: String,
     },
-    /// A clone reads what its origin has, in its origin's stores.
+    /// A clone reads its origin's objects, in its origin's stores.
     #[error(
         "set {set} shares what it has with set {other}, one being a clone of the other, and both lie in the same stores: these stay while there are both. \
          Delete the clone, or copy its volumes into a set of its own first"
@@ -332,12 +334,12 @@ pub enum ClusterRefusal {
         /// Its clone, or its origin.
         other: SetId,
     },
-    /// No clone is made of what moves.
+    /// A set whose stores are being changed cannot be cloned.
     #[error(
         "the stores of set {origin} are being changed: clone it once that is done; `holdfast set stores show` says how far it is"
     )]
     OriginMoves {
-        /// What was to be cloned.
+        /// The set to clone.
         origin: SetId,
     },
 }

@@ -1,4 +1,4 @@
-//! Sets: created, restored from a store, and their keys.
+//! Sets in group 0: creation, recovery from a store, and keys.
 
 use super::command::{ClusterAnswer, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX};
 use super::placement::longest_list;
@@ -15,7 +15,7 @@ impl ClusterState {
         request: RequestId,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         match self.requests.get(&request).copied() {
-            // A late copy: what is gone is not made anew by it.
+            // A late copy: it must not create a deleted set again.
             Some(Made::Set(set)) if self.was_deleted(set) => return Err(ClusterRefusal::SetDeleted { set }),
             Some(Made::Set(set)) => return Ok(ClusterAnswer::SetCreated { set }),
             Some(Made::Member(_)) => return Err(ClusterRefusal::RequestReused { request }),
@@ -63,7 +63,7 @@ impl ClusterState {
             return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
         }
         self.origin_is_there(set, &entry, links)?;
-        // CLUSTER-C1: a number below the next one was given away here.
+        // CLUSTER-C1: a number below the next one was given out here.
         let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
             return Err(ClusterRefusal::SetIdTaken { set, found: None });
         };
@@ -90,7 +90,7 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
-    /// A clone comes back only after its origin, which has pinned what the clone shows.
+    /// A clone can be restored only after its origin, with the pin for the clone.
     fn origin_is_there(&self, set: SetId, entry: &SetEntry, links: &Links) -> Result<(), ClusterRefusal> {
         let Some(CloneOf { origin, root, request, .. }) = &links.clone_of else { return Ok(()) };
         let (origin, root) = (*origin, *root);

@@ -1,4 +1,5 @@
-//! The replicated state of group 0, as data. How commands change it: `apply`, `members`, `sets`, `deletion`, `clones`, `placement`.
+//! The replicated state of group 0, as data. Commands change it in `apply`, `members`, `sets`, `deletion`, `clones`,
+//! `placement`.
 
 use super::level::FIRST_LEVEL;
 use crate::set::{Links, Restored};
@@ -22,7 +23,7 @@ pub enum Standing {
     /// All that its role allows.
     #[default]
     Active,
-    /// Votes and keeps the journal; leads nothing that another member can lead. For maintenance.
+    /// Votes and keeps the journal, but leads only if no other member can. For maintenance.
     Drained,
     /// Being removed from each set's group, then from group 0 and the cluster. Final.
     Leaving,
@@ -47,7 +48,7 @@ pub struct Member {
     pub nbd_addr: String,
     /// Its role.
     pub role: MemberRole,
-    /// Its standing. A new member is active, whatever the request says.
+    /// Its standing. A new member is active, whatever the request contains.
     pub standing: Standing,
 }
 
@@ -63,7 +64,7 @@ impl Member {
 pub struct Boot {
     /// The disk's boot counter.
     pub boot: u64,
-    /// Drawn by that process.
+    /// Random number drawn by that process.
     pub nonce: u64,
     /// The newest feature level that its build knows.
     pub level: u32,
@@ -78,13 +79,13 @@ pub struct SetEntry {
     pub store_url: String,
     /// Its data key, wrapped by the cluster key.
     pub wrapped_key: Vec<u8>,
-    /// Which cluster key wrapped it.
+    /// The cluster key that wrapped it.
     pub key_id: u32,
-    /// The gateway that made it and starts its group.
+    /// The gateway that created it and starts its group.
     pub created_by: MemberId,
     /// Voters at the start of its group, in order of id.
     pub initial_members: Vec<MemberId>,
-    /// Every epoch of the set is above it; every replica's `SetState` starts from it.
+    /// Lower bound of the set's epochs; every replica's `SetState` starts from it.
     pub base_epoch: Epoch,
     /// The set's generation: grows with each recovery from the store. The head in the store has the latest.
     pub generation: u64,
@@ -104,37 +105,37 @@ pub enum Made {
 /// How far a deletion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeletionStage {
-    /// The gateways end its group. The key is still there: it seals the last head.
+    /// The gateways end its group. The key still exists: it seals the last head.
     Ending,
-    /// The key is forgotten here; what lies in the store opens for nobody.
+    /// The key is destroyed; nobody can open the objects in the store.
     Forgotten,
-    /// The store showed nothing more, and the name is free. Some gateway has not ended the group yet.
+    /// The store is empty and the name is free, but some gateway has not ended the group yet.
     Emptied,
 }
 
-/// The voters of a set's group, as one of its members had them in its log when it ended the group.
+/// The voters of a set's group, from the log of a member when it ended the group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupVoters {
-    /// The entry that named them. Of two, the later one counts.
+    /// The entry that named them. The later one of two counts.
     pub at: LogId,
-    /// One set of voters; two, while voters were being changed.
+    /// One set of voters, or two during a change of voters.
     pub sets: Vec<BTreeSet<MemberId>>,
 }
 
 /// A set that is being deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deletion {
-    /// What it was. Without its key from `Forgotten` on.
+    /// Its last entry. Without the key from `Forgotten` on.
     pub entry: SetEntry,
-    /// Who asked for it.
+    /// The request that deletes it.
     pub request: RequestId,
-    /// How far it is.
+    /// The present stage.
     pub stage: DeletionStage,
     /// Members that have ended its group, for ever.
     pub ended: BTreeSet<MemberId>,
-    /// The newest voters that one of them knew of.
+    /// The newest voters that one of them reported.
     pub voters: Option<GroupVoters>,
-    /// Nothing is removed in the store: another cluster has taken the set over there.
+    /// Nothing is removed in the store: another cluster has taken the set over.
     pub store_left: bool,
 }
 
@@ -144,10 +145,10 @@ impl Deletion {
         members.into_iter().filter(|id| !self.ended.contains(id)).collect()
     }
 
-    /// DELETE-D2. With no word of any voters, only once every one of `members` has ended it.
+    /// DELETE-D2. If no voters were reported, the set is fenced only once all of `members` have ended the group.
     ///
-    /// Why the newest voters that were told are enough: a later change of voters would have needed a majority of these, hence of somebody who has ended
-    /// the group and would have told of it.
+    /// Why the newest reported voters suffice: a later change of voters would have needed a majority of these, hence a
+    /// member that has ended the group and would have reported the change.
     pub fn fenced(&self, members: impl IntoIterator<Item = MemberId>) -> bool {
         let minority = |voters: &BTreeSet<MemberId>| {
             let left = voters.iter().filter(|id| !self.ended.contains(id)).count();
@@ -158,12 +159,12 @@ impl Deletion {
     }
 }
 
-/// What group 0 knows of sets that go or went.
+/// Sets that are being deleted or were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deletions {
     /// By number.
     pub under_way: BTreeMap<SetId, Deletion>,
-    /// The last ones that came to their end, in that order.
+    /// The last finished ones, in that order.
     pub finished: VecDeque<SetId>,
 }
 
@@ -176,21 +177,21 @@ pub struct ClusterState {
     pub members: BTreeMap<MemberId, Member>,
     /// By id.
     pub sets: BTreeMap<SetId, SetEntry>,
-    /// The lowest member id that was never used.
+    /// The lowest unused member id.
     pub next_member: u64,
-    /// The lowest set id that was never used. 0 is this group's own.
+    /// The lowest unused set id. 0 is this group's own.
     pub next_set: u64,
     /// The last start of each member.
     pub boots: BTreeMap<MemberId, Boot>,
     /// Disks of removed members (CLUSTER-C2): 16 bytes each, kept for ever.
     pub retired_disks: BTreeSet<u128>,
-    /// What each request created; one for each member and set.
+    /// Result of each request; one for each member and set.
     pub requests: BTreeMap<RequestId, Made>,
     /// Entries up to this feature level may be proposed (CLUSTER-C4).
     pub level: u32,
     /// Sets that are being deleted, and the last ones that were.
     pub deletions: Deletions,
-    /// Origins of clones, and the pins and snapshots that recovered sets began with.
+    /// Origins of clones; pins and snapshots with which recovered sets began.
     pub links: BTreeMap<SetId, Links>,
 }
 
@@ -218,13 +219,13 @@ impl ClusterState {
         }
     }
 
-    /// The member of this name: of two, the one that stays.
+    /// The member of this name; of two, the one that is not leaving.
     pub fn member_named(&self, name: &Name) -> Option<&Member> {
         let named = || self.members.values().filter(|member| member.name == *name);
         named().find(|member| member.standing != Standing::Leaving).or_else(|| named().next())
     }
 
-    /// Whether the id was a member's and is no longer: it will never be one again (CLUSTER-C1).
+    /// Whether the id belonged to a removed member: it is never reused (CLUSTER-C1).
     pub fn was_removed(&self, id: MemberId) -> bool {
         id.0 != 0 && id.0 < self.next_member && !self.members.contains_key(&id)
     }
@@ -234,7 +235,7 @@ impl ClusterState {
         self.sets.iter().find(|(_, set)| set.name == *name).map(|(id, set)| (*id, set))
     }
 
-    /// Those that go are work still.
+    /// Sets being deleted count: they still cause work.
     pub(super) fn sets_counted(&self) -> usize {
         self.sets.len() + self.deletions.under_way.len()
     }

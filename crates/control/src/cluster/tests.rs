@@ -1,4 +1,4 @@
-//! Group 0 over random commands, its wire, and its bounds.
+//! Group 0 under random commands; its wire format and its limits.
 
 use super::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, MemberRole,
@@ -96,7 +96,7 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// CLUSTER-C1, CLUSTER-C2, CLUSTER-C3 over everything that was ever answered.
+    /// CLUSTER-C1, CLUSTER-C2, CLUSTER-C3 over all answers ever given.
     #[test]
     fn c1_c2_c3_over_all_answers(commands in vec(commands(), 1..120), reload_every in 1u64..20) {
         let mut state = ClusterState::new();
@@ -172,7 +172,7 @@ fn hex_lines<T: Serialize>(values: &[T]) -> String {
     values.iter().map(|value| hex(postcard::to_stdvec(value).unwrap()) + "\n").collect()
 }
 
-/// Entries and snapshots of these bytes are on disks: a change here needs a new version of their format.
+/// Entries and snapshots with these bytes are on disks: a change here needs a new version of their format.
 #[test]
 fn the_bytes_of_commands_and_state_are_pinned() {
     let commands = [
@@ -259,7 +259,7 @@ fn addresses_have_a_length() {
     }
 }
 
-/// CLUSTER-C1, also by way of a replacement; the name goes with the place.
+/// CLUSTER-C1, also for a replacement, which takes over the name.
 #[test]
 fn a_member_that_was_replaced_or_removed_never_comes_back() {
     let mut state = ClusterState::new();
@@ -295,7 +295,8 @@ fn a_member_that_was_replaced_or_removed_never_comes_back() {
     state.self_check();
 }
 
-/// CLUSTER-C4: raised only when every member knows it, never back, and nobody who does not know it takes part from then on.
+/// CLUSTER-C4: raised only when every member knows the level, never lowered; a member that does not know it takes part
+/// no more.
 #[test]
 fn the_level_is_that_of_the_oldest_build() {
     let mut state = ClusterState::new();
@@ -333,7 +334,7 @@ fn the_level_is_that_of_the_oldest_build() {
     assert_eq!(apply(&mut state, ClusterCommand::OfLevel2), ClusterAnswer::DeletionNoted);
 }
 
-/// A late copy of a change of keys, or one that saw older keys, changes nothing: what opens a set's data is never lost to it.
+/// A late copy of a key change, or one based on older keys, changes nothing: it cannot destroy what opens a set's data.
 #[test]
 fn keys_are_swapped_only_for_what_was_seen() {
     let mut state = ClusterState::new();

@@ -1,21 +1,25 @@
-//! A change of a set's data key: what is done next, and when an old key may go. Decided from what group 0 has, what each gateway says that it has, and what the
-//! set's leader says of its roots; nothing here is replicated.
+//! Change of a set's data key: the next step, and when an old key may be removed. Input: group 0, the reports of all
+//! gateways, and the leader's report of its roots; nothing here is replicated.
 //!
 //! ```text
-//!   new key in the ring ─▶ every gateway has said that it has it ─▶ sealed under from now on ─▶ the rest is written anew, by collection
-//!     ─▶ nothing that can still be read needs an old key ─▶ that goes: out of the ring, and out of the head in the store
+//!   new key in the ring ─▶ every gateway has reported it ─▶ it seals from now on ─▶ garbage collection writes the rest again
+//!     ─▶ no readable object needs an old key ─▶ old keys are removed from the ring, and from the head in the store
 //! ```
-//! DATAKEY-Z1  Nothing is sealed under a key before every gateway has said that it has it. So whoever comes to lead can read what the one before has written.
-//! DATAKEY-Z2  Whoever has seen something sealed under a key seals under no lower one: a root is never under a lower key than the root that it was built on.
-//! DATAKEY-Z3  A key goes only where it is lower than that of the current root, no root that is kept or waits to be looked through needs it, and the head in the store
-//!     names nothing else. By DATAKEY-Z2 that stays true whatever comes later, so it does no harm if the word of it is old.
-//! DATAKEY-Z4  Numbers of keys grow, and none comes back.
+//! DATAKEY-Z1  A key seals nothing before every gateway has reported that it has it. So each new leader can read its
+//!     predecessor's objects.
+//! DATAKEY-Z2  A gateway that has seen an object under a key seals under no lower key: a root's key is never lower than
+//!     that of the root that it was built on.
+//! DATAKEY-Z3  A key is removed only if it is lower than that of the current root, no retained or unprocessed dropped
+//!     root needs it, and the head in the store names no other root. By DATAKEY-Z2 this stays true, so a stale report
+//!     does no harm.
+//! DATAKEY-Z4  Numbers of keys only grow, and are never reused.
 
 use holdfast_types::Name;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The data keys of a set that there may be at once. Each is 108 bytes in group 0 and in the head, and an attempt more at what it does not open.
+/// Most data keys of a set at once. Each takes 108 bytes in group 0 and in the head, and one more attempt at objects
+/// that do not open.
 pub const DATA_KEYS_MAX: usize = 8;
 
 /// The data keys of a set, as group 0 has them.
@@ -23,7 +27,7 @@ pub const DATA_KEYS_MAX: usize = 8;
 pub struct Ring {
     /// Their numbers.
     pub keys: BTreeSet<u32>,
-    /// Which one things are sealed under, as far as every gateway has it (DATAKEY-Z1).
+    /// The sealing key, as far as every gateway has it (DATAKEY-Z1).
     pub seals: u32,
 }
 
@@ -42,7 +46,7 @@ impl Ring {
 /// Why no new key is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoNewKey {
-    /// The last one is not in use yet.
+    /// The newest key is not in use yet.
     #[error(
         "data key {newest} is new, and not every gateway has said that it has it: wait for that (holdfast key list)"
     )]
@@ -83,33 +87,34 @@ pub fn next_key(ring: &Ring) -> Result<u32, NoNewKey> {
     newest.checked_add(1).ok_or(NoNewKey::Last { newest })
 }
 
-/// A root of the set that its leader knows of, and the keys that it needs.
+/// A root that the set's leader knows, and the keys that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What it is, for people.
+    /// Description, for display.
     pub what: String,
-    /// Every key that the root, or what it names, is under.
+    /// Every key of the root and its objects.
     pub keys: BTreeSet<u32>,
 }
 
-/// What the leader of a set says of one moment.
+/// The report of a set's leader, for one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// The key of the current root; 0 where there is none.
     pub root: u32,
-    /// The keys that the current root, the roots of snapshots, those that clones show, and those that were dropped and not looked through yet need.
+    /// Keys that are needed by the current root, by roots of snapshots and clones, and by unprocessed dropped roots.
     pub needed: BTreeSet<u32>,
-    /// The head in the store names the current root or a later one of this leader, and nothing that the set has let go of.
+    /// The head in the store names the current root or a later one of this leader, and nothing that the set has
+    /// released.
     pub settled: bool,
 }
 
 impl Needs {
-    /// Of what a leader knows: the current root's own key, and everything that holds keys, the current root among it.
+    /// From a leader's view: the current root's key, and all holders of keys, the current root among them.
     pub fn of<'a>(root: u32, holders: impl IntoIterator<Item = &'a Holder>, settled: bool) -> Self {
         Self { root, needed: holders.into_iter().flat_map(|holder| holder.keys.iter().copied()).collect(), settled }
     }
 
-    /// DATAKEY-Z3, for the keys that it speaks of.
+    /// The keys of the ring that may be removed (DATAKEY-Z3).
     pub fn may_go(&self, ring: &Ring) -> BTreeSet<u32> {
         if !self.settled {
             return BTreeSet::new();
@@ -118,7 +123,7 @@ impl Needs {
     }
 }
 
-/// What a gateway says of a set's data keys, or why it says nothing.
+/// A gateway's report of a set's data keys, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Which gateway.
@@ -127,17 +132,17 @@ pub struct Said {
     pub has: Result<BTreeSet<u32>, String>,
 }
 
-/// Something that a change waits for.
+/// A condition that a change waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// A gateway that has not said that it has the new key.
+    /// A gateway that has not reported the new key.
     Gateway {
         /// Which.
         name: Name,
         /// Why.
         why: String,
     },
-    /// The set's leader, which says what needs which key.
+    /// The set's leader, which reports the needed keys.
     Leader,
 }
 
@@ -145,15 +150,15 @@ impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Waits::Gateway { name, why } => write!(f, "gateway {name}: {why}"),
-            Waits::Leader => f.write_str("nobody leads the set, or its leader has not looked yet"),
+            Waits::Leader => f.write_str("the set has no leader, or its leader has not checked its roots yet"),
         }
     }
 }
 
-/// What is to be done for one set.
+/// The next step for one set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, for now: what needs the old keys is the leader's to work off.
+    /// Nothing now: the leader still works off what needs the old keys.
     Nothing,
     /// This key is sealed under from now on (DATAKEY-Z1).
     Seal(u32),
@@ -163,7 +168,7 @@ pub enum Next {
     Waits(Vec<Waits>),
 }
 
-/// What is done next about a set's data keys.
+/// The next step for a set's data keys.
 pub fn next(ring: &Ring, gateways: &[Said], leader: Option<&Needs>) -> Next {
     if !ring.is_changing() {
         return Next::Nothing;

@@ -32,7 +32,7 @@ fn done(view: &mut View, step: Step) {
     }
 }
 
-/// Everything that is wrapped, by what.
+/// Everything wrapped, with the wrapping key.
 fn wrappings(view: &View) -> Vec<u64> {
     let sets = view.sets.values().flat_map(|set| [set.wrapped_by, set.head]);
     let nodes = view.gateways.values().map(|gateway| gateway.keys.as_ref().ok().and_then(|keys| keys.node));
@@ -52,7 +52,7 @@ fn who_lacks_the_new_key_is_named() {
     let reversed = told(&|view| view.gateways.extend([gateway(2, OLD, Some(NEW), Some(OLD))]));
     assert!(reversed.len() == 1 && reversed[0].contains("not every gateway has the new settings yet"), "{reversed:?}");
     let early = told(&|view| view.gateways.extend([gateway(3, NEW, None, None)]));
-    assert!(early.len() == 1 && early[0].contains("gateway g3 has not got 0000000000000001"), "{early:?}");
+    assert!(early.len() == 1 && early[0].contains("gateway g3 does not have key 0000000000000001"), "{early:?}");
     let silent = told(&|view| view.gateways.get_mut(&MemberId(1)).unwrap().keys = Err("no answer".into()));
     assert_eq!(silent, ["gateway g1 does not say which keys it has: no answer"]);
 }
@@ -66,7 +66,8 @@ fn a_head_that_nobody_has_seen_is_not_done() {
 }
 
 proptest! {
-    /// KEY-Y2, KEY-Y3: cut short anywhere and begun again, any number of times; a head may also fall back to what an older leader wrote.
+    /// KEY-Y2, KEY-Y3: interrupted anywhere and repeated any number of times; a head may also fall back to an older
+    /// leader's.
     #[test]
     fn whatever_is_cut_short_opens_and_ends(cuts in proptest::collection::vec((0usize..9, any::<bool>()), 0..6)) {
         let mut view = ready();

@@ -11,13 +11,13 @@ pub struct GroupHealth {
     pub group: GroupId,
     /// The set's name, or "the cluster".
     pub name: String,
-    /// Its voters as its leader sees them; empty where nobody leads it.
+    /// Its voters as its leader sees them; empty without a leader.
     pub voters: BTreeSet<MemberId>,
-    /// Those that answered, follow that leader, and have nearly all that it has.
+    /// Voters that answered, follow that leader, and have nearly all entries.
     pub answering: BTreeSet<MemberId>,
 }
 
-/// Why a request is refused, and what would make it possible.
+/// Why a request is refused, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Objection {
     /// It is leaving already, which is final.
@@ -62,10 +62,10 @@ pub enum Objection {
         of: usize,
         /// A majority of these.
         needed: usize,
-        /// Who would be needed.
+        /// The voters that would be needed.
         missing: String,
     },
-    /// Not while it is to be stopped: the others could not go on.
+    /// Refused while the member is to be stopped: the others could not continue.
     #[error(
         "{group}: with {name} stopped, {answering} of {of} voters would answer and be up to date, and {needed} are needed. {remedy}; \
          or use --force to move leadership away only, and do not stop it"
@@ -75,16 +75,16 @@ pub enum Objection {
         group: String,
         /// The gateway.
         name: String,
-        /// Of the voters without it.
+        /// Answering voters without it.
         answering: usize,
         /// Voters.
         of: usize,
         /// A majority of these.
         needed: usize,
-        /// What would make it possible.
+        /// The remedy.
         remedy: String,
     },
-    /// Never: nothing could be committed after it.
+    /// Always refused: nothing could be committed afterwards.
     #[error(
         "{group}: without {name}, {answering} of {of} voters would answer and be up to date, and {needed} are needed. Bring {missing} \
          back first, or replace that one (holdfast gateway replace)"
@@ -94,13 +94,13 @@ pub enum Objection {
         group: String,
         /// The gateway.
         name: String,
-        /// Of the voters that would be left.
+        /// Answering voters without it.
         answering: usize,
         /// Voters that would be left.
         of: usize,
         /// A majority of these.
         needed: usize,
-        /// Who would be needed.
+        /// The voters that would be needed.
         missing: String,
     },
     /// Possible, and the next loss stops everything.
@@ -116,7 +116,7 @@ pub enum Objection {
         /// Voters that would be left.
         of: usize,
     },
-    /// Possible, and what is acknowledged is then on one disk.
+    /// Possible, but acknowledged data would then be on one disk.
     #[error(
         "{group}: without {name}, everything that is not in the store yet would be on one disk. Replace it instead (holdfast gateway \
          replace {name} --by HOST:PORT), or use --force: this loses no acknowledged write"
@@ -130,7 +130,7 @@ pub enum Objection {
 }
 
 impl Objection {
-    /// Whether `--force` overrides it: only where nothing acknowledged can be lost and the change can be committed.
+    /// Whether `--force` overrides it: only if no acknowledged data can be lost and the change can be committed.
     pub fn may_be_forced(&self) -> bool {
         matches!(self, Objection::NoSpare { .. } | Objection::OneCopy { .. })
     }
@@ -150,7 +150,7 @@ fn others_serve(state: &ClusterState, id: MemberId) -> bool {
     state.members.values().any(|member| member.id != id && member.serves())
 }
 
-/// Whether `member` may leave the cluster, with `force` also where that costs what could be borne before.
+/// Whether `member` may leave the cluster. With `force`, also if that reduces the failures that a group survives.
 ///
 /// # Errors
 /// The first [`Objection`].
@@ -159,7 +159,7 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.standing == Standing::Leaving {
         return Err(Objection::Leaving { name });
     }
-    // One that votes nowhere costs nobody anything: a newcomer that never came up holds up the one that it was to replace.
+    // A member without a vote anywhere can go: a newcomer that never came up must not block its own replacement.
     let votes = groups.iter().any(|group| group.voters.contains(&id));
     let leaving = |other: &&Member| other.standing == Standing::Leaving;
     if let Some(other) = state.members.values().find(leaving).filter(|_| votes) {
@@ -179,8 +179,8 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     }
 }
 
-/// Whether `member` may be drained, to be stopped for a while: the others must be able to go on. With `force` it is drained where they are
-/// not, and must then not be stopped.
+/// Whether `member` may be drained and then stopped for a while: the others must be able to continue. With `force` it
+/// is drained even if they are not, and must then not be stopped.
 ///
 /// # Errors
 /// The first [`Objection`].
@@ -189,7 +189,7 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.standing == Standing::Leaving {
         return Err(Objection::Leaving { name });
     }
-    // A witness, or one that is drained already, leads nothing anyway.
+    // A witness, or a drained member, leads nothing anyway.
     if member.serves() && !others_serve(state, id) {
         return Err(Objection::NobodyServes { name });
     }
@@ -199,7 +199,7 @@ pub fn may_drain(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     Ok(())
 }
 
-/// The change can be committed, and the group goes on after it.
+/// The change can be committed, and the group continues after it.
 fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
     if group.voters.is_empty() {
         return Err(Objection::NoLeader { group: group.name.clone() });
@@ -230,7 +230,8 @@ fn hard(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> 
     Ok(())
 }
 
-/// While `id` is stopped the group goes on: it stays a voter that does not answer. So may every other one that is drained.
+/// The group must continue while `id` is stopped: it stays a voter that does not answer. The other drained members may
+/// be stopped too.
 fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) -> Result<(), Objection> {
     if group.voters.is_empty() {
         return Err(Objection::NoLeader { group: group.name.clone() });
@@ -252,7 +253,7 @@ fn stopped(state: &ClusterState, group: &GroupHealth, id: MemberId, name: &str) 
     Ok(())
 }
 
-/// What the group could bear before, and could not after.
+/// Failures that the group survived before, and would not survive after.
 fn costs(group: &GroupHealth, id: MemberId, name: &str) -> Option<Objection> {
     if !group.voters.contains(&id) {
         return None;

@@ -1,4 +1,4 @@
-//! Steps and wishes over random clusters: a group is walked to its end with members that come, go and die at any moment.
+//! Steps and requests on random clusters: a group is stepped to its end while members join, leave and die.
 
 use super::*;
 use crate::cluster::{ClusterAnswer, ClusterCommand, MemberRole};
@@ -68,13 +68,13 @@ fn a_newcomer_learns_before_it_votes_and_who_is_replaced_goes_with_the_same_step
     assert_eq!(step(1, &close, &state), Step::Vote(ids([1, 3, 4])));
     let after = [voter(1), voter(3), voter(4)];
     assert_eq!(step(1, &after, &state), Step::Done);
-    // The one that leaves is dead: the same, with the quorum of the others.
+    // The leaving member is dead: the same, with the quorum of the others.
     let lost = [voter(1), dead(2), voter(3), learner(4, 0)];
     assert_eq!(step(1, &lost, &state), Step::Vote(ids([1, 3, 4])));
     assert_eq!(step(2, &close, &state), Step::HandOver(MemberId(1)), "MEMBER-M3");
 }
 
-/// A leader died between the two entries of a change; what was it about, and who leads now?
+/// A leader died between the two entries of a change: its purpose, and the present leader.
 #[test]
 fn who_leads_next_ends_a_change_of_voters_before_anything_else() {
     let step = |me: u64, peers: &[Peer], next: &[u64], state: &ClusterState| {
@@ -83,10 +83,10 @@ fn who_leads_next_ends_a_change_of_voters_before_anything_else() {
     };
     let three = cluster(&[G, G, G]);
     let all = [voter(1), voter(2), voter(3)];
-    // 3 was damaged and being taken out: everybody that votes in either set is wanted, and still it is not done.
+    // 3 was damaged and is being removed: all voters of either set are wanted, and still the change is not finished.
     assert_eq!(step(1, &[voter(1), voter(2), dead(3)], &[1, 2], &three), Step::End);
     assert_eq!(step(1, &all, &[1, 2, 3], &three), Step::End, "3 was being let in again");
-    // 2 was being replaced by 4, and 5 is to come: first things first.
+    // 2 is being replaced by 4, and 5 is to be added: the change under way comes first.
     let replaced = cluster(&[G, LEAVING, G, G, G]);
     let four = [voter(1), dead(2), voter(3), voter(4)];
     assert_eq!(step(1, &four, &[1, 3, 4], &replaced), Step::End);
@@ -103,7 +103,7 @@ fn who_leads_next_ends_a_change_of_voters_before_anything_else() {
     );
     let few = step(1, &[voter(1), voter(2), dead(3), dead(4)], &[1, 3, 4], &replaced);
     assert!(matches!(few, Step::Wait(Waiting::NoQuorum { needed: 2, .. })), "MEMBER-M1: {few:?}");
-    // One that stays leads, and the newer set is without it.
+    // A staying member leads, and the newer set lacks it.
     assert_eq!(step(3, &all, &[1, 2], &three), Step::Vote(ids([1, 2, 3])));
 }
 
@@ -118,12 +118,12 @@ fn nothing_is_changed_without_a_quorum_before_and_after() {
         "MEMBER-M1: one of two would have everything"
     );
     assert!(waits(&[voter(1), dead(2), dead(3)]));
-    // A learner that nobody wants any more goes at once, whoever is dead.
+    // A learner that is no longer wanted goes at once, whoever is dead.
     let gone = cluster(&[G, G, G, LEAVING]);
     assert_eq!(step(1, &[voter(1), voter(2), dead(3), learner(4, 9999)], &gone), Step::Forget(ids([4])));
 }
 
-/// Group 0 keeps who leaves until no set has it; as a learner it is in nobody's way there.
+/// Group 0 keeps a leaving member until no set has it; as a learner it blocks nothing there.
 #[test]
 fn a_learner_that_leaves_is_neither_waited_for_nor_made_a_voter() {
     let state = cluster(&[G, LEAVING, G, LEAVING]);
@@ -173,7 +173,8 @@ fn who_is_in_some_group_still_or_perhaps_does_not_go() {
     assert_eq!(may_go(&ids([]), [Some(&without)]), ids([]));
 }
 
-/// Group 0 is without it already, and for the moment a set's leader cannot say whether it is: it waits outside. (Found by simulation, seed 13.)
+/// Group 0 is without it already, and a set's leader cannot say at present whether the set is: it waits outside. (Found
+/// by simulation, seed 13.)
 #[test]
 fn who_leaves_is_not_let_in_again() {
     let state = cluster(&[G, G, LEAVING]);
@@ -241,7 +242,7 @@ fn what_only_costs_a_spare_may_be_forced() {
     let all = health(&[1, 2, 3], &[1, 2, 3]);
     assert!(leave(&three, &all, 1, false).unwrap_err().contains("gateway replace g1 --by"));
     assert_eq!(leave(&three, &all, 1, true), Ok(()));
-    // The dead one of three: nothing could be lost before, nothing can be after.
+    // The dead one of three: its removal reduces no redundancy.
     assert_eq!(leave(&three, &health(&[1, 2, 3], &[1, 2]), 3, false), Ok(()));
     let four = cluster(&[G, G, G, G]);
     assert_eq!(leave(&four, &health(&[1, 2, 3, 4], &[1, 2, 3, 4]), 4, false), Ok(()));
@@ -290,16 +291,17 @@ fn a_member() -> impl Strategy<Value = (MemberRole, Standing)> {
     prop_oneof![6 => Just(G), 1 => Just(WITNESS), 1 => Just(DRAINED), 2 => Just(LEAVING)]
 }
 
-/// A group as Raft would keep it, and who is alive.
+/// A group as Raft keeps it, and the members that are alive.
 struct World {
     group: GroupView,
     alive: BTreeSet<MemberId>,
-    /// Whether the leader of each change of voters is gone between its two entries, in reverse; then none.
+    /// Whether the leader of each change of voters dies between its two entries, in reverse order; then none.
     dies: Vec<bool>,
 }
 
 impl World {
-    /// As after the first entry of a change, whose leader ended then: both sets vote, and another leads, if there is one that is alive.
+    /// State after the first entry of a change whose leader died: both sets vote, and another member leads, if one is
+    /// alive.
     fn begin(&mut self, voters: &BTreeSet<MemberId>) {
         for peer in &mut self.group.peers {
             peer.voter |= voters.contains(&peer.id);
@@ -314,7 +316,7 @@ impl World {
         voters.intersection(&self.alive).count() >= majority(voters.len())
     }
 
-    /// Carries a step out as Raft would; a change of voters needs both majorities, or the group is stuck for good.
+    /// Carries out a step as Raft does; a change of voters needs both majorities, or the group is stuck for good.
     fn carry_out(&mut self, step: &Step) -> Result<bool, TestCaseError> {
         match step {
             Step::Done | Step::Wait(_) => return Ok(false),
@@ -367,8 +369,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Whoever is wanted and whoever is dead: no step costs the group its quorum, nobody goes before who comes has learnt, and with
-    /// everybody alive all steps end where they should.
+    /// For any wanted and any dead members: no step costs the group its quorum, no member is removed before the new
+    /// ones have learnt, and with all members alive the steps end in the wanted group.
     #[test]
     fn every_walk_is_safe_and_ends(
         members in vec(a_member(), 1..7),
@@ -390,7 +392,7 @@ proptest! {
         let peer = |id: &MemberId| Peer { id: *id, voter: true, answers: alive.contains(id), behind: 0 };
         let group = GroupView { me, peers: voters.iter().map(peer).collect(), next: None };
         let mut world = World { group, alive: alive.clone(), dies };
-        // Without a quorum nobody leads for long: nothing is to be shown.
+        // Without a quorum there is no leader for long: nothing to test.
         prop_assume!(world.quorum(&world.group.voters()));
         for round in 0.. {
             prop_assert!(round < 40, "it does not end: {:?}", world.group);
@@ -403,7 +405,7 @@ proptest! {
                 prop_assert!(went == 0 || missing == 0, "MEMBER-M2: {} came, {} went, {} are missing", came, went, missing);
             }
             if !world.carry_out(&step)? {
-                // Those that live learn meanwhile.
+                // Living learners catch up meanwhile.
                 let mut learnt = false;
                 for peer in world.group.peers.iter_mut().filter(|peer| alive.contains(&peer.id)) {
                     learnt |= peer.behind > 0 || !peer.answers;
@@ -424,7 +426,7 @@ proptest! {
         }
     }
 
-    /// What is granted can be carried out with what answered, force or not, and the group goes on.
+    /// A granted request can be carried out with the answering members, forced or not, and the group continues.
     #[test]
     fn what_is_granted_keeps_a_quorum(
         members in vec(prop_oneof![4 => Just(G), 1 => Just(WITNESS), 1 => Just(DRAINED)], 1..7),

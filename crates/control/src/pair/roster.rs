@@ -4,7 +4,7 @@
 use crate::cluster::FIRST_LEVEL;
 use std::collections::BTreeMap;
 
-/// Gateways that a roster may name: two, and some that were of the pair before.
+/// Most gateways in a roster: two, and former ones of the pair.
 pub const ROSTER_MAX: usize = 16;
 
 /// See the module.
@@ -12,48 +12,48 @@ pub const ROSTER_MAX: usize = 16;
 pub struct Roster {
     /// The pair's feature level. Never lowered.
     pub level: u32,
-    /// By name, the feature level that the gateway's build knows, as it said last. Who is away counts with that.
+    /// Feature level of each gateway's build, by name, as last reported; also for gateways that are away.
     pub gateways: BTreeMap<String, u32>,
 }
 
 /// A gateway must not have the pair's seat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotEnrolled {
-    /// What is in the stores may be of a level that it does not read.
+    /// The stores may contain a level that the build cannot read.
     #[error(
         "gateway {gateway} runs a build that knows feature level {found}, and the pair is at {expected}: start it with a newer build"
     )]
     TooOld {
         /// Its name.
         gateway: String,
-        /// What its build knows.
+        /// Level that the build knows.
         found: u32,
         /// The pair's.
         expected: u32,
     },
     /// More names than gateways.
     #[error(
-        "the roster would name {found} gateways, expected {ROSTER_MAX} at most: it still names some that are of the pair no more"
+        "the roster would name {found} gateways, expected {ROSTER_MAX} at most: it still names gateways that left the pair"
     )]
     TooMany {
-        /// With this one.
+        /// Including this one.
         found: usize,
     },
 }
 
 impl Default for Roster {
-    /// Of a pair of which nobody has said anything.
+    /// For a pair without any report yet.
     fn default() -> Self {
         Self { level: FIRST_LEVEL, gateways: BTreeMap::new() }
     }
 }
 
 impl Roster {
-    /// The roster with a gateway whose build knows `knows`, and the level that follows: the lowest of all gateways, as soon as there are two.
-    /// One gateway alone does not know what the other can read.
+    /// The roster with this gateway, whose build knows `knows`, and the resulting level: the lowest of all gateways,
+    /// once there are two. One gateway alone does not know what the other can read.
     ///
     /// # Errors
-    /// [`NotEnrolled`]; the roster stays as it is then.
+    /// [`NotEnrolled`]; the roster is then unchanged.
     pub fn with(&self, gateway: &str, knows: u32) -> Result<Self, NotEnrolled> {
         if knows < self.level {
             return Err(NotEnrolled::TooOld { gateway: gateway.to_owned(), found: knows, expected: self.level });

@@ -1,4 +1,4 @@
-//! PAIR-P1 against an etcd whose clock runs otherwise, and PAIR-P3 by name.
+//! PAIR-P1 against an etcd with another clock rate, and PAIR-P3 by name.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn a_tenure_answers_until_three_quarters_of_the_ttl_after_the_sending() {
     let mut tenure = Tenure::begin(at(1_000), ttl);
     assert_eq!(tenure.may_answer(at(8_499)), Ok(()));
     tenure.renewed(at(3_500), at(3_000), ttl);
-    // An older one that was answered later takes nothing back.
+    // An older keep-alive with a later answer shortens nothing.
     tenure.renewed(at(3_600), at(2_000), ttl);
     assert_eq!(tenure.until(), at(10_500));
     assert_eq!(tenure.may_answer(at(10_499)), Ok(()));
@@ -28,7 +28,8 @@ fn a_tenure_answers_until_three_quarters_of_the_ttl_after_the_sending() {
 fn an_answer_that_comes_too_late_does_not_bring_a_tenure_back() {
     let ttl = Duration::from_secs(10);
     let mut tenure = Tenure::begin(at(0), ttl);
-    // The process stood still; the answer to its keep-alive lay in the socket. Nobody had asked whether it may answer.
+    // The process was paused; the answer to its keep-alive was in the socket. No caller had asked whether it may
+    // answer.
     tenure.renewed(at(9_000), at(7_000), ttl);
     assert_eq!(tenure.may_answer(at(9_001)), Err(Ended::Overdue), "PAIR-P2");
     let mut tenure = Tenure::begin(at(0), ttl);
@@ -68,11 +69,11 @@ fn what_waits_for_the_store() {
     assert!(!Flush.read_waits() && Write.read_waits());
 }
 
-/// One keep-alive: when it was sent after the one before, how long it took to the etcd, and back. In real milliseconds.
+/// One keep-alive: sent how long after the one before, time to the etcd, time back. In real milliseconds.
 type Step = (u64, u64, u64);
 
-/// Which moments of real time the rule allows an answer at although the etcd's lease had ended by then: PAIR-P1 says none. `rates`: how fast the clocks of the
-/// holder and of the etcd run, in percent.
+/// Real times at which the rule allows an answer although the etcd's lease has ended: PAIR-P1 says there are none.
+/// `rates`: clock rates of the holder and of the etcd, in percent.
 fn answered_too_late(ttl_ms: u64, rates: (u64, u64), steps: &[Step], asks: &[u64]) -> Option<u64> {
     let local = |real: u64| MonoTime(real * MS / 100 * rates.0);
     let ttl = Duration::from_millis(ttl_ms);
@@ -83,7 +84,7 @@ fn answered_too_late(ttl_ms: u64, rates: (u64, u64), steps: &[Step], asks: &[u64
     let mut now = sent + steps[0].1 + steps[0].2;
     for (gap, there, back) in &steps[1..] {
         sent = now + gap;
-        // What is asked between: the lease is what it was made by the last arrival.
+        // Questions in between: the lease is as of the last arrival.
         for ask in asks.iter().map(|ask| now + ask).filter(|at| *at < sent + there) {
             if tenure.may_answer(local(ask)).is_ok() && ask > lease {
                 return Some(ask);
@@ -91,7 +92,7 @@ fn answered_too_late(ttl_ms: u64, rates: (u64, u64), steps: &[Step], asks: &[u64
         }
         let arrived = sent + there;
         if arrived > lease {
-            // The etcd has no such lease: it says so, and the other gateway has the seat.
+            // The etcd has no such lease: it answers that, and the other gateway has the seat.
             break;
         }
         lease = lease_end(arrived);
@@ -109,7 +110,7 @@ proptest! {
         steps in proptest::collection::vec((0_u64..15_000, 0_u64..3_000, 0_u64..3_000), 1..12),
         asks in proptest::collection::vec(0_u64..40_000, 1..60),
     ) {
-        // Where the first answer took longer than the lease lasts, nobody ever had the seat.
+        // If the first answer took longer than the lease lasts, this gateway never had the seat.
         prop_assume!(steps[0].1 + steps[0].2 < ttl_ms / 2);
         let mut asks = asks;
         asks.sort_unstable();

@@ -1,16 +1,16 @@
-//! Whether this machine's clock can be believed. A suspend, a hypervisor's pause, or a long wait for the processor may hide time
-//! from a process: what it believed about its read lease is then void until a quorum has answered anew.
+//! Checks whether this machine's clock can be trusted. A suspend, a hypervisor's pause, or a long wait for a CPU can
+//! hide time from a process. Then its read lease is void until a quorum has answered again.
 //!
-//! A pause that neither clock shows cannot be found here. It is outside R3; R2 holds there too.
+//! A pause that neither clock shows cannot be detected. It is outside of R3; R2 still holds.
 
 use super::Timing;
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
-/// Why the clock is suspected.
+/// Why the clock is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClockSuspicion {
-    /// CLOCK_BOOTTIME and CLOCK_MONOTONIC moved apart: the machine slept, or a clock was set.
+    /// CLOCK_BOOTTIME and CLOCK_MONOTONIC moved apart: the machine was suspended, or a clock was set.
     #[error("the clocks moved apart by {by:?}, expected at most {max:?}: the machine was suspended, or a clock jumped")]
     Apart {
         /// By how much since they were last trusted.
@@ -24,7 +24,7 @@ pub enum ClockSuspicion {
         /// By how much.
         by: Duration,
     },
-    /// Nobody looked at the clock for too long: the process did not run.
+    /// The clock was not sampled for too long: the process did not run.
     #[error("the process did not run for {found:?}, expected at most {max:?}")]
     Gap {
         /// Between two looks.
@@ -44,16 +44,16 @@ impl ClockSuspicion {
     }
 }
 
-/// Compares successive looks at the two clocks.
+/// Compares successive samples of the two clocks.
 ///
-/// The shell looks every [`Timing::clock_tick`], and once more before it answers a read that it had to wait for.
+/// The caller samples every [`Timing::clock_tick`], and again before it answers a read that had to wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClockWatch {
     apart_max: Duration,
     gap_max: Duration,
     last: Option<Look>,
-    /// Boot time minus monotonic time, in nanoseconds, when they were last trusted. Kept over many looks, so that small
-    /// steps add up.
+    /// Boot time minus monotonic time, in nanoseconds, when last trusted. Kept over many samples, so that small steps
+    /// add up.
     trusted_offset: i128,
 }
 
@@ -64,18 +64,18 @@ struct Look {
 }
 
 impl ClockWatch {
-    /// Margins of their own, for clocks `apart` and for a `gap` between two looks.
+    /// With margins of its own: for clocks `apart`, and for a `gap` between two samples.
     pub fn new(apart_max: Duration, gap_max: Duration) -> Self {
         Self { apart_max, gap_max, last: None, trusted_offset: 0 }
     }
 
-    /// The margins of `timing`: whatever passes unseen is then covered by its drift margin.
+    /// With the margins of `timing`: its drift margin covers every smaller deviation.
     pub fn with_timing(timing: &Timing) -> Self {
         Self::new(timing.drift_margin(), timing.gap_max())
     }
 
-    /// Takes a look: CLOCK_BOOTTIME and CLOCK_MONOTONIC, read one right after the other. The first look only starts the
-    /// comparison; after a suspicion it starts anew.
+    /// Takes a sample: CLOCK_BOOTTIME and CLOCK_MONOTONIC, read one right after the other. The first sample only starts
+    /// the comparison; after a suspicion it starts again.
     pub fn sample(&mut self, boot: MonoTime, monotonic: MonoTime) -> Option<ClockSuspicion> {
         let offset = i128::from(boot.0) - i128::from(monotonic.0);
         let Some(last) = self.last.replace(Look { boot, monotonic }) else {

@@ -1,16 +1,17 @@
-//! When a lease may be judged expired, and when a member that has just started may vote.
+//! Decides when a lease may be judged expired, and when a member that has just started may vote.
 
 use super::Timing;
 use crate::set::{Judged, Lease};
 use holdfast_types::{Epoch, LogIndex, MonoTime};
 use std::time::Duration;
 
-/// Judges a lease on the leader's clock: expired once its time to live has passed since the last renewal was applied *here*,
-/// and not before it has passed since this gateway was elected (what it did not see as a leader it cannot hold against the
-/// owner). The judgement is only a proposal: apply compares it with the state (SET-S4 of [`crate::set`]).
+/// Judges a lease on the leader's clock: expired once its time to live has passed since the last renewal was applied
+/// *here*, and since this gateway was elected (a renewal that it did not see as leader cannot count against the owner).
+/// The judgement is only a proposal: apply compares it with the state (SET-S4 of [`crate::set`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExpiryJudge {
-    /// Since when this gateway has led, moved forward by what it did not see. `None`: it does not lead, and judges nothing.
+    /// Start of this gateway's leadership, moved forward by the time that it did not see. `None`: it does not lead, and
+    /// judges nothing.
     watching_since: Option<MonoTime>,
     seen: Option<Seen>,
 }
@@ -24,7 +25,7 @@ struct Seen {
 }
 
 impl ExpiryJudge {
-    /// Of a gateway that does not lead yet.
+    /// For a gateway that does not lead yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -39,9 +40,9 @@ impl ExpiryJudge {
         self.watching_since = None;
     }
 
-    /// Its clock is suspected, and up to `lost` of the time until `now` it did not see: no renewal could reach it then, so
-    /// that time does not count against the owner. (Only that: on a busy machine small gaps come often, and a dead owner's
-    /// lease must expire there too.)
+    /// The clock is suspected: up to `lost` of the time until `now` was not seen. No renewal could arrive then, so that
+    /// time does not count against the owner. (No more than that: on a busy machine small gaps are frequent, and a dead
+    /// owner's lease must expire there too.)
     pub fn clock_suspected(&mut self, now: MonoTime, lost: Duration) {
         let counting_from = self.counting_from();
         if let Some(since) = self.watching_since.as_mut() {
@@ -49,7 +50,7 @@ impl ExpiryJudge {
         }
     }
 
-    /// The lease after an entry was applied here. To be called after every entry, or at least after every one that may
+    /// Notes the lease after an entry was applied here. Call it after every entry, or at least after every one that may
     /// renew; also while following.
     pub fn observe(&mut self, now: MonoTime, lease: Option<&Lease>) {
         let Some(lease) = lease else {
@@ -63,13 +64,13 @@ impl ExpiryJudge {
         }
     }
 
-    /// The judgement to put into an `Acquire`. `None`: the set is free, the lease lives, or this gateway does not lead.
+    /// The judgement for an `Acquire`. `None`: the set is free, the lease is alive, or this gateway does not lead.
     pub fn judge(&self, now: MonoTime) -> Option<Judged> {
         let seen = self.seen?;
         (now >= self.expires_at()?).then_some(Judged { epoch: seen.epoch, renewed: seen.renewed })
     }
 
-    /// When the present lease expires unless renewed before. `None` where there is nothing to judge, as above.
+    /// When the present lease expires if not renewed. `None` where there is nothing to judge, as above.
     pub fn expires_at(&self) -> Option<MonoTime> {
         Some(self.counting_from()?.saturating_add(self.seen?.ttl))
     }
@@ -79,25 +80,25 @@ impl ExpiryJudge {
     }
 }
 
-/// After a process start a member takes no part in elections for a while: before it died it may have promised a leader its
-/// silence, and it has forgotten (R3). The promise itself is in no log.
+/// After a process start a member takes no part in elections for a while: before its restart it may have heard a leader
+/// and promised not to vote (R3). No log has that promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoteEmbargo {
     until: MonoTime,
 }
 
 impl VoteEmbargo {
-    /// Of a process that started at `started`, read before its first message to a peer could leave.
+    /// For a process that started at `started`, read before its first message to a peer could leave.
     pub fn new(started: MonoTime, timing: &Timing) -> Self {
         Self { until: started.saturating_add(timing.embargo()) }
     }
 
-    /// May it vote, pre-vote, or stand?
+    /// Whether it may vote, pre-vote, or stand.
     pub fn may_take_part(&self, now: MonoTime) -> bool {
         now >= self.until
     }
 
-    /// When it may.
+    /// The end of the embargo.
     pub fn until(&self) -> MonoTime {
         self.until
     }

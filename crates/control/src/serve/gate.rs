@@ -1,14 +1,14 @@
-//! The gate before every read and write of a set: may this gateway serve it, now?
+//! Gate before every read and write of a set: may this gateway serve the set now?
 //!
-//! The gate is told facts and keeps them; each question is answered from all of them. Facts of different sources (apply, Raft's
-//! metrics, the clock) may come in any order, so none of them is forgotten because another has not come yet: each names its
-//! term where it has one, and a question compares.
+//! The gate stores events and answers from all of them. Events of different sources (apply, Raft's metrics, the clock)
+//! may arrive in any order, so no event is dropped because another is missing: each carries its term where it has one,
+//! and the answer compares terms.
 
 use super::Timing;
 use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Term};
 use std::time::Duration;
 
-/// A fact.
+/// An event for the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GateEvent {
     /// This gateway is the leader of `term`.
@@ -16,7 +16,7 @@ pub enum GateEvent {
         /// Its term.
         term: Term,
     },
-    /// The first entry of `term` was applied here, whoever leads it.
+    /// The first entry of `term` was applied here, whoever is its leader.
     FirstEntryApplied {
         /// Its term.
         term: Term,
@@ -35,17 +35,17 @@ pub enum GateEvent {
         /// The epoch that ended.
         epoch: Epoch,
     },
-    /// `transfer_leader` is about to be called. MUST be told before the call: from it on, followers may vote for another at
-    /// once, and the read lease means nothing. Final for the term, even if the transfer fails.
+    /// `transfer_leader` is about to be called. MUST be reported before the call: from then on followers may vote for
+    /// another member at once, and the read lease is void. Final for the term, even if the transfer fails.
     TransferStarted,
     /// This gateway leads no longer. Final for the term.
     LeadershipLost,
     /// [`super::ClockWatch`] suspects the clock.
     ClockSuspicion,
-    /// A quorum acknowledged a heartbeat of ours that was *sent* at this moment.
+    /// A quorum acknowledged a heartbeat that was *sent* at this moment.
     QuorumAcked(MonoTime),
-    /// Whether this gateway is the group's only voter, so that nobody else can be elected. `false` MUST be told before a
-    /// change of members is proposed.
+    /// Whether this gateway is the group's only voter, so that no other can be elected. `false` MUST be reported before
+    /// a change of members is proposed.
     SoleVoter(bool),
 }
 
@@ -81,13 +81,13 @@ pub enum WhyNot {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// It gives its leadership away.
+    /// It hands over its leadership.
     #[error("leadership of term {term} is being handed over")]
     TransferStarted {
         /// Its term.
         term: Term,
     },
-    /// No quorum has answered recently enough. Passes, or becomes `CutOff`.
+    /// No quorum has answered recently enough. Temporary, or followed by `CutOff`.
     #[error("no quorum of gateways has answered recently enough")]
     NoReadLease,
     /// No quorum has answered for a long time: clients must go elsewhere.
@@ -101,7 +101,7 @@ pub enum WhyNot {
 }
 
 impl WhyNot {
-    /// Worth waiting for at this gateway: the connection stays, the request waits. Otherwise the connection is closed
+    /// Whether the reason may pass: then the connection stays and the request waits. Otherwise the connection is closed
     /// unanswered (R8).
     pub fn may_pass(&self) -> bool {
         match self {
@@ -129,12 +129,12 @@ struct Grant {
 pub struct ServeGate {
     me: MemberId,
     timing: Timing,
-    /// The latest term that this gateway was told to lead, and still leads if `leading`.
+    /// The latest term in which this gateway was leader; it still is if `leading`.
     term: Term,
     leading: bool,
     transfer_started: bool,
-    /// When `term` was told of: acknowledgements sent before it prove nothing about it. (They may be of an earlier term of
-    /// ours, and a vote given since then carries no lease.)
+    /// When `term` was reported: acknowledgements of heartbeats sent before prove nothing about it. (They may be of an
+    /// earlier term of this gateway, and a vote since then carries no lease.)
     term_started: MonoTime,
     first_applied: Option<Term>,
     grant: Option<Grant>,
@@ -142,7 +142,7 @@ pub struct ServeGate {
     acked: Option<MonoTime>,
     suspected: Option<MonoTime>,
     sole_voter: bool,
-    /// Lower bound of the moment since which there is no read lease, for all that `acked` does not tell.
+    /// Lower bound of the moment from which there is no read lease, as far as `acked` does not show it.
     without_since: MonoTime,
 }
 
@@ -165,10 +165,10 @@ impl ServeGate {
         }
     }
 
-    /// Takes in a fact that was learnt at `now`.
+    /// Takes in an event at `now`.
     pub fn event(&mut self, now: MonoTime, event: GateEvent) {
         match event {
-            // The same term told again must not undo a transfer or a loss.
+            // A repeated event of the same term must not undo a transfer or a loss.
             GateEvent::TermStarted { term } => {
                 if term > self.term {
                     self.term = term;
@@ -176,7 +176,7 @@ impl ServeGate {
                     self.transfer_started = false;
                     self.term_started = now;
                     self.acked = None;
-                    // The new leader gets an election timeout to hear its quorum.
+                    // The new leader gets an election timeout to hear from its quorum.
                     self.without_since = now;
                 }
             }
@@ -215,11 +215,11 @@ impl ServeGate {
         }
     }
 
-    /// Leader, first entry of the term applied, current grant here and of this term, no transfer: the epoch to serve under.
-    /// Says nothing about time.
+    /// The epoch to serve under: leader, first entry of the term applied, current grant for this gateway in this term,
+    /// no transfer. Ignores time.
     ///
     /// # Errors
-    /// With the first reason that stands against it.
+    /// The first reason against it.
     pub fn serving(&self) -> Result<Epoch, WhyNot> {
         let term = self.term;
         if !self.leading {
@@ -229,7 +229,7 @@ impl ServeGate {
             return Err(WhyNot::TransferStarted { term });
         }
         match self.first_applied {
-            // A later leader's entry was applied here: the loss of our own leadership has only not been told yet.
+            // A later leader's entry was applied here: the loss of leadership was not reported yet.
             Some(applied) if applied > term => return Err(WhyNot::NotLeader),
             Some(applied) if applied == term => {}
             _ => return Err(WhyNot::FirstEntryPending { term }),
@@ -247,24 +247,24 @@ impl ServeGate {
         Ok(grant.epoch)
     }
 
-    /// May a read that has its data be answered at `now`, and under which epoch was it served? To be asked after the data is
-    /// there and right before the answer leaves (R3).
+    /// Whether a read that has its data may be answered at `now`, and under which epoch it was served. Ask after the
+    /// data is there, right before the answer leaves (R3).
     ///
     /// # Errors
-    /// With the first reason that stands against it.
+    /// The first reason against it.
     pub fn may_read(&self, now: MonoTime) -> Result<Epoch, WhyNot> {
         let epoch = self.serving()?;
         if self.has_read_lease(now) { Ok(epoch) } else { Err(self.without_lease(now)) }
     }
 
-    /// May a write be taken in at `now`, and under which epoch?
+    /// Whether a write may be accepted at `now`, and under which epoch.
     ///
-    /// It asks for no read lease: a write is answered only once committed and applied under its epoch, which a deposed leader
-    /// cannot bring about (R1, R2). So a hiccup of the heartbeats delays no write. Being cut off does end it: the client
+    /// Needs no read lease: a write is answered only once committed and applied under its epoch, which a deposed leader
+    /// cannot achieve (R1, R2). So a delayed heartbeat delays no write. Being cut off does refuse writes: the client
     /// should try elsewhere.
     ///
     /// # Errors
-    /// With the first reason that stands against it.
+    /// The first reason against it.
     pub fn may_write(&self, now: MonoTime) -> Result<Epoch, WhyNot> {
         let epoch = self.serving()?;
         if self.cut_off(now) { Err(self.without_lease(now)) } else { Ok(epoch) }
@@ -275,7 +275,7 @@ impl ServeGate {
         matches!(self.without_lease_for(now), Some(without) if without > self.timing.cut_off_after())
     }
 
-    /// Until when the read lease lasts. `None`: there is none at all, or nobody else could be elected (sole voter).
+    /// End of the read lease. `None`: there is none, or no other member can be elected (sole voter).
     pub fn read_lease_until(&self) -> Option<MonoTime> {
         self.acked.filter(|_| self.leading).map(|sent| sent.saturating_add(self.timing.read_lease()))
     }
@@ -302,7 +302,7 @@ impl ServeGate {
         }
     }
 
-    /// Whatever was acknowledged so far counts no longer.
+    /// Voids all acknowledgements so far.
     fn end_read_lease(&mut self, now: MonoTime) {
         let ended = match self.read_lease_until() {
             Some(until) => until.min(now),

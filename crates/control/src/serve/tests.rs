@@ -1,4 +1,4 @@
-//! The gate against a dumb model, and the times against clocks that run wrong.
+//! The gate against a simple model, and the times against clocks with wrong rates.
 
 use super::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo, WhyNot};
 use crate::set::Lease;
@@ -18,14 +18,14 @@ fn at(ms: u64) -> MonoTime {
     MonoTime(ms * MS)
 }
 
-/// What the gate is told, with small numbers so that they meet.
+/// Events, with small numbers so that they collide.
 fn events() -> impl Strategy<Value = GateEvent> {
     let term = || (1u64..5).prop_map(Term);
     prop_oneof![
         4 => term().prop_map(|term| GateEvent::TermStarted { term }),
         4 => term().prop_map(|term| GateEvent::FirstEntryApplied { term }),
         6 => (1u64..5, 1u64..30, prop::bool::weighted(0.8)).prop_map(|(term, index, here)| GateEvent::GrantApplied {
-            // Log ids that the two parts order alike, as in any log.
+            // Log ids in the same order by both parts, as in any log.
             id: LogId::new(term, term * 100 + index),
             epoch: Epoch(term * 100 + index),
             gateway: if here { ME } else { MemberId(2) },
@@ -43,7 +43,7 @@ fn events() -> impl Strategy<Value = GateEvent> {
 struct Told(Vec<(MonoTime, GateEvent)>);
 
 impl Told {
-    /// The latest term that it was told to lead: where in the history, when, and which.
+    /// The latest term in which it led: position in the history, time, and number.
     fn term(&self) -> Option<(usize, MonoTime, Term)> {
         let mut latest: Option<(usize, MonoTime, Term)> = None;
         for (place, (now, event)) in self.0.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Told {
     }
 }
 
-/// How fast a clock runs, in percent: mostly as wrong as the bound allows.
+/// Rate of a clock in percent: mostly at the limits.
 fn speed() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(90u64), 2 => Just(110u64), 1 => 90u64..=110]
 }
@@ -118,7 +118,7 @@ fn often_zero(end: u64) -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// R3: exactly when everything that serving needs was told, and nothing that forbids it.
+    /// R3: serves exactly when all needed events arrived and no forbidding one.
     #[test]
     fn r3_the_gate_like_a_list_of_what_was_told(
         steps in vec((0u64..60, events()), 1..40), look_after in 0u64..400,
@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// Apply and Raft's metrics tell what they know each in its own time: how the two are mixed must not matter.
+    /// Events of apply and of Raft's metrics arrive independently: their interleaving must not matter.
     #[test]
     fn facts_of_two_sources_come_in_any_mixture(
         raft in vec((1u64..5, 0u8..6), 1..10), applied in vec((1u64..5, 0u8..4), 1..10), mixture in vec(any::<bool>(), 20),
@@ -187,9 +187,9 @@ proptest! {
         prop_assert_eq!(timing.read_lease() + timing.drift_margin(), timing.leader_lease());
     }
 
-    /// R3 with clocks that are wrong by up to the bound: no moment at which the old leader still answers reads, and a voter
-    /// that acknowledged it may vote for another. Be that a follower that heard the heartbeat as late as it likes, or one that
-    /// died right after it.
+    /// R3 with clocks that are wrong by up to the bound: there is no moment at which the old leader still answers reads
+    /// and a voter that acknowledged it may vote for another. The voter may have heard the heartbeat arbitrarily late,
+    /// or restarted right after it.
     #[test]
     fn r3_no_reads_once_a_voter_is_free(
         rtt_ms in 1u64..1000, leader_speed in speed(), other_speed in speed(),
@@ -226,7 +226,7 @@ proptest! {
         prop_assert!(gate.may_read(answered).is_err(), "{timing:?} leader {leader_speed}% other {other_speed}%");
     }
 
-    /// A leader whose heartbeats are answered keeps its read lease all the time, also if two in a row get lost.
+    /// A leader whose heartbeats are answered keeps its read lease, also if two in a row are lost.
     #[test]
     fn a_quiet_cluster_keeps_its_read_lease(rtt_ms in 1u64..1000, lost in vec(any::<bool>(), 1..60)) {
         let timing = Timing::from_rtt(Duration::from_millis(rtt_ms));
@@ -249,7 +249,7 @@ proptest! {
         }
     }
 
-    /// Clocks that go on alike are trusted, whatever their offset; a sleep above the margin never goes unseen, also in pieces.
+    /// Clocks with equal rates are trusted at any offset; a suspend above the margin is always noticed, also in pieces.
     #[test]
     fn a_sleep_is_seen_once_it_adds_up(
         offset in 0u64..1_000_000, steps in vec((0u64..15, 0u64..30), 1..80),
@@ -272,7 +272,7 @@ proptest! {
         }
     }
 
-    /// A lease is judged expired only when nothing was heard for its time to live as a leader, and then it is.
+    /// A lease is judged expired exactly when the leader has seen no renewal for its time to live.
     #[test]
     fn a_judgement_waits_the_whole_time(
         ttl_ms in 100u32..5000, elected_ms in 0u64..10_000, renewals in vec(0u64..10_000, 1..10),
@@ -286,9 +286,9 @@ proptest! {
                 judge.elected(at(elected_ms));
                 elected = true;
             }
-            prop_assert!(elected || judge.judge(at(u64::MAX / MS)).is_none(), "a follower judges nothing");
+            prop_assert!(elected || judge.judge(at(u64::MAX / MS)).is_none(), "expected no judgement by a follower");
             judge.observe(at(*ms), Some(&lease(ttl_ms, index)));
-            // Told again of the same state, it must not start anew.
+            // A repeated observation of the same state must not restart the time.
             judge.observe(at(*ms + 1), Some(&lease(ttl_ms, index)));
         }
         if !elected {
@@ -321,7 +321,8 @@ fn lease(ttl_ms: u32, renewed: u64) -> Lease {
     }
 }
 
-/// A vote given since then carries no lease, so what was acknowledged in an earlier term of ours proves nothing in this one.
+/// A vote since then carries no lease, so an acknowledgement of an earlier term of this gateway proves nothing in this
+/// one.
 #[test]
 fn an_acknowledgement_of_an_earlier_term_does_not_count() {
     let mut gate = ServeGate::new(ME, lan(), at(0));
@@ -339,7 +340,7 @@ fn an_acknowledgement_of_an_earlier_term_does_not_count() {
     assert_eq!(gate.may_read(at(47)), Ok(Epoch(9)));
 }
 
-/// An entry of a later leader was applied here before the loss was told.
+/// A later leader's entry was applied here before the loss of leadership was reported.
 #[test]
 fn a_later_leaders_entry_closes_the_gate() {
     let mut gate = ServeGate::new(ME, lan(), at(0));

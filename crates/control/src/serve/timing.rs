@@ -1,18 +1,18 @@
-//! All times of one cluster, from one number: the round trip between its gateways.
+//! All times of a cluster, derived from one number: the round trip between its gateways.
 
 use std::time::Duration;
 
-/// How far a gateway's clock may run fast or slow, in percent. Within it R3 holds; R2 holds whatever the clocks do.
+/// Largest error of a gateway's clock rate, in percent. Within it R3 holds; R2 holds for any clocks.
 pub const DRIFT_PERCENT_MAX: u64 = 10;
-/// Shortest round trip that is told apart: below it the scheduler and the disk decide.
+/// Shortest round trip in use: below it the scheduler and the disk dominate.
 pub const RTT_MIN: Duration = Duration::from_millis(1);
-/// Longest round trip that is served: beyond it a takeover would last most of a minute.
+/// Longest round trip in use: beyond it a takeover would take most of a minute.
 pub const RTT_MAX: Duration = Duration::from_secs(1);
 
-/// What an append costs beside its round trip, in milliseconds: an fdatasync with others before it in the queue.
+/// Time of an append besides its round trip, in milliseconds: an fdatasync with others queued before it.
 const APPEND_SYNC_MS: u64 = 5;
-/// Floor of the shortest election timeout in milliseconds: below it, a hiccup of scheduler or disk elects, and each election breaks
-/// the connections of clients that do not reconnect.
+/// Floor of the shortest election timeout in milliseconds. Below it a delay of scheduler or disk causes elections, and
+/// each election breaks the connections of clients that do not reconnect.
 const ELECTION_MIN_MS_FLOOR: u64 = 300;
 
 /// The derived times, in whole milliseconds. Every member of a cluster must use the same.
@@ -37,13 +37,13 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The times for gateways that are `rtt` apart: the longest round trip between two voters in calm weather. Rounded up
+    /// The times for gateways with round trip `rtt`: the longest between two voters under normal conditions. Rounded up
     /// to milliseconds and kept within [`RTT_MIN`] and [`RTT_MAX`].
     pub const fn from_rtt(rtt: Duration) -> Self {
         Self::with_floor(rtt, Duration::from_millis(ELECTION_MIN_MS_FLOOR))
     }
 
-    /// The same with a shortest election timeout of `floor` at least: for machines on which nothing hiccups.
+    /// The same with at least `floor` as shortest election timeout, for machines without delays of scheduler and disk.
     pub const fn with_floor(rtt: Duration, floor: Duration) -> Self {
         let up = rtt.as_nanos().div_ceil(1_000_000);
         let (low, high) = (RTT_MIN.as_millis(), RTT_MAX.as_millis());
@@ -60,7 +60,7 @@ impl Timing {
         Self { rtt_ms, election_min_ms }
     }
 
-    /// The round trip that all others derive from.
+    /// The round trip that all others are derived from.
     pub const fn rtt(&self) -> Duration {
         Duration::from_millis(self.rtt_ms)
     }
@@ -80,22 +80,22 @@ impl Timing {
         Duration::from_millis(self.election_max_ms())
     }
 
-    /// How long after hearing a leader a follower refuses to vote for another.
+    /// How long a follower refuses to vote for another member after hearing the leader.
     pub const fn leader_lease(&self) -> Duration {
         Duration::from_millis(self.election_max_ms())
     }
 
-    /// What the leader takes off, since its clock and a follower's differ by up to [`DRIFT_PERCENT_MAX`] each.
+    /// The leader subtracts this, since its clock and a follower's may be off by [`DRIFT_PERCENT_MAX`] each.
     pub const fn drift_margin(&self) -> Duration {
         Duration::from_millis(self.drift_margin_ms())
     }
 
-    /// How long after *sending* a heartbeat that a quorum acknowledged the leader may serve reads.
+    /// How long the leader may serve reads after *sending* a heartbeat that a quorum acknowledged.
     pub const fn read_lease(&self) -> Duration {
         Duration::from_millis(self.election_max_ms() - self.drift_margin_ms())
     }
 
-    /// How long after its start a member neither votes nor stands: it has forgotten which leader it had heard.
+    /// How long after its start a member neither votes nor stands: it may have heard a leader before the restart.
     pub const fn embargo(&self) -> Duration {
         Duration::from_millis(self.embargo_ms())
     }
@@ -105,19 +105,19 @@ impl Timing {
         Duration::from_millis(self.drift_margin_ms() / 4)
     }
 
-    /// The longest silence between two samples that is no suspicion.
+    /// The longest gap between two samples without suspicion.
     pub const fn gap_max(&self) -> Duration {
         Duration::from_millis(self.drift_margin_ms() / 4 + self.drift_margin_ms())
     }
 
-    /// Without a read lease for longer than this, a gateway sends its clients away.
+    /// A gateway without a read lease for longer than this sends its clients away.
     pub const fn cut_off_after(&self) -> Duration {
         self.election_max()
     }
 
-    /// From a leader's last heartbeat to the next leader's first entry, at most: the lease runs out, one election timeout
-    /// passes on a slow clock, and two round trips (pre-vote and vote) plus one append follow. Split votes and a candidate
-    /// with a shorter log than others come on top.
+    /// Upper bound from a leader's last heartbeat to the next leader's first entry: the lease expires, one election
+    /// timeout passes on a slow clock, then two round trips (pre-vote and vote) and one append. Split votes and a
+    /// candidate with a shorter log than others add to it.
     pub const fn takeover_max(&self) -> Duration {
         let waited_ms = (2 * self.election_max_ms() * 100).div_ceil(100 - DRIFT_PERCENT_MAX);
         Duration::from_millis(waited_ms + 3 * self.rtt_ms + APPEND_SYNC_MS)
@@ -139,20 +139,21 @@ impl Timing {
         (self.election_max_ms() * (100 + DRIFT_PERCENT_MAX)).div_ceil(100)
     }
 
-    /// The relations that R3 and a quiet cluster need. Asserted below for typical classes, and in a test for all.
+    /// The relations that R3 and a stable cluster need. Asserted below for typical classes, and in a test for all.
     pub(super) const fn relations_hold(&self) -> bool {
         let (slow, fast) = (100 - DRIFT_PERCENT_MAX, 100 + DRIFT_PERCENT_MAX);
         let lease = self.election_max_ms();
         let read = lease - self.drift_margin_ms();
         let heartbeat = self.heartbeat_ms();
-        // The leader's clock slow, the other's fast: it has stopped before a follower, or one that restarted, may vote.
+        // Leader's clock slow, follower's fast: the leader has stopped before a follower, also a restarted one, may
+        // vote.
         let before_followers = read * fast <= lease * slow;
         let before_restarted = read * fast <= self.embargo_ms() * slow;
-        // Two heartbeats in a row may be lost, for the followers as for the read lease.
+        // Two heartbeats in a row may be lost, for the followers and for the read lease.
         let quiet = 3 * heartbeat <= self.election_min_ms && 3 * heartbeat + self.rtt_ms < read;
         let spread = self.election_min_ms < self.election_max_ms();
         let ten_appends = self.election_min_ms >= 10 * (self.rtt_ms + APPEND_SYNC_MS);
-        // Two looks at the clocks fit between two heartbeats, and a look that is late by the whole margin is suspected.
+        // Two samples fit between two heartbeats, and a sample that is late by the whole margin causes suspicion.
         let watched = self.drift_margin_ms() / 4 > 0 && 2 * (self.drift_margin_ms() / 4) <= heartbeat;
         before_followers && before_restarted && quiet && spread && ten_appends && watched
     }
@@ -163,5 +164,5 @@ const _: () = assert!(LAN.relations_hold());
 const _: () = assert!(Timing::from_rtt(Duration::from_millis(10)).relations_hold());
 const _: () = assert!(Timing::from_rtt(Duration::from_millis(80)).relations_hold());
 const _: () = assert!(Timing::from_rtt(RTT_MAX).relations_hold());
-// What the LAN class promises: takeover within 2 s, with room for one election more.
+// The bound for a LAN: takeover within 2 s, with time for one more election.
 const _: () = assert!(LAN.takeover_max().as_millis() + LAN.leader_lease().as_millis() < 2000);

@@ -1,4 +1,4 @@
-//! Which rule each command of a set goes to.
+//! Dispatches each command of a set to its rule.
 
 use super::command::{REQUESTS_REMEMBERED, SetAnswer, SetCommand};
 use super::lease::Grant;
@@ -7,7 +7,7 @@ use holdfast_types::LogId;
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 
 impl SetState {
-    /// Applies the command of entry `id`. Reads nothing but its arguments: every replica answers alike.
+    /// Applies the command of entry `id`. Reads only its arguments, so every replica answers the same.
     ///
     /// # Panics
     /// When `id` is not above the entry of the last grant (R6): the caller applies out of order.
@@ -65,34 +65,47 @@ impl SetState {
     /// Checks what must hold at every index. For tests and debug builds.
     ///
     /// # Panics
-    /// With the rule that does not hold.
+    /// When a rule is broken.
     pub fn self_check(&self) {
-        assert!(self.epoch >= self.base_epoch, "SET-S1: {} below the base {}", self.epoch, self.base_epoch);
+        assert!(self.epoch >= self.base_epoch, "SET-S1: epoch {} is below the base {}", self.epoch, self.base_epoch);
         if let Some(lease) = &self.lease {
-            assert_eq!(lease.epoch, self.epoch, "SET-S1: the lease has the last epoch granted");
-            assert_eq!(lease.epoch.0, self.base_epoch.0 + lease.granted.0, "SET-S1: epoch = base + index of the grant");
+            assert_eq!(lease.epoch, self.epoch, "SET-S1: expected the last granted epoch in the lease");
+            assert_eq!(
+                lease.epoch.0,
+                self.base_epoch.0 + lease.granted.0,
+                "SET-S1: expected epoch = base + index of the grant"
+            );
             assert!(
                 lease.renewed >= lease.granted,
                 "SET-S4: renewed {} before granted {}",
                 lease.renewed,
                 lease.granted
             );
-            assert_ne!(lease.previous_token, Some(lease.token), "SET-S3: a token is never reused");
-            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "SET-S2: each number took an entry");
-            assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "SET-S3: a write kills the token before");
+            assert_ne!(lease.previous_token, Some(lease.token), "SET-S3: a token was reused");
+            assert!(
+                self.last_seq.0 <= lease.renewed.0 - lease.granted.0,
+                "SET-S2: found more write numbers than entries"
+            );
+            assert!(
+                self.last_seq.0 == 0 || lease.previous_token.is_none(),
+                "SET-S3: the previous token is still valid after a write"
+            );
             assert_eq!(
                 self.granted_requests.last(),
                 Some(&lease.request),
-                "SET-S10: the present request is remembered"
+                "SET-S10: the present lease's request is not remembered"
             );
         }
-        assert!(self.segments.is_empty() || self.begin.is_some(), "SET-S5: segments without a begin");
+        assert!(self.segments.is_empty() || self.begin.is_some(), "SET-S5: found segments without a begin");
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
             assert!(begin.at >= done.upto, "SET-S5: began at {} below {}", begin.at, done.upto);
         }
         self.self_check_space();
         assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "SET-S10: more requests than the limit");
         assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
-        assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
+        assert!(
+            self.volumes.keys().all(|id| id.0 < self.next_volume),
+            "VOLUME-V1: found a volume id that was not given out yet"
+        );
     }
 }

@@ -5,11 +5,11 @@ use super::state::{Begin, Checkpoint, RootRef, SegmentNote, SetState};
 use holdfast_types::{LogId, Term};
 
 impl SetState {
-    /// F(copy, root): the state that the snapshot of a finished checkpoint holds, made from the copy that was kept at its
-    /// begin. Replaying the entries after `begin` onto it gives, from the end's entry on, the same state as the straight run.
+    /// F(copy, root): the state in the snapshot of a finished checkpoint, made from the copy taken at its begin.
+    /// Replaying the entries after `begin` onto it gives, from the end's entry on, the same state as direct apply.
     ///
     /// # Panics
-    /// When the copy is not the one of `begin` (R4): a root must never be joined to another moment's state.
+    /// When the copy is not the one of `begin` (R4): a root must never be combined with another moment's state.
     pub fn after_checkpoint(copy_at_begin: &SetState, root: RootRef, begin: LogId) -> SetState {
         assert_eq!(
             copy_at_begin.begin.map(|copied| copied.at),
@@ -22,7 +22,7 @@ impl SetState {
 
     pub(super) fn checkpoint_begin(&mut self, id: LogId, term: Term) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
-        // An unfinished one before it is given up: its segments are orphans, its generation goes into this one.
+        // An unfinished checkpoint before is given up: its segments are orphans, its memtable is merged into this one's.
         self.begin = Some(Begin { at: id, base: self.current_root() });
         self.segments.clear();
         self.pin_pending(id);
@@ -57,9 +57,9 @@ impl SetState {
         root: RootRef,
     ) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
-        // Also a second copy of an end that was applied is refused: it must not drop what a later begin has sealed. Its
-        // proposer finds the outcome in `checkpoint`. And `checkpoint` is not asked here: on a replay from the snapshot it
-        // names this end already, and yet the end must run as it did.
+        // Refuses a second copy of an applied end too: it must not drop what a later begin has sealed. Its proposer
+        // finds the outcome in `checkpoint`. `checkpoint` is not read here: on a replay from the snapshot it has this
+        // end's root already, but the end must be applied all the same.
         let Some(Begin { base, .. }) = self.begin.filter(|latest| latest.at == begin) else {
             let latest = self.begin.map(|begin| begin.at);
             return Err(SetRefusal::NotLatestBegin { found: begin, latest });
@@ -67,15 +67,15 @@ impl SetState {
         self.checkpoint = Some(Checkpoint { upto: begin, root });
         self.begin = None;
         self.segments.clear();
-        // A rollback clears `begin`: the one that ends here came after it.
+        // A rollback clears `begin`, so this checkpoint began after it.
         self.rolled_back = None;
         self.root_replaced(begin, base, root);
         Ok(SetAnswer::CheckpointEnded)
     }
 }
 
-/// A command of the leader's own work counts only in the term that it was proposed in: it is never forwarded, and a copy that
-/// another term appended rests on what that term does not know.
+/// A command of the leader's own work is valid only in the term in which it was proposed: it is never forwarded, and a
+/// copy appended in another term may rest on facts that the new term does not know.
 pub(super) fn check_term(id: LogId, found: Term) -> Result<(), SetRefusal> {
     if id.term == found { Ok(()) } else { Err(SetRefusal::WrongTerm { found, expected: id.term }) }
 }

@@ -1,4 +1,4 @@
-//! What can be asked of a set, and what it answers. All of it travels through the log or to a client.
+//! Commands of a set and their answers. They travel through the log or to clients.
 //!
 //! Wire rule: variants are numbered by their order. New ones go to the end; a test pins the numbers.
 
@@ -12,22 +12,22 @@ use holdfast_types::{
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long a lease outlives its last renewal unless the owner asks for another time. Renewed every third of it.
+/// Time to live of a lease unless the owner asks for another. Renewed every third of it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(3);
-/// Shortest lease in milliseconds: below it, a single slow fdatasync would end leases all the time.
+/// Shortest lease in milliseconds: below it, a single slow fdatasync would end leases.
 pub const TTL_MS_MIN: u32 = 100;
 /// Longest lease in milliseconds: a dead owner must not hold a set for hours.
 pub const TTL_MS_MAX: u32 = 600_000;
-/// How many granted requests are remembered, so that late copies of them are known (R12). A copy outlives its request by the
-/// caller's patience, seconds; this many grants within that time is a client gone mad.
+/// Number of remembered granted requests, so that late copies are recognised (R12). A copy arrives seconds after its
+/// request at most; only a faulty client gets so many grants in that time.
 pub const REQUESTS_REMEMBERED: usize = 16;
-/// Segments noted between a begin and its end at most: at 16 MiB each 256 GiB, far above any journal, so that only an
-/// uploader gone mad meets it.
+/// Most segments noted between a begin and its end: 256 GiB at 16 MiB each, far above any journal, so that only a
+/// faulty uploader exceeds it.
 pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
 
 const _: () = assert!((TTL_MS_MIN as u128) < TTL_DEFAULT.as_millis() && TTL_DEFAULT.as_millis() < TTL_MS_MAX as u128);
 
-/// What the proposer saw when it judged a lease expired. Apply grants only if it is still so (SET-S4).
+/// State that the proposer saw when it judged a lease expired. Apply grants only if it is unchanged (SET-S4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Judged {
     /// Epoch of the lease that was judged.
@@ -36,7 +36,7 @@ pub struct Judged {
     pub renewed: LogIndex,
 }
 
-/// What is to become of a volume. Wire rule as above.
+/// A change of a volume. Wire rule as above.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VolumeChange {
     /// A new one, thin and all zeroes.
@@ -46,14 +46,14 @@ pub enum VolumeChange {
         /// Size, at least one sector.
         size: Sectors,
     },
-    /// A larger size; the present one again is fine.
+    /// A larger size; the present one is accepted too.
     Grow {
         /// Which.
         volume: VolumeId,
         /// The new size.
         size: Sectors,
     },
-    /// A smaller size. What lies beyond is discarded.
+    /// A smaller size. Data beyond it is discarded.
     Shrink {
         /// Which.
         volume: VolumeId,
@@ -72,14 +72,14 @@ pub enum VolumeChange {
         from: Name,
         /// The new name.
         to: Name,
-        /// The last epoch as seen (VOLUME-V3): nobody took the set since it was found unused.
+        /// The last epoch as seen (VOLUME-V3): the set was not taken since it was found unused.
         epoch: Epoch,
     },
-    /// It is gone, and what it held is discarded.
+    /// Deletes it and discards its data.
     Delete {
         /// Which.
         volume: VolumeId,
-        /// Its name as seen (VOLUME-V3): what the person who asked has read.
+        /// Its name as seen by the requester (VOLUME-V3).
         name: Name,
         /// The last epoch as seen (VOLUME-V3).
         epoch: Epoch,
@@ -93,53 +93,54 @@ pub enum RetireOf {
     Root {
         /// The dropped root.
         root: ObjectId,
-        /// They are the last of it: the root itself is retired too.
+        /// These are the last objects: the root itself is retired too.
         last: bool,
     },
-    /// No root ever named them: uploads of earlier terms that came to nothing.
+    /// No root ever named them: uploads of earlier terms for checkpoints that did not end.
     Orphans,
-    /// No kept root names them: uploads of this term, for checkpoints that began before this one.
+    /// No retained root names them: uploads of this term, for checkpoints that began before this one.
     GivenUp {
-        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (SET-S5).
+        /// Begin of a checkpoint of this term that has ended since: no end of an earlier one is accepted any more
+        /// (SET-S5).
         ended: LogId,
     },
 }
 
-/// A decision asked of a set's replicated state. Whatever depends on time or chance was put in by the proposer.
+/// A command for a set's replicated state. The proposer has put in all that depends on time or chance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetCommand {
-    /// Who may write: granted when free, judged expired, or forced.
+    /// Acquires the lease: granted when free, judged expired, or forced.
     Acquire {
-        /// Who asks.
+        /// The new owner.
         owner: Owner,
-        /// The gateway that will serve, which is the proposer.
+        /// The gateway that will serve: the proposer.
         gateway: MemberId,
         /// Drawn by the proposer.
         token: Token,
         /// Time to live without a renewal, in milliseconds.
         ttl_ms: u32,
-        /// Sent again after an unknown outcome (R12): answered with the same grant.
+        /// A retry after an unknown outcome gets the same grant (R12).
         request: RequestId,
         /// Set when the proposer judged the present lease expired.
         judged_expired: Option<Judged>,
-        /// Take it whoever holds it. The old side is fenced from that entry on.
+        /// Take it from any holder. The old side is fenced from that entry on.
         force: bool,
         /// A plain export's lease: never continued.
         plain: bool,
-        /// Wall clock of the proposer in Unix milliseconds, shown to people only.
+        /// Wall clock of the proposer in Unix milliseconds, for display only.
         at_unix_ms: u64,
     },
-    /// The same owner goes on at another gateway (or in another term of the same one): new epoch, new token.
+    /// Continues a lease at another gateway (or in another term of the same one): new epoch, new token.
     ///
-    /// The answer to a repeated request names the gateway that it was granted at. Where that is not the one that answers,
-    /// the caller continues once more, with the granted token and a new request id. A caller keeps the older token until
-    /// it has used the newer one.
+    /// The answer to a repeated request names the gateway of the grant. If that is not the answering one, the caller
+    /// continues once more, with the granted token and a new request id. A caller keeps the older token until it has
+    /// used the newer one.
     Continue {
-        /// Who asks.
+        /// The owner.
         owner: Owner,
-        /// The gateway that will serve, which is the proposer.
+        /// The gateway that will serve: the proposer.
         gateway: MemberId,
-        /// The current token, or the one before while the current one was never used (SET-S3).
+        /// The current token, or the previous one while the current one was never used (SET-S3).
         token: Token,
         /// Drawn by the proposer.
         new_token: Token,
@@ -148,20 +149,20 @@ pub enum SetCommand {
         /// As in `Acquire`.
         at_unix_ms: u64,
     },
-    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it, or it
-    /// asked): this is a use of it, and ends the token before (SET-S3).
+    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it,
+    /// or the owner sent it): this counts as a use and invalidates the previous token (SET-S3).
     Renew {
         /// Of the lease.
         epoch: Epoch,
     },
-    /// The owner gives the set back, or its serving gateway does.
+    /// The owner or its serving gateway releases the set.
     Release {
         /// Of the lease.
         epoch: Epoch,
-        /// `None`: by the serving gateway itself, which only it can propose under this epoch.
+        /// `None`: by the serving gateway; only that one can propose under this epoch.
         token: Option<Token>,
     },
-    /// The journal index is sealed at this entry; everything up to it will be uploaded.
+    /// Seals the journal index at this entry; everything up to it will be uploaded.
     CheckpointBegin {
         /// Term of the proposer.
         term: Term,
@@ -174,37 +175,38 @@ pub enum SetCommand {
         object: ObjectId,
         /// Its length in the store, in bytes.
         stored_bytes: u64,
-        /// What it holds, in bytes before compression.
+        /// Bytes before compression.
         raw_bytes: u64,
     },
-    /// Everything up to `begin` is in the store, and `root` names it.
+    /// Everything up to `begin` is in the store under `root`.
     CheckpointEnd {
         /// Term of the proposer.
         term: Term,
-        /// The entry that sealed.
+        /// The entry of the begin.
         begin: LogId,
         /// The map at `begin`.
         root: RootRef,
     },
-    /// The next checkpoint that begins is kept under this name. The same request again is fine.
+    /// Retains the next checkpoint that begins, under this name. A repeated request is accepted.
     SnapshotCreate {
         /// Unique in the set.
         name: Name,
         /// As in `Acquire`.
         request: RequestId,
-        /// As in `Acquire`; a schedule goes by it.
+        /// As in `Acquire`; schedules use it.
         at_unix_ms: u64,
         /// By the set's schedule.
         scheduled: bool,
     },
-    /// The snapshot is given up, finished or not: the one that this request made, never a later one of the same name (SET-S11).
+    /// Gives up the snapshot, finished or not: the one that this request made, never a later one of the same name
+    /// (SET-S11).
     SnapshotDelete {
         /// Its name.
         name: Name,
         /// The request that made it.
         made_by: RequestId,
     },
-    /// These objects are named by nothing that is kept, and never will be: they may be deleted after the readers' grace.
+    /// No retained root names these objects, and none ever will: they may be deleted after the readers' grace period.
     Retire {
         /// Term of the proposer.
         term: Term,
@@ -220,32 +222,34 @@ pub enum SetCommand {
         /// At most `RETIRE_OBJECTS_MAX`.
         objects: Vec<ObjectId>,
     },
-    /// From this entry on the set is what the snapshot shows, volumes and their sizes included (SET-S12). The same request again has no effect.
+    /// Makes the set equal to the snapshot, volumes and their sizes included (SET-S12). A repeated request has no
+    /// effect.
     Rollback {
         /// The snapshot.
         to: SnapshotId,
-        /// A snapshot that shows the set as it is now: the way back.
+        /// A snapshot of the set as it is now: the way back.
         safety: SnapshotId,
         /// As in `Acquire`.
         request: RequestId,
     },
-    /// Which snapshots the leader takes by itself from now on. The same request again has no effect.
+    /// Sets the schedule of snapshots. A repeated request has no effect.
     SetSchedule {
-        /// In place of the present one.
+        /// The new schedule.
         schedule: Schedule,
         /// As in `Acquire`.
         request: RequestId,
     },
-    /// A volume is made, resized, renamed or deleted. The same request again has no effect.
+    /// Makes, resizes, renames or deletes a volume. A repeated request has no effect.
     ChangeVolume {
-        /// What becomes of which.
+        /// The change.
         change: VolumeChange,
         /// As in `Acquire`.
         request: RequestId,
     },
-    /// The snapshot's root stays for a clone, whatever becomes of the snapshot. The same request again is answered alike (SET-S13).
+    /// Retains the snapshot's root for a clone, even if the snapshot is deleted. A repeated request gets the same
+    /// answer (SET-S13).
     Pin {
-        /// The number that the clone has, or will have.
+        /// The clone's present or future number.
         clone: SetId,
         /// The snapshot.
         snapshot: SnapshotId,
@@ -254,17 +258,17 @@ pub enum SetCommand {
     },
     /// No clone needs that root any more (SET-S13).
     Unpin {
-        /// As in `Pin`: the number that was judged.
+        /// As in `Pin`: the judged number.
         clone: SetId,
-        /// As in `Pin`: another one's pin stays.
+        /// As in `Pin`: another request's pin stays.
         request: RequestId,
     },
 }
 
-/// What apply answers to one entry of the set's log.
+/// Answer of apply to an entry of the set's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetAnswer {
-    /// The lease, new or, for a repeated request, as it stands.
+    /// The lease; for a repeated request, the present one.
     Granted(Lease),
     /// The lease lives on.
     Renewed,
@@ -283,7 +287,7 @@ pub enum SetAnswer {
     Written,
     /// Nothing was done.
     Refused(SetRefusal),
-    /// The snapshot is there, or will be once the next checkpoint has ended.
+    /// The snapshot exists, or will once the next checkpoint has ended.
     SnapshotAsked,
     /// There is no snapshot of that name any more.
     SnapshotDeleted {
@@ -294,48 +298,48 @@ pub enum SetAnswer {
     Retired,
     /// They are not waited for any more.
     DeletionNoted,
-    /// The set is what the snapshot shows, or was so once by this request.
+    /// The set equals the snapshot, or did once by this request.
     RolledBack {
-        /// By this very entry; `false` for a copy of a request that was carried out before.
+        /// True if this entry did it; `false` for a copy of a request that was carried out before.
         now: bool,
     },
-    /// The schedule is the one that was asked for, or was so once by this request.
+    /// The schedule is the requested one, or was once by this request.
     ScheduleSet,
     /// The volume is as was asked, by this very entry.
     VolumeChanged {
         /// Which.
         volume: VolumeId,
-        /// What it held from here on is gone.
+        /// Its data from here on was discarded.
         discarded: Option<Lba>,
     },
-    /// A copy of a request on a volume that was carried out before: nothing was done.
+    /// A copy of a request that was carried out before: nothing was done.
     VolumeChangedBefore,
-    /// A write entry was applied but for these operations, counted from 0, which fall outside of their volumes as they are now.
+    /// A write entry was applied except these operations, counted from 0, which are outside of their volumes now.
     WrittenExcept {
         /// Ascending, never empty.
         outside: Vec<u32>,
     },
-    /// The root stays until it is unpinned.
+    /// The root is retained until it is unpinned.
     Pinned {
         /// Which.
         root: RootRef,
     },
-    /// That request's pin is not there any more.
+    /// That request's pin does not exist any more.
     Unpinned,
 }
 
-/// What to do with a write entry (R2).
+/// How to treat a write entry (R2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// The next number of the current epoch: apply it.
     Apply,
     /// Applied before: answer success, change nothing.
     Duplicate,
-    /// Not under the current epoch, or not in order: it must have no effect.
+    /// Not under the current epoch, or out of order: it must have no effect.
     Refused(SetRefusal),
 }
 
-/// Why a set's state did not do what it was asked. The text is meant for the person who asked.
+/// Why a set's state refused a command. The text is for the requester.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SetRefusal {
     /// The volume name is in use.
@@ -343,7 +347,7 @@ pub enum SetRefusal {
     NameTaken {
         /// Its id.
         volume: VolumeId,
-        /// Its size: equal to what was asked for, it may be the caller's own earlier attempt (R12).
+        /// Its size: if it is the requested one, the volume may be from the caller's own earlier attempt (R12).
         size: Sectors,
     },
     /// No such volume in this set.
@@ -352,15 +356,15 @@ pub enum SetRefusal {
         /// As asked for.
         volume: VolumeId,
     },
-    /// Growing makes no volume smaller; that is asked for by name.
+    /// Growing never makes a volume smaller; use shrink for that.
     #[error("growing cannot make a volume smaller: found {}, expected at least its present {}; use shrink", bytes(*.found), bytes(*.current))]
     ShrinkRefused {
         /// As asked for.
         found: Sectors,
-        /// As it is.
+        /// Present size.
         current: Sectors,
     },
-    /// A size outside of what a volume may have.
+    /// A size out of range.
     #[error("volume size: found {}, expected 512B to {}", bytes(*.found), bytes(*.max))]
     SizeRefused {
         /// As asked for.
@@ -381,13 +385,13 @@ pub enum SetRefusal {
         Utc(*.since_unix_ms), if *.plain { ", plain export" } else { "" }
     )]
     Held {
-        /// Who.
+        /// The owner.
         owner: Owner,
         /// Where.
         gateway: MemberId,
-        /// Under which epoch.
+        /// Its epoch.
         epoch: Epoch,
-        /// Since when, in Unix milliseconds of the granting gateway's wall clock.
+        /// Time of the grant, in Unix milliseconds of the granting gateway's wall clock.
         since_unix_ms: u64,
         /// A plain export's connection.
         plain: bool,
@@ -407,9 +411,9 @@ pub enum SetRefusal {
     StaleToken {
         /// Of the current lease.
         epoch: Epoch,
-        /// Where it is served.
+        /// The serving gateway.
         gateway: MemberId,
-        /// Since when, in Unix milliseconds of the granting gateway's wall clock.
+        /// Time of the grant, in Unix milliseconds of the granting gateway's wall clock.
         since_unix_ms: u64,
     },
     /// A plain export's lease ends with its connection.
@@ -492,18 +496,18 @@ pub enum SetRefusal {
         /// As asked for.
         name: Name,
     },
-    /// The set has as many snapshots as it may have.
+    /// The set has the largest number of snapshots.
     #[error("the set has {max} snapshots already, which is the most it may have; delete one first")]
     TooManySnapshots {
         /// `SNAPSHOTS_MAX`.
         max: u32,
     },
-    /// More at once than an entry may retire, or than may wait for deletion.
+    /// More than one entry may retire, or than may wait for deletion.
     #[error("found {found} objects to retire, expected at most {max} at this time")]
     TooManyRetired {
         /// As proposed.
         found: u32,
-        /// What fits now.
+        /// Number that fits now.
         max: u32,
     },
     /// SET-S8: it must not be deleted.
@@ -515,7 +519,7 @@ pub enum SetRefusal {
     /// SET-S11: a late copy of a request that was carried out.
     #[error("this request was carried out before, and what it made is gone since: ask anew, under another request id")]
     RequestDone,
-    /// No finished snapshot of that name, or another one than was meant.
+    /// There is no finished snapshot of that name, or it is not the one of that request.
     #[error("the set has no finished snapshot {name} of request {made_by}; list the snapshots and choose again")]
     NoSuchSnapshot {
         /// As asked for.
@@ -523,7 +527,7 @@ pub enum SetRefusal {
         /// As asked for.
         made_by: RequestId,
     },
-    /// SET-S12: the way back would not lead to what is there now.
+    /// SET-S12: the safety snapshot does not show the present content.
     #[error(
         "the set was changed at index {changed} and its safety snapshot {name} shows it as of index {upto}, or its volumes are others \
          since: nothing was rolled back; stop whoever uses the set, and try again"
@@ -531,7 +535,7 @@ pub enum SetRefusal {
     ChangedSinceSnapshot {
         /// The safety snapshot.
         name: Name,
-        /// What it shows.
+        /// The last entry that it contains.
         upto: LogIndex,
         /// The last entry that changed the set's content.
         changed: LogIndex,
@@ -542,10 +546,10 @@ pub enum SetRefusal {
         /// The rollback.
         at: LogId,
     },
-    /// A schedule that cannot be kept.
+    /// An invalid schedule.
     #[error("{error}")]
     BadSchedule {
-        /// What is wrong with it.
+        /// The reason.
         error: ScheduleError,
     },
     /// A volume grows by another request.
@@ -553,10 +557,10 @@ pub enum SetRefusal {
     GrowRefused {
         /// As asked for.
         found: Sectors,
-        /// As it is.
+        /// Present size.
         current: Sectors,
     },
-    /// VOLUME-V3: it was changed since.
+    /// VOLUME-V3: it was changed meanwhile.
     #[error("volume {volume} was changed since it was looked at: it is {name} with {} now; look again", bytes(*.size))]
     VolumeNotAsSeen {
         /// Which.
@@ -566,13 +570,13 @@ pub enum SetRefusal {
         /// Its size now.
         size: Sectors,
     },
-    /// The set has as many clones as it may have.
+    /// The set has the largest number of clones.
     #[error("the set has {max} clones already, which is the most it may have; clone one of those, or copy the volumes")]
     TooManyPins {
         /// `PINS_MAX`.
         max: u32,
     },
-    /// SET-S8: what was made before that checkpoint may be on its way into a root.
+    /// SET-S8: an object made before that checkpoint may still become part of a root.
     #[error(
         "found the checkpoint that began at {found}, expected one of this entry's term that has ended: {}",
         match .under_way {
@@ -583,7 +587,7 @@ pub enum SetRefusal {
     NotOver {
         /// As named by the proposer.
         found: LogId,
-        /// `None`: none is under way, and the one that was named is of another term, or not behind the entry.
+        /// `None`: none is under way, and the named one is of another term, or not before the entry.
         under_way: Option<LogId>,
     },
 }

@@ -1,10 +1,10 @@
-//! Who may write: grants, renewals, releases, and the check of each write entry (SET-S1 to SET-S4, SET-S10).
+//! Lease of a set: grants, renewals, releases, and the check of each write entry (SET-S1 to SET-S4, SET-S10).
 
 use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetRefusal, TTL_MS_MAX, TTL_MS_MIN};
 use super::state::{Lease, SetState};
 use holdfast_types::{Epoch, LogId, MemberId, Owner, RequestId, Token, WriteSeq};
 
-/// What a new lease is made of.
+/// The parts of a new lease.
 pub(super) struct Grant<'a> {
     pub owner: &'a Owner,
     pub gateway: MemberId,
@@ -17,10 +17,10 @@ pub(super) struct Grant<'a> {
 }
 
 impl SetState {
-    /// R2 for the write entry `id`: decides, counts it, and renews the lease. The caller applies the data on
-    /// [`Admit::Apply`] only.
+    /// R2 for the write entry `id`: decides, counts it, and renews the lease. The caller applies the data only on
+    /// [`Admit::Apply`].
     pub fn admit_write(&mut self, id: LogId, epoch: Epoch, seq: WriteSeq) -> Admit {
-        // Decided before anything changes: a refused entry must leave no trace, not even a renewal.
+        // Decided before any change: a refused entry must leave no trace, not even a renewal.
         let current = self.lease.as_ref().map(|lease| lease.epoch);
         if current != Some(epoch) {
             return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
@@ -54,7 +54,7 @@ impl SetState {
             if lease.request == grant.request && lease.owner == *grant.owner {
                 return Ok(SetAnswer::Granted(lease.clone()));
             }
-            // SET-S4: compared with what the judge saw. A renewal that came in between is worth more than the judgement.
+            // SET-S4: compared with what the judge saw. A renewal in between overrides the judgement.
             let expired = judged.is_some_and(|j| j.epoch == lease.epoch && j.renewed == lease.renewed);
             if !expired && !force {
                 return Err(held(lease));
@@ -67,8 +67,8 @@ impl SetState {
         Ok(self.grant(id, grant))
     }
 
-    /// SET-S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
-    /// holds it now, or leave it with an owner that knows nothing of it.
+    /// SET-S10: no caller waits for the answer to a copy of a request whose grant is over. Granting it would take the
+    /// set from its present owner, or give it to an owner that does not know.
     fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
         if self.granted_requests.contains(&request) {
             return Err(SetRefusal::RequestEnded { epoch: self.epoch });
@@ -108,7 +108,7 @@ impl SetState {
             return Err(SetRefusal::TokenReused);
         }
         self.check_not_granted_before(request)?;
-        // `token` is what the caller is known to have. Where that is the previous one, the current one never reached it.
+        // `token` is what the caller has. If that is the previous token, the current one never reached the caller.
         let ttl_ms = lease.ttl_ms;
         Ok(self.grant(
             id,
@@ -127,7 +127,11 @@ impl SetState {
 
     fn grant(&mut self, id: LogId, grant: Grant<'_>) -> SetAnswer {
         let epoch = Epoch(self.base_epoch.0.saturating_add(id.index.0));
-        assert!(epoch > self.epoch, "R6: the epoch must grow, {epoch} was granted after {}", self.epoch);
+        assert!(
+            epoch > self.epoch,
+            "R6: the epoch must grow: found a grant of {epoch}, expected more than {}",
+            self.epoch
+        );
         let lease = Lease {
             owner: grant.owner.clone(),
             gateway: grant.gateway,
@@ -151,7 +155,7 @@ impl SetState {
         SetAnswer::Granted(lease)
     }
 
-    /// The owner showed itself under `epoch`: renews, and ends the life of the token before (SET-S3).
+    /// The owner used the lease under `epoch`: renews it and invalidates the previous token (SET-S3).
     pub(super) fn use_lease(&mut self, id: LogId, epoch: Epoch) -> Result<(), SetRefusal> {
         match &mut self.lease {
             Some(lease) if lease.epoch == epoch => {
@@ -165,7 +169,7 @@ impl SetState {
 
     pub(super) fn release(&mut self, epoch: Epoch, token: Option<Token>) -> Result<SetAnswer, SetRefusal> {
         let Some(lease) = &self.lease else {
-            // The last grant was released before: an earlier copy of this very request (R12).
+            // The last grant was released before: an earlier copy of this request (R12).
             let again = epoch == self.epoch && epoch != self.base_epoch;
             let refusal = SetRefusal::WrongEpoch { found: epoch, current: None };
             return if again { Ok(SetAnswer::Released) } else { Err(refusal) };

@@ -38,7 +38,7 @@ pub struct SnapshotList {
     pub snapshots: OrdMap<Name, Snapshot>,
     /// The set's schedule.
     pub schedule: Schedule,
-    /// Index of the last entry applied to the state that this shows (SET-S16); 0 after a recovery.
+    /// Index of the last entry applied to the listed state (SET-S16); 0 after a recovery.
     pub as_of: LogIndex,
 }
 
@@ -58,7 +58,7 @@ struct Listed {
     request: RequestId,
     at_unix_ms: u64,
     scheduled: bool,
-    /// `None`: the same as those of the snapshot before it.
+    /// `None`: the same as in the snapshot before it.
     volumes: Option<Vec<(VolumeId, Volume)>>,
 }
 
@@ -184,7 +184,7 @@ pub struct Listing {
     ahead: Option<(LogId, RootRef)>,
 }
 
-/// A list, and the state that it was made of.
+/// A list, and the state that it was made from.
 #[derive(Clone, Debug)]
 struct Noted {
     list: SnapshotList,

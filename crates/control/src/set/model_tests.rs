@@ -1,4 +1,4 @@
-//! R2 and R6 against a dumb model: a list of everything that ever happened, searched from its end for each question.
+//! R2 and R6 against a simple model: a list of all events, searched from its end for each question.
 
 use super::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState};
 use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Owner, RequestId, Token, WriteSeq};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const BASE: u64 = 5_000;
 
-/// What is asked, in words that the model's history turns into numbers.
+/// Requests, as words that the model's history turns into numbers.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Acquire { owner: u8, gateway: u8, again: Option<Back>, how: How, plain: bool },
@@ -41,12 +41,12 @@ pub(super) fn back() -> impl Strategy<Value = Back> {
     prop_oneof![8 => Just(0u8), 3 => Just(1u8), 1 => 2u8..5]
 }
 
-/// Mostly one and the same, so that it gets far.
+/// Mostly the same one, so that histories get far.
 fn who_asks() -> impl Strategy<Value = u8> {
     prop_oneof![6 => Just(0u8), 1 => Just(1u8), 1 => Just(2u8)]
 }
 
-/// A copy of the request that was granted so many grants ago; mostly none, but a new request.
+/// A copy of the request that was granted this many grants ago; mostly none, but a new request.
 fn copy() -> impl Strategy<Value = Option<Back>> {
     prop_oneof![6 => Just(None), 1 => Just(Some(0u8)), 2 => (1u8..4).prop_map(Some), 1 => (4u8..20).prop_map(Some)]
 }
@@ -69,7 +69,7 @@ fn asks() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// Everything that happened, in order of the log.
+/// All events, in log order.
 #[derive(Clone, Debug)]
 enum Happened {
     Granted {
@@ -111,7 +111,7 @@ impl Grant {
     }
 }
 
-/// What the model expects of an answer.
+/// The expected answer.
 #[derive(Debug, PartialEq)]
 enum Expect {
     NewGrant,
@@ -168,7 +168,7 @@ impl Model {
         token == grant.token || (unused && Some(token) == grant.from)
     }
 
-    /// R12: of the last granted requests, each was granted once and for all.
+    /// R12: each of the last granted requests was granted once and for all.
     fn ended(&self, request: u128) -> bool {
         self.grants().iter().rev().take(REQUESTS_REMEMBERED).any(|grant| grant.request == request)
     }
@@ -270,7 +270,7 @@ fn found_refusal(refusal: &SetRefusal) -> Expect {
     }
 }
 
-/// Turns an ask into a command. Tokens and request ids are fresh (`index`) unless an old one is asked for.
+/// Turns a request into a command. Tokens and request ids are fresh (`index`) unless an old one is chosen.
 fn command(model: &Model, ask: Ask, index: u64) -> Result<SetCommand, (u64, u64)> {
     let fresh = u128::from(index);
     let epoch_of = |back: Back| model.last(back).map_or(BASE, |grant| grant.epoch());
@@ -329,7 +329,7 @@ fn command(model: &Model, ask: Ask, index: u64) -> Result<SetCommand, (u64, u64)
     })
 }
 
-/// A write as it was applied, with who made it.
+/// An applied write and its author.
 #[derive(Clone, Copy, Debug)]
 struct AppliedWrite {
     grant: Grant,
@@ -372,7 +372,7 @@ fn record(model: &mut Model, index: u64, cmd: &SetCommand, outcome: &Expect) {
     }
 }
 
-/// R2, R6 over the writes that were applied, whatever the model says about each answer.
+/// R2, R6 over the applied writes, independent of the model.
 fn check_writes(writes: &[AppliedWrite]) {
     for pair in writes.windows(2) {
         let (before, after) = (pair[0], pair[1]);
@@ -394,7 +394,7 @@ proptest! {
     fn r2_r6_s3_like_a_list_of_what_happened(asks in vec(asks(), 1..120), reload_every in 1u64..20) {
         let mut model = Model::default();
         let mut state = SetState::new(Epoch(BASE));
-        // A replica that was saved and loaded on the way, and answers the same bytes all along.
+        // A replica that was saved and loaded on the way must give the same answers.
         let mut replica = state.clone();
         let mut writes = Vec::new();
         let mut dead_tokens = BTreeSet::new();
@@ -408,7 +408,7 @@ proptest! {
                     prop_assert_eq!(&replica.apply(id, &cmd), &answer);
                     let outcome = found(&answer, index);
                     if let (SetCommand::Continue { token, .. }, Expect::NewGrant) = (&cmd, &outcome) {
-                        prop_assert!(!dead_tokens.contains(&token.0), "SET-S3: {:?} rose from the dead", token);
+                        prop_assert!(!dead_tokens.contains(&token.0), "SET-S3: token {:?} is valid again", token);
                     }
                     record(&mut model, index, &cmd, &outcome);
                     round_trip(&cmd);
@@ -434,7 +434,7 @@ proptest! {
                     }
                 }
             }
-            // Once a grant was used, no token handed out before it is good for anything, ever again.
+            // After a grant was used, no earlier token is ever valid again.
             if let Some(last) = model.last(0).filter(|last| model.renewals(*last).len() > 1) {
                 dead_tokens.extend(model.grants().iter().map(|grant| grant.token).filter(|token| *token != last.token));
             }

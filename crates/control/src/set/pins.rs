@@ -31,16 +31,16 @@ pub enum PinStanding {
     Over,
 }
 
-/// What a clone is a clone of.
+/// The origin of a clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CloneOf {
     /// The set.
     pub origin: SetId,
-    /// The snapshot, by the name that it had.
+    /// The snapshot, by its name at that time.
     pub snapshot: Name,
     /// Its root, which the origin pins.
     pub root: RootRef,
-    /// The request that pinned it and made the clone.
+    /// The request that pinned it and created the clone.
     pub request: RequestId,
 }
 
@@ -49,9 +49,9 @@ pub struct CloneOf {
 pub struct Links {
     /// Its pins, by the request that made each.
     pub pins: OrdMap<RequestId, Pin>,
-    /// The entry that changed them last in this life of the set: of two that differ the later are the newer.
+    /// The entry that changed them last in this life of the set: the later one of two is newer.
     pub pins_at: LogId,
-    /// What it is a clone of.
+    /// Its origin, if it is a clone.
     pub clone_of: Option<CloneOf>,
     /// Its snapshots and its schedule.
     pub snapshots: SnapshotList,
@@ -78,12 +78,12 @@ impl Links {
 }
 
 impl SetState {
-    /// The clones that show a root of this set, and which: while there are any the set must not be deleted.
+    /// The pins: clones that need a root of this set. While there are any, the set must not be deleted.
     pub fn pins(&self) -> impl Iterator<Item = (RequestId, &Pin)> + '_ {
         self.pins.iter().map(|(request, pin)| (*request, pin))
     }
 
-    /// A state that begins with the pins and the snapshots of an earlier life.
+    /// A state that begins with the pins and snapshots of an earlier life.
     #[must_use]
     pub fn with_links(self, links: &Links) -> Self {
         let state = Self { pins: links.inherited().pins, pins_at: LogId::default(), ..self };
@@ -98,7 +98,8 @@ impl SetState {
         request: RequestId,
     ) -> Result<SetAnswer, SetRefusal> {
         if let Some(pin) = self.pins.get_mut(&request) {
-            // Also where the snapshot is gone by now: the pin is what counts. A higher number is asked for where the lower one was passed.
+            // Also if the snapshot is gone by now: the pin counts. A caller asks for a higher number if the lower one
+            // was passed.
             if pin.is_inherited() || clone > pin.clone {
                 (pin.at, self.pins_at) = (id, id);
             }

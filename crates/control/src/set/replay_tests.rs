@@ -1,4 +1,4 @@
-//! R4: a snapshot taken at a checkpoint, and a replay of what follows, against the straight run.
+//! R4: a snapshot taken at a checkpoint and a replay of the following entries, against direct apply.
 
 use super::model_tests::{Back, back, owner};
 use super::{
@@ -70,8 +70,8 @@ fn apply(state: &mut SetState, id: LogId, entry: &Entry) -> Option<SetAnswer> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The snapshot F(copy, root) at X, and a replay of what follows: from the end's entry on, the same
-    /// answer and the same state at every index.
+    /// The snapshot F(copy, root) at X and a replay of the following entries: from the end's entry on, the same answer
+    /// and state at every index as with direct apply.
     #[test]
     fn r4_replay_from_a_checkpoint_is_the_straight_run(steps in vec(steps(), 1..100)) {
         let mut state = SetState::new(Epoch(0));
@@ -128,7 +128,7 @@ proptest! {
                         request: RequestId(1 << 64 | u128::from(index)),
                     })
                 }
-                // As a leader would: of a root that it sees dropped; some of its objects are in use.
+                // As a leader would: for a root that it sees dropped; some of its objects are in use.
                 Step::Retire { back, last } => {
                     let root = state.dropped.keys().rev().nth(usize::from(back)).copied().unwrap_or(object(0));
                     let segment =
@@ -137,7 +137,7 @@ proptest! {
                     let objects = in_use.into_iter().chain([1000 + u128::from(index)]).map(segment).collect();
                     Entry::Command(SetCommand::Retire { term: Term(term), of: RetireOf::Root { root, last }, objects })
                 }
-                // Taken or refused by what is under way, on a replay as on the straight run.
+                // Accepted or refused by the checkpoint under way, the same on a replay and with direct apply.
                 Step::GiveUp { begin } => {
                     let ended = begins.iter().rev().nth(usize::from(begin)).copied().unwrap_or_default();
                     let object = ObjectId { term: Term(term), random: 2000 + u128::from(index), ..object(0) };
@@ -190,7 +190,7 @@ proptest! {
                 replayed.self_check();
                 if place >= end {
                     prop_assert_eq!(&answer, &straight[place].1, "at {}", id);
-                    prop_assert_eq!(&replayed, &straight[place].0, "at {} from the snapshot at {}", id, upto);
+                    prop_assert_eq!(&replayed, &straight[place].0, "states differ at {} after replay from the snapshot at {}", id, upto);
                 }
             }
         }

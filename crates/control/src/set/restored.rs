@@ -1,4 +1,4 @@
-//! A set that begins with what its former life left in the store, and how the lives of a set are kept apart.
+//! A set that begins with its former life's content in the store; and how the epochs of a set's lives are kept apart.
 
 use super::state::{Checkpoint, RootRef, SetState, Volume};
 use holdfast_types::{Epoch, LogId, VolumeId};
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 /// The generation of a set that was never recovered.
 pub const FIRST_GENERATION: u64 = 1;
 
-/// Generations at most: each has 2^48 log indices for its epochs, and all of them fit 63 bits.
+/// Most generations: each has 2^48 log indexes for its epochs, and all of them fit 63 bits.
 pub const GENERATION_MAX: u64 = 1 << 15;
 
-/// Bits of an epoch that a generation's log indices take: 2^48 entries are 89 years at 100,000 a second.
+/// Bits of an epoch for a generation's log indexes: 2^48 entries are 89 years at 100,000 a second.
 const INDEX_BITS: u32 = 48;
 
-/// Epochs of this generation lie above it, and all epochs of the generations before at or below it.
+/// Lower bound of this generation's epochs; epochs of earlier generations are at or below it.
 pub fn epoch_base(generation: u64) -> Epoch {
     Epoch(generation.saturating_sub(FIRST_GENERATION).min(GENERATION_MAX - 1) << INDEX_BITS)
 }
 
-/// What a checkpoint in the store says of a set: a set can begin with it.
+/// Content of a set in a checkpoint, from which a set can begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
     /// By id, ascending.
     pub volumes: Vec<(VolumeId, Volume)>,
-    /// The lowest volume id that was never used.
+    /// The lowest unused volume id.
     pub next_volume: u32,
     /// The map; `None` where nothing was ever uploaded.
     pub root: Option<RootRef>,
 }
 
 impl Restored {
-    /// What a checkpoint of `state` has besides its map.
+    /// The content of a checkpoint of `state`, except its map.
     pub fn of(state: &SetState, root: Option<RootRef>) -> Self {
         let volumes = state.volumes.iter().map(|(id, volume)| (*id, volume.clone())).collect();
         Self { volumes, next_volume: state.next_volume, root }
@@ -38,8 +38,8 @@ impl Restored {
 }
 
 impl SetState {
-    /// A free set that begins with `restored`. Its log begins anew, so the root covers everything up to the place before the
-    /// first entry; every epoch lies above `base_epoch`.
+    /// A free set that begins with `restored`. Its log begins anew, so the root covers everything before the first
+    /// entry; every epoch is above `base_epoch`.
     pub fn restored(base_epoch: Epoch, restored: &Restored) -> Self {
         let mut state = Self::new(base_epoch);
         state.volumes = restored.volumes.iter().cloned().collect();
@@ -105,7 +105,7 @@ mod tests {
         };
         let SetAnswer::Granted(lease) = new.apply(LogId::new(1, 4), &acquire) else { panic!("not granted") };
         assert!(lease.epoch > Epoch(1 << 40), "R6: {}", lease.epoch);
-        // The next checkpoint replaces the one that it began with.
+        // The next checkpoint replaces the restored one.
         new.apply(LogId::new(1, 5), &SetCommand::CheckpointBegin { term: Term(1) });
         new.self_check();
     }

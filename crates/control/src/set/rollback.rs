@@ -1,13 +1,14 @@
-//! Rollback: a set becomes what one of its snapshots shows, by one entry. The reasons are in ADR 0016.
+//! Rollback: one entry makes a set equal to one of its snapshots. The reasons are in ADR 0016.
 //!
 //! ```text
 //!   lease ended ─▶ safety snapshot (a checkpoint) ─▶ Rollback: root and volumes are the snapshot's ─▶ checkpoint: the store's head says so
 //!                     └── nothing was changed between the two, or it is refused ──┘
 //! ```
-//! SET-S12  A rollback needs a free set and a finished snapshot of this life that shows what the set holds at that entry. It takes the snapshot's root and
-//!     volumes whole (R4), gives up a checkpoint under way, whose end would bring back what it sealed, and leaves no lease: whoever goes on
-//!     does so under a new epoch (R6). Its root is a kept one, so garbage stays garbage (SPACE-G1). Until a checkpoint that began after it has
-//!     ended, the store's head may name the state before it: nothing is retired so long.
+//! SET-S12  A rollback needs a free set, and a finished snapshot of this life with the content of the set at that
+//!     entry. It takes the snapshot's root and volumes as a whole (R4). It gives up a checkpoint under way, whose end
+//!     would restore what it sealed, and leaves no lease: the next owner gets a new epoch (R6). Its root is a retained
+//!     one, so garbage stays garbage (SPACE-G1). Until a checkpoint that began after the rollback has ended, the
+//!     store's head may name the state before it: nothing is retired until then.
 
 use super::command::{SetAnswer, SetRefusal};
 use super::lease::held;
@@ -15,7 +16,7 @@ use super::state::{Checkpoint, SetState, Snapshot, SnapshotId};
 use holdfast_types::{LogId, RequestId};
 
 impl SetState {
-    /// The finished snapshot of this name, where it is the one that this request made.
+    /// The finished snapshot of this name, if this request made it.
     ///
     /// # Errors
     /// [`SetRefusal::NoSuchSnapshot`].
@@ -25,8 +26,9 @@ impl SetState {
         found.ok_or_else(|| SetRefusal::NoSuchSnapshot { name: name.clone(), made_by: *made_by })
     }
 
-    /// Whether the safety snapshot of a rollback that was refused like this only takes up space: nothing was done, so it leads back from nothing. One that an earlier life
-    /// of the set left stays: it is the way back from a rollback of that life, and this was a late copy of its request, which that life alone remembers.
+    /// Whether the safety snapshot of a rollback that was refused with `refusal` can be deleted: nothing was done, so
+    /// nothing needs a way back. A safety snapshot of an earlier life stays: it is the way back from a rollback of that
+    /// life, and this was a late copy of its request, which only that life remembers.
     pub fn takes_up_space(&self, safety: &SnapshotId, refusal: &SetRefusal) -> bool {
         let is_left = self.finished(safety).is_ok_and(Snapshot::is_inherited);
         matches!(refusal, SetRefusal::Held { .. } | SetRefusal::ChangedSinceSnapshot { .. }) && !is_left
@@ -51,7 +53,8 @@ impl SetState {
             let (name, upto) = (safety.name.clone(), safe.upto.index);
             Err(SetRefusal::ChangedSinceSnapshot { name, upto, changed: self.last_change })
         };
-        // Of an earlier life, whose last checkpoint may be another one. This life begins without a change, so its own log does not tell.
+        // Of an earlier life, whose last checkpoint may be another one. This life begins without a change, so its log
+        // does not tell.
         if safe.is_inherited() {
             return refused();
         }
@@ -62,7 +65,7 @@ impl SetState {
         self.volumes = target.volumes;
         self.begin = None;
         self.segments.clear();
-        // What the volumes hold at this very entry is what the root says.
+        // The content of the volumes at this entry is that of the root.
         self.checkpoint = Some(Checkpoint { upto: id, root: target.root });
         self.last_change = id.index;
         self.rolled_back = Some(id);

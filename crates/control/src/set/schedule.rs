@@ -1,4 +1,5 @@
-//! Which snapshots a schedule takes and deletes: a function of the present snapshots and the clock. The set's leader calls it.
+//! Schedule: decides which snapshots to take and delete, from the present snapshots and the clock. The set's leader
+//! calls it.
 //!
 //! ```text
 //!   every 1h, keep 3:   periods of the wall clock   | 09:00      | 10:00      | 11:00      | 12:00
@@ -20,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-/// Rules of one schedule at most.
+/// Most rules of one schedule.
 pub const RULES_MAX: usize = 8;
-/// Snapshots that all rules of a schedule may keep together: those that people take need places too.
+/// Most snapshots that all rules of a schedule may retain: users need room for theirs too.
 pub const KEPT_MAX: u32 = 100;
 /// Shortest time between two snapshots of a rule, in seconds: each costs a checkpoint.
 pub const EVERY_S_MIN: u32 = 60;
@@ -44,7 +45,7 @@ impl Rule {
     }
 }
 
-/// A set's schedule; without rules, none is taken and none let go.
+/// A set's schedule; without rules no snapshot is taken or deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Schedule {
     /// By length of their periods, each length once.
@@ -58,7 +59,7 @@ pub struct Taken {
     pub name: Name,
     /// The request that made it.
     pub made_by: RequestId,
-    /// Wall clock when it was asked for.
+    /// Wall clock of its request.
     pub at_unix_ms: u64,
     /// It has its checkpoint.
     pub finished: bool,
@@ -75,12 +76,12 @@ impl Schedule {
         self.rules.iter().any(|rule| !has(rule))
     }
 
-    /// Which of them no rule keeps any more, oldest first.
+    /// The snapshots that no rule retains any more, oldest first.
     pub fn expired<'a>(&self, taken: &'a [Taken], now_unix_ms: u64) -> Vec<&'a Taken> {
         if self.rules.is_empty() {
             return Vec::new();
         }
-        // Two of one moment: the name decides, at every leader alike.
+        // Two of one moment: the name decides, the same at every leader.
         let mut past: Vec<&Taken> = taken.iter().filter(|one| one.finished && one.at_unix_ms <= now_unix_ms).collect();
         past.sort_by(|a, b| (a.at_unix_ms, &a.name).cmp(&(b.at_unix_ms, &b.name)));
         let mut kept: BTreeSet<&Name> = BTreeSet::new();
@@ -96,13 +97,13 @@ impl Schedule {
     }
 }
 
-/// The name of a snapshot that the schedule takes at this moment: `auto-20261120T083000Z`.
+/// The name of a scheduled snapshot at this moment: `auto-20261120T083000Z`.
 pub fn name_at(at_unix_ms: u64) -> Option<Name> {
     let text: String = Utc(at_unix_ms).to_string().chars().filter(|c| !matches!(c, '-' | ':')).collect();
     Name::new(format!("auto-{text}")).ok()
 }
 
-/// A schedule is not one.
+/// An invalid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ScheduleError {
     /// A rule does not read as `15mx8`.
@@ -117,7 +118,7 @@ pub enum ScheduleError {
         /// As written.
         found: String,
     },
-    /// Too many rules, two of one length, or more than a set may keep.
+    /// Too many rules, two of one interval, or more snapshots than a set may have.
     #[error(
         "schedule {found}: expected at most {RULES_MAX} rules with different intervals, which keep at most {KEPT_MAX} snapshots in total"
     )]
@@ -128,7 +129,7 @@ pub enum ScheduleError {
 }
 
 impl Schedule {
-    /// Checks what whoever proposes it should have checked.
+    /// Checks what the proposer should have checked.
     ///
     /// # Errors
     /// [`ScheduleError`].

@@ -5,16 +5,17 @@
 //!   root that nothing keeps ─▶ dropped ─Retire─▶ its objects that no kept root names: retired ─deleted in the store─▶ Deleted
 //! ```
 //! SET-S6  A snapshot is the root of one checkpoint and the volumes as of that checkpoint's begin (R4).
-//! SET-S7  The root of the current checkpoint, the roots of snapshots and pinned roots (SET-S13) are kept; a root that was kept and is so no more is
-//!     in `dropped` until its objects are retired. So no change of leaders can forget garbage.
-//! SET-S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
-//!     nothing of the entry's own term or a later one, for that may be on its way into a root. What checkpoints of the entry's own term
-//!     gave up is retired by naming the begin of a later one that has ended: while that one, or one before it, is under way
-//!     nothing is. What is retired stays so.
-//! SET-S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
-//!     was applied. [`SetState::current_root`] says the same on every way to a state.
-//! SET-S11  A request acts once (R12). A deletion names the request that made the snapshot, which no later one of the same name shares:
-//!     a copy of it hits nothing else, however late. What makes something, a snapshot or a rollback, is remembered.
+//! SET-S7  The root of the current checkpoint, the roots of snapshots, and pinned roots (SET-S13) are retained. A root
+//!     that no longer is stays in `dropped` until its objects are retired. So no change of leaders can forget garbage.
+//! SET-S8  These are never retired: a retained or dropped root itself; a segment of the checkpoint under way; as an
+//!     orphan, an object of the entry's own term or a later one, which may still become part of a root. Objects of
+//!     given-up checkpoints of the entry's own term are retired by naming the begin of a later checkpoint that has
+//!     ended, and not while that one, or one before it, is under way. A retired object stays retired.
+//! SET-S9  This module never reads `checkpoint`: on a replay from the snapshot of X it has the next root before that
+//!     checkpoint's end was applied. [`SetState::current_root`] gives the same on every way to a state.
+//! SET-S11  A request acts once (R12). A deletion names the request that made the snapshot, which no later snapshot of
+//!     the same name shares: a late copy of it deletes no other one. Requests that make a snapshot or a rollback are
+//!     remembered.
 //! SET-S12 Rollback: see `set/rollback.rs`.
 
 use super::checkpoint::check_term;
@@ -40,7 +41,7 @@ pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
 
 const _: () = assert!((KEPT_MAX as usize) < SNAPSHOTS_MAX);
 
-/// What the schedule took of what the set has now.
+/// The present snapshots that the schedule took.
 pub fn taken(state: &SetState) -> Vec<Taken> {
     let finished = state.snapshots.iter().filter(|(_, found)| found.scheduled).map(|(name, found)| Taken {
         name: name.clone(),
@@ -66,7 +67,7 @@ impl SetState {
         }
     }
 
-    /// The roots whose objects must not be deleted, each once: the current one, those of snapshots, those of pins.
+    /// The roots whose objects must not be deleted, each once: the current one, and those of snapshots and pins.
     pub fn kept_roots(&self) -> Vec<RootRef> {
         let mut kept: Vec<RootRef> = self.current_root().into_iter().collect();
         for root in self.kept_by_name() {
@@ -77,7 +78,7 @@ impl SetState {
         kept
     }
 
-    /// How many of the current checkpoint, snapshots and pins keep this root.
+    /// How many of the current checkpoint, snapshots and pins retain this root.
     pub fn keepers_of(&self, root: RootRef) -> usize {
         usize::from(self.current_root() == Some(root)) + self.kept_by_name().filter(|kept| *kept == root).count()
     }
@@ -112,7 +113,7 @@ impl SetState {
         Ok(SetAnswer::SnapshotAsked)
     }
 
-    /// The whole schedule anew. A late copy of an earlier request changes nothing (SET-S11).
+    /// Replaces the whole schedule. A late copy of an earlier request changes nothing (SET-S11).
     pub(super) fn set_schedule(&mut self, schedule: &Schedule, request: RequestId) -> Result<SetAnswer, SetRefusal> {
         if self.space_requests.contains(&request) {
             return Ok(SetAnswer::ScheduleSet);
@@ -143,14 +144,14 @@ impl SetState {
         SetAnswer::SnapshotDeleted { existed: waits || there }
     }
 
-    /// SET-S7: a root that was kept a moment ago.
+    /// SET-S7: drops a root that was retained a moment ago, unless it still is.
     pub(super) fn drop_unless_kept(&mut self, root: RootRef) {
         if !self.kept_roots().contains(&root) {
             self.drop_root(root);
         }
     }
 
-    /// At the begin at `at`: every snapshot that was asked for before will show this moment.
+    /// At the begin at `at`: all pending snapshots will show this moment.
     pub(super) fn pin_pending(&mut self, at: LogId) {
         let volumes = self.volumes.clone();
         let names: Vec<Name> = self.pending.keys().cloned().collect();
@@ -161,8 +162,8 @@ impl SetState {
         }
     }
 
-    /// At the end of the checkpoint that began at `begin` over `base`: what it pinned becomes snapshots, and the root that it
-    /// replaced is dropped unless a snapshot or a clone keeps it.
+    /// At the end of the checkpoint that began at `begin` over `base`: its pending snapshots become snapshots, and the
+    /// replaced root is dropped unless a snapshot or a clone retains it.
     pub(super) fn root_replaced(&mut self, begin: LogId, base: Option<RootRef>, root: RootRef) {
         let pinned = self.pending.iter().filter_map(|(name, p)| Some((name.clone(), p.finished(begin, root)?)));
         let pinned: Vec<(Name, Snapshot)> = pinned.collect();
@@ -179,7 +180,7 @@ impl SetState {
     }
 
     fn drop_root(&mut self, root: RootRef) {
-        // Beyond the bound it is not forgotten for ever: the sweep for orphans finds what no kept root names.
+        // A root beyond the bound is not lost: the sweep for orphans finds objects that no retained root names.
         if self.dropped.len() < DROPPED_MAX {
             self.dropped.insert(root.object, root.bytes);
         }
@@ -205,7 +206,7 @@ impl SetState {
         if let RetireOf::GivenUp { ended } = of {
             self.check_over(id, ended)?;
         }
-        // SET-S8. The proposer has looked into the roots; here is what can be known without them.
+        // SET-S8. The proposer has read the roots; this checks what is known without them.
         let kept: BTreeSet<ObjectId> = self.kept_roots().iter().map(|root| root.object).collect();
         for StoredObject { object, .. } in objects {
             let dropped = self.dropped.contains_key(object);
@@ -230,8 +231,9 @@ impl SetState {
         Ok(SetAnswer::Retired)
     }
 
-    /// SET-S8: neither the checkpoint that began at `ended` nor one before it is under way at entry `id`, so that none of them can end after it. Whether the first
-    /// has ended, the proposer knows: `checkpoint` says so too early on a replay (SET-S9).
+    /// SET-S8: neither the checkpoint that began at `ended` nor one before it is under way at entry `id`, so none of
+    /// them can end after it. The proposer knows whether the first has ended; `checkpoint` shows that too early on a
+    /// replay (SET-S9).
     fn check_over(&self, id: LogId, ended: LogId) -> Result<(), SetRefusal> {
         let under_way = self.begin.map(|begin| begin.at);
         let before = ended.term == id.term && ended.index < id.index;
@@ -253,18 +255,25 @@ impl SetState {
     pub(super) fn self_check_space(&self) {
         let kept = self.kept_roots();
         for root in &kept {
-            assert!(!self.dropped.contains_key(&root.object), "SET-S7: {} is kept and dropped", root.object);
-            assert!(!self.retired.contains_key(&root.object), "SET-S8: {} is kept and retired", root.object);
+            assert!(!self.dropped.contains_key(&root.object), "SET-S7: {} is both retained and dropped", root.object);
+            assert!(
+                !self.retired.contains_key(&root.object),
+                "SET-S8: {} is both retained by a root and retired",
+                root.object
+            );
         }
         for object in self.dropped.keys() {
-            assert!(!self.retired.contains_key(object), "SET-S8: {object} is dropped and retired");
+            assert!(!self.retired.contains_key(object), "SET-S8: {object} is both dropped and retired");
         }
         assert!(self.snapshots.len() + self.pending.len() <= SNAPSHOTS_MAX, "more snapshots than the limit");
         assert!(self.pins.len() <= PINS_MAX, "SET-S13: more pins than the limit");
         assert!(self.dropped.len() <= DROPPED_MAX, "more dropped roots than the limit");
         assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "SET-S11: more requests than the limit");
         assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");
-        assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "SET-S6: a name twice");
+        assert!(
+            self.pending.keys().all(|name| !self.snapshots.contains_key(name)),
+            "SET-S6: a name is both pending and finished"
+        );
     }
 }
 

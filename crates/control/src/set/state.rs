@@ -1,4 +1,4 @@
-//! The replicated state of a set, as data. How commands change it: `apply` and the module of each rule.
+//! The replicated state of a set, as data. Commands change it in `apply` and in each rule's module.
 
 use super::schedule::Schedule;
 use holdfast_types::{
@@ -7,7 +7,7 @@ use holdfast_types::{
 use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
 
-/// A volume: what the client sees of it.
+/// A volume, as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Volume {
     /// Unique in the set.
@@ -16,10 +16,10 @@ pub struct Volume {
     pub size: Sectors,
 }
 
-/// Who may write, where, under which epoch.
+/// The lease: owner, serving gateway and epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who.
+    /// The owner.
     pub owner: Owner,
     /// Served by this gateway only.
     pub gateway: MemberId,
@@ -27,35 +27,35 @@ pub struct Lease {
     pub epoch: Epoch,
     /// Opens this grant.
     pub token: Token,
-    /// What it was continued from, until `token` is first used (SET-S3).
+    /// The token that it was continued from, until `token` is first used (SET-S3).
     pub previous_token: Option<Token>,
     /// Time to live without a renewal, in milliseconds.
     pub ttl_ms: u32,
-    /// The request that was granted.
+    /// The granted request.
     pub request: RequestId,
-    /// The entry that granted.
+    /// The entry of the grant.
     pub granted: LogIndex,
-    /// The last entry that showed the owner alive: the grant itself, a renewal, or a write.
+    /// The last entry of a living owner: the grant, a renewal, or a write.
     pub renewed: LogIndex,
     /// A plain export's: never continued.
     pub plain: bool,
-    /// Wall clock of the granting gateway in Unix milliseconds, shown to people only.
+    /// Wall clock of the granting gateway in Unix milliseconds, for display only.
     pub since_unix_ms: u64,
 }
 
 /// A checkpoint under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Begin {
-    /// The entry that sealed: the checkpoint covers everything up to it.
+    /// The entry of the begin: the checkpoint covers everything up to it.
     pub at: LogId,
-    /// The root of the checkpoint that was the current one then; the new root takes its place.
+    /// The root of the then current checkpoint, which the new root replaces.
     pub base: Option<RootRef>,
 }
 
 /// The current checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// It holds every entry up to this one.
+    /// It contains every entry up to this one.
     pub upto: LogId,
     /// The map.
     pub root: RootRef,
@@ -68,20 +68,20 @@ pub struct SegmentNote {
     pub object: ObjectId,
     /// Its length in the store, in bytes.
     pub stored_bytes: u64,
-    /// What it holds, in bytes before compression.
+    /// Bytes before compression.
     pub raw_bytes: u64,
 }
 
 /// A map root in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RootRef {
-    /// The object that holds it.
+    /// Its object.
     pub object: ObjectId,
     /// Length of that object in bytes.
     pub bytes: u64,
 }
 
-/// A snapshot, told apart from every other one that has or had its name.
+/// Identifies a snapshot, also among others of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SnapshotId {
     /// Its name.
@@ -90,7 +90,7 @@ pub struct SnapshotId {
     pub made_by: RequestId,
 }
 
-/// What a stored object is, in the order in which they are deleted: what names others goes first.
+/// Kind of a stored object, in the order of deletion: objects that name others go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StoredKind {
     /// Root of a map.
@@ -110,67 +110,70 @@ pub struct StoredObject {
     pub object: ObjectId,
 }
 
-/// A set as it was at one entry of its log.
+/// A set as of one entry of its log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// It shows every entry up to this one, and none after (R4).
+    /// It contains every entry up to this one, and none after (R4).
     pub upto: LogId,
     /// The map.
     pub root: RootRef,
     /// The volumes as they were.
     pub volumes: OrdMap<VolumeId, Volume>,
-    /// The request that asked for it.
+    /// The request that made it.
     pub request: RequestId,
-    /// Wall clock of the gateway that was asked in Unix milliseconds: shown to people, and what a schedule goes by.
+    /// Wall clock of the requested gateway in Unix milliseconds: for display and for schedules.
     pub at_unix_ms: u64,
-    /// Taken by the set's schedule, which lets it go as well.
+    /// Taken by the set's schedule, which also deletes it.
     pub scheduled: bool,
 }
 
-/// A snapshot that was asked for and waits for a checkpoint that began after that.
+/// A requested snapshot that waits for a checkpoint that begins after the request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PendingSnapshot {
     /// As in [`Snapshot`].
     pub request: RequestId,
     /// As in [`Snapshot`].
     pub at_unix_ms: u64,
-    /// The begin that pinned it last, and the volumes then.
+    /// The last begin that sealed it, and the volumes then.
     pub sealed: Option<(LogId, OrdMap<VolumeId, Volume>)>,
     /// As in [`Snapshot`].
     pub scheduled: bool,
 }
 
-/// A root that a clone shows. Filed under the request that makes the clone: of two that are to get one number, group 0 makes one, and the other's pin is over.
+/// A root that a clone needs. Stored under the request that makes the clone: if two requests want one number, group 0
+/// makes one clone, and the other pin is over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pin {
-    /// The number that the clone has, or is to have.
+    /// The clone's present or future number.
     pub clone: SetId,
     /// The root.
     pub root: RootRef,
-    /// It shows every entry up to this one.
+    /// It contains every entry up to this one.
     pub upto: LogId,
-    /// The snapshot that it was of. It may be gone, or another one of that name be there.
+    /// The name of its snapshot, which may be deleted or replaced by another one of that name.
     pub snapshot: Name,
-    /// The entry that made it in this life of the set; default where an earlier life made it and the clone was not seen in this one.
+    /// The entry that made it in this life of the set; default if an earlier life made it and this one has not seen the
+    /// clone.
     pub at: LogId,
 }
 
 impl Pin {
-    /// Whether an earlier life made it, of whose clones this cluster may know nothing yet.
+    /// Whether an earlier life made it; this cluster may not know its clone yet.
     pub fn is_inherited(&self) -> bool {
         self.at == LogId::default()
     }
 }
 
 impl Snapshot {
-    /// Whether an earlier life of the set made it: then its place is one in a log that is no more.
+    /// Whether an earlier life of the set made it: then its log position is one of a former log.
     pub fn is_inherited(&self) -> bool {
         self.upto == LogId::default()
     }
 }
 
 impl PendingSnapshot {
-    /// The snapshot that it is once the checkpoint that began at `begin` has ended with `root`; `None` where it waits for another one.
+    /// The snapshot after the checkpoint that began at `begin` has ended with `root`; `None` if it waits for another
+    /// one.
     pub(super) fn finished(&self, begin: LogId, root: RootRef) -> Option<Snapshot> {
         let (upto, volumes) = self.sealed.clone().filter(|(at, _)| *at == begin)?;
         let PendingSnapshot { request, at_unix_ms, scheduled, .. } = *self;
@@ -181,13 +184,13 @@ impl PendingSnapshot {
 /// The small replicated state of one set. A clone is cheap (persistent structures): `CheckpointBegin` keeps one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SetState {
-    /// Every epoch is above this one: a recovered set starts above whatever its former life granted.
+    /// Lower bound of all epochs: a recovered set starts above every grant of its former life.
     pub base_epoch: Epoch,
     /// By id. Ids are never reused.
     pub volumes: OrdMap<VolumeId, Volume>,
     /// `None`: free.
     pub lease: Option<Lease>,
-    /// The last epoch granted, whether or not it is still held; `base_epoch` before the first.
+    /// The last granted epoch, still held or not; `base_epoch` before the first.
     pub epoch: Epoch,
     /// The last write applied under `epoch`.
     pub last_seq: WriteSeq,
@@ -199,33 +202,35 @@ pub struct SetState {
     pub segments: Vector<SegmentNote>,
     /// The next volume's id.
     pub next_volume: u32,
-    /// The requests that were granted last, oldest first, `REQUESTS_REMEMBERED` at most, with that of the present lease. A late
-    /// copy of one of them must not take the set again, whoever held it since (SET-S10).
+    /// The last granted requests, oldest first, at most `REQUESTS_REMEMBERED`, with that of the present lease. A late
+    /// copy of one must not take the set again (SET-S10).
     pub granted_requests: Vector<RequestId>,
     /// Kept checkpoints, by name.
     pub snapshots: OrdMap<Name, Snapshot>,
-    /// Snapshots that were asked for and wait for their checkpoint.
+    /// Snapshots that wait for their checkpoint.
     pub pending: OrdMap<Name, PendingSnapshot>,
-    /// Roots that nothing keeps any more, with their bytes: their objects are yet to be looked through (SET-S7).
+    /// Roots that are no longer retained, with their bytes: their objects are still to be retired (SET-S7).
     pub dropped: OrdMap<ObjectId, u64>,
-    /// Objects that may be deleted from the store after the readers' grace.
+    /// Objects that may be deleted from the store after the readers' grace period.
     pub retired: OrdMap<ObjectId, StoredKind>,
-    /// Requests on snapshots, schedules and volumes that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (SET-S11).
+    /// The last requests on snapshots, schedules and volumes that were carried out, oldest first, at most
+    /// `SPACE_REQUESTS_REMEMBERED` (SET-S11).
     pub space_requests: Vector<RequestId>,
-    /// The last entry that changed what the volumes hold: a write, a trim, a rollback, a shrink, a deletion.
+    /// The last entry that changed the content of volumes: a write, a trim, a rollback, a shrink, a deletion.
     pub last_change: LogIndex,
-    /// The last rollback, until a checkpoint that began after it has ended: what the store's head names may be the state before it (SET-S12).
+    /// The last rollback, until a checkpoint that began after it has ended: the store's head may name the state before
+    /// it (SET-S12).
     pub rolled_back: Option<LogId>,
-    /// Which snapshots the leader takes by itself, and lets go.
+    /// The schedule of snapshots.
     pub schedule: Schedule,
-    /// Roots that clones show, by the request that made each (SET-S13).
+    /// Roots that clones need, by the request that made each (SET-S13).
     pub pins: OrdMap<RequestId, Pin>,
-    /// The entry that changed them last; default where none did in this life.
+    /// The entry that changed them last; default if none did in this life.
     pub pins_at: LogId,
 }
 
 impl SetState {
-    /// An empty, free set whose epochs are all above `base_epoch`.
+    /// An empty, free set; all its epochs are above `base_epoch`.
     pub fn new(base_epoch: Epoch) -> Self {
         Self {
             base_epoch,

@@ -1,4 +1,4 @@
-//! What no story tells: the wire, the bounds, and what must stop the gateway.
+//! Tests beside the stories: wire format, limits, and conditions that must stop the gateway.
 
 use super::{
     Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
@@ -41,13 +41,13 @@ fn root() -> RootRef {
     RootRef { object: object(1), bytes: 9 }
 }
 
-/// One line for each variant, in order of their numbers.
+/// One line per variant, in order of their numbers.
 fn hex_lines<T: Serialize>(values: &[T]) -> String {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     values.iter().map(|value| hex(postcard::to_stdvec(value).unwrap()) + "\n").collect()
 }
 
-/// Entries of these bytes are in journals: a change here needs a new version of the entry format.
+/// Entries with these bytes are in journals: a change here needs a new version of the entry format.
 #[test]
 fn the_bytes_of_each_command_are_pinned() {
     let commands = [
@@ -172,7 +172,7 @@ fn a_checkpoint_has_so_many_segments_and_no_more() {
         stored_bytes: 1,
         raw_bytes: 1,
     };
-    // Filled from outside: one by one, each compared with all before, would take long.
+    // Filled directly: one by one, each compared with all before, would take long.
     let Some(SegmentNote { stored_bytes, raw_bytes, .. }) = ({
         state.apply(LogId::new(1, 2), &note(0));
         state.segments.front().copied()
@@ -235,7 +235,7 @@ fn a_root_is_not_joined_to_another_moment() {
     SetState::after_checkpoint(&copy, root(), LogId::new(1, 2));
 }
 
-/// What an NBD client, and whoever asks for the lease, is told: who, where, since when, and what would help.
+/// The refusal for an NBD client or another owner names holder, gateway, time and remedy.
 #[test]
 fn a_refusal_names_the_holder_its_gateway_and_since_when() {
     let held = |plain| SetRefusal::Held {
@@ -250,7 +250,7 @@ fn a_refusal_names_the_holder_its_gateway_and_since_when() {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(held(true).to_string().contains("(epoch e17, plain export)"));
-    // A session whose token is no longer the lease's learns where and since when as well.
+    // A session with a stale token gets the same information.
     let stale = SetRefusal::StaleToken { epoch: Epoch(17), gateway: MemberId(3), since_unix_ms: 1_000_000_000_123 };
     let text = stale.to_string();
     assert!(text.contains("at gateway m3 since 2001-09-09T01:46:40Z"), "{text}");

@@ -1,14 +1,18 @@
-//! Volumes of a set: made, grown, shrunk, renamed and deleted while the set is served, each by one entry of its log. The reasons are in ADR 0022.
+//! Volumes of a set: created, grown, shrunk, renamed and deleted while the set is served, each by one log entry (ADR
+//! 0022).
 //!
 //! ```text
-//!   .. write │ Shrink / Delete │ write ..        the set's one order (R4): what was acknowledged before the entry is before it;
-//!            │                 │                 what comes behind it and falls outside is refused by itself, in no volume at all
+//!   .. write │ Shrink / Delete │ write ..        one order per set (R4): a write acknowledged before the entry is before it;
+//!            │                 │                 an op behind it and outside of its volume is refused by itself
 //! ```
-//! VOLUME-V1  A volume's id names it for ever: ids are never used again, whatever is deleted or rolled back. What changes a volume names it by its id.
-//! VOLUME-V2  A request acts once (SET-S11): the last `SPACE_REQUESTS_REMEMBERED` are known, and a copy of one of them changes nothing.
-//! VOLUME-V3  What can take something away names what was seen when it was decided: the last epoch, the size, the name. Apply compares.
-//! VOLUME-V4  What a shrink or a deletion takes away reads as zeroes, also where the volume grows again; snapshots keep theirs. It changes what the
-//!     volumes hold, so that no rollback's safety snapshot from before it will do (SET-S12).
+//! VOLUME-V1  A volume's id names it for ever: ids are never reused, not even after a deletion or a rollback. Changes
+//!     of a volume name it by its id.
+//! VOLUME-V2  A request acts once (SET-S11): the last `SPACE_REQUESTS_REMEMBERED` are known, and a copy of one changes
+//!     nothing.
+//! VOLUME-V3  A destructive command names what its requester saw: the last epoch, the size, the name. Apply compares.
+//! VOLUME-V4  A range that a shrink or a deletion discards reads as zeroes, also where the volume grows again;
+//!     snapshots keep theirs. The discard changes the content of volumes, so no earlier safety snapshot is valid for a
+//!     rollback after it (SET-S12).
 
 use super::command::{SetAnswer, SetRefusal, VolumeChange};
 use super::state::{SetState, Volume};

@@ -1,9 +1,9 @@
-//! Three gateways, each with a clock of its own: heartbeats, elections, hand-overs, restarts and suspended clocks, and what reads
-//! show meanwhile.
+//! Model of three gateways with clocks of their own: heartbeats, elections, hand-overs, restarts, suspended clocks, and
+//! the reads meanwhile.
 //!
-//! Raft is taken for what it promises, as in [`crate::grants`]: one committed log, a quorum for each entry and each election. Its
-//! times are imitated (when a follower may vote), the gate, the embargo, the judge and the clock's watch are the product's own.
-//! Any step may be delayed for ever: a paused process, a lost message and a slow one are the same thing here.
+//! Raft is assumed to keep its promises, as in [`crate::grants`]: one committed log, a quorum for each entry and
+//! election. Its times are imitated (when a follower may vote); gate, embargo, judge and clock watch are the product's
+//! code. Any step may be delayed for ever: a paused process, a lost message and a slow message are the same here.
 
 mod course;
 mod elections;
@@ -21,13 +21,13 @@ use stateright::{Model, Property};
 use std::time::Duration;
 
 pub const NODES: usize = 3;
-/// The smallest class of times: leader lease 600 ms, drift margin 120 ms, embargo 660 ms.
+/// The smallest times: leader lease 600 ms, drift margin 120 ms, embargo 660 ms.
 const TIMING: Timing = Timing::from_rtt(Duration::from_millis(1));
 /// Real time goes on in steps of this many milliseconds.
 pub const TICK_MS: u64 = 120;
 /// A lease's time to live, in milliseconds.
 pub const TTL_MS: u32 = 480;
-/// What every clock shows at the beginning.
+/// Initial time of every clock.
 const START_MS: u64 = 10_000;
 
 const READ_BY_ANOTHER: &str = "a read is answered by another gateway than the first";
@@ -37,7 +37,7 @@ const READ_STOPPED: &str = "a read is kept back because its read lease ran out";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     Blank,
-    /// Forced, so that it needs no owner's help.
+    /// Forced, so that it needs no help of the owner.
     Grant(u8),
     Judged(u8, Judged),
     Renew(Epoch),
@@ -59,17 +59,17 @@ struct Node {
     watch: ClockWatch,
     embargo: VoteEmbargo,
     term: u64,
-    /// When it heard the leader of `term`, on its own clock. `None`: never, or it has forgotten.
+    /// When it heard the leader of `term`, on its own clock. `None`: never, or forgotten by a restart.
     heard: Option<MonoTime>,
     leads: Option<u64>,
-    /// When it was told to lead, on its own clock.
+    /// When it became leader, on its own clock.
     led_since: MonoTime,
     applied: usize,
-    /// Time that its boot clock did not count, in milliseconds of that clock.
+    /// Time that its boot clock missed, in milliseconds of that clock.
     lost_ms: u64,
-    /// It did not run during the last tick, and has not looked at its clocks since.
+    /// It did not run during the last tick, and has not sampled its clocks since.
     asleep: bool,
-    /// Only without the guard `TransferFinal`: it holds back for as long as its transfer lasts.
+    /// Only without the guard `TransferFinal`: it holds back only during its transfer.
     holds_back: bool,
 }
 
@@ -79,7 +79,7 @@ struct Beat {
     from: u8,
     term: u64,
     sent: MonoTime,
-    /// A bit for each follower that heard it.
+    /// One bit per follower that heard it.
     heard_by: u8,
 }
 
@@ -88,7 +88,7 @@ struct Beat {
 struct Handover {
     from: u8,
     to: u8,
-    /// The one that it ends. Who has seen a later one does not stand for it.
+    /// The term that it ends. A node that has seen a later one does not stand for it.
     term: u64,
 }
 
@@ -97,9 +97,9 @@ struct Handover {
 struct Read {
     node: u8,
     epoch: Epoch,
-    /// How many writes it shows.
+    /// Number of writes that it shows.
     data: u8,
-    /// How many were acknowledged when it was asked for.
+    /// Number of writes acknowledged when it was asked for.
     due: u8,
 }
 
@@ -111,20 +111,20 @@ pub struct World {
     nodes: Vec<Node>,
     beats: Vec<Beat>,
     handover: Option<Handover>,
-    /// Node 1 or 2 has done something. Until then they are alike, and what node 2 could begin is what node 1 can begin.
+    /// Node 1 or 2 has acted. Before that they are equal, so steps of node 2 need no exploration.
     told_apart: bool,
     read: Option<Read>,
     left: Left,
-    /// Writes that were acknowledged to a client.
+    /// Writes acknowledged to a client.
     acked: u8,
-    /// The highest epoch of those.
+    /// The highest epoch of these.
     acked_epoch: Epoch,
-    /// Whole ticks that the owner had, with a leader that was awake, since the last renewal or election.
+    /// Whole ticks with an awake leader since the last renewal or election: the owner could have renewed.
     chances: u8,
     broken: Option<&'static str>,
 }
 
-/// The epoch, the node and so on are in the state that the step is taken in.
+/// A step; epoch, node and so on are those of the state in which it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     Tick,
@@ -165,7 +165,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it names node `number` before it names another of the nodes 1 and 2.
+    /// Whether node `number` is the first of nodes 1 and 2 that it names.
     fn begins_with(self, number: u8) -> bool {
         let named = match self {
             Step::Hear { by, .. } => [by, by],
@@ -208,14 +208,14 @@ impl Clocks {
         }
     }
 
-    /// What CLOCK_MONOTONIC shows at `node`.
+    /// CLOCK_MONOTONIC at `node`.
     fn monotonic(&self, world: &World, node: u8) -> MonoTime {
         let speed = self.course.speeds[usize::from(node)];
-        // A nanosecond more with every entry, so that before and after an election are two moments.
+        // One nanosecond more per entry, so that the moments before and after an election differ.
         MonoTime((START_MS * 100 + u64::from(world.tick) * TICK_MS * speed) * 10_000 + world.log.len() as u64)
     }
 
-    /// What CLOCK_BOOTTIME shows at `node`, which is what it goes by.
+    /// CLOCK_BOOTTIME at `node`, which it uses.
     fn clock(&self, world: &World, node: u8) -> MonoTime {
         MonoTime(self.monotonic(world, node).0 - world.nodes[usize::from(node)].lost_ms * 1_000_000)
     }
@@ -244,7 +244,7 @@ impl Clocks {
         world.nodes[usize::from(node)].gate.event(now, event);
     }
 
-    /// Time goes on. Every process that runs looks at its clocks.
+    /// Time advances. Every running process samples its clocks.
     fn tick(&self, world: &mut World, frozen: Option<u8>, asleep: Option<u8>) {
         world.tick += 1;
         if let Some(node) = frozen {
@@ -277,7 +277,7 @@ impl Clocks {
         (0..NODES as u8).find(|number| world.nodes[usize::from(*number)].leads == Some(term))
     }
 
-    /// The set after the first `upto` entries, and how many writes it holds.
+    /// The set after the first `upto` entries, and its number of writes.
     fn set_at(&self, world: &World, upto: usize) -> (SetState, u8) {
         let mut set = SetState::new(Epoch(0));
         let mut writes = 0;
@@ -355,7 +355,7 @@ impl Clocks {
         (0..NODES as u8).filter(move |number| *number != leader && voters & bit(*number) != 0)
     }
 
-    /// `leader` brings an entry to a quorum and applies it.
+    /// `leader` commits an entry with a quorum and applies it.
     fn commit(&self, world: &mut World, leader: u8, what: What) {
         let Some(term) = world.nodes[usize::from(leader)].leads else { return };
         world.log.push(Entry { term, what });
@@ -384,7 +384,7 @@ impl Model for Clocks {
     type State = World;
     type Action = Step;
 
-    /// Gateway 0 leads, serves its first epoch, and has just been heard by the others.
+    /// Gateway 0 leads, serves its first epoch, and was just heard by the others.
     fn init_states(&self) -> Vec<World> {
         // As `clock` shows it with the first two entries in the log.
         let now = MonoTime(START_MS * 1_000_000 + 2);

@@ -1,8 +1,8 @@
-//! One set's lease over a log that several terms write, without time: who may write, and what each entry does whenever it comes.
+//! Model of one set's lease over a log with several terms, without time: who may write, and the effect of each entry.
 //!
-//! Raft is taken for what it promises: committed entries have one order, their terms do not fall, and only the leader of the last
-//! term appends. Everything else may happen: every request and every write that was ever sent may arrive at any later moment, any
-//! number of times, or never; a gateway hears of what was applied, and of the loss of its leadership, as late as it likes.
+//! Raft is assumed to keep its promises: committed entries have one order, terms do not decrease, and only the leader
+//! of the last term appends. All else may happen: every request and write ever sent may arrive at any later moment, any
+//! number of times, or never; a gateway learns of applied entries and of the loss of leadership arbitrarily late.
 
 use crate::guards::Guard;
 use crate::marks::Marks;
@@ -27,7 +27,7 @@ pub struct Bounds {
 
 impl Bounds {
     pub const SMALL: Self = Self { entries: 5, terms: 3, requests: 3, writes: 2 };
-    /// Fewer states than this within `SMALL` would mean that the model has shrunk.
+    /// Fewer states than this within `SMALL` mean that the model has shrunk.
     pub const SMALL_STATES: usize = 800_000;
     pub const WIDE: Self = Self { entries: 7, terms: 3, requests: 4, writes: 3 };
 }
@@ -40,14 +40,14 @@ const BASE: u64 = 100;
 /// Time stands still here.
 const NOW: MonoTime = MonoTime(1_000_000_000);
 
-/// What some history must come to.
+/// Marks that some history must reach.
 const CONTINUED: &str = "a write lands in an epoch that was continued";
 const FENCED: &str = "a write of an old epoch is refused";
 const AGAIN: &str = "a copy of a write is answered without effect";
 const EXPIRED: &str = "a judged lease is granted to the other owner";
 const LATE: &str = "a late copy of a granted request is refused";
 
-/// A request for the lease. Copies of it carry the same id; the token is drawn by whoever proposes it.
+/// A request for the lease. Copies carry the same id; the proposer draws the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     Acquire {
@@ -72,13 +72,13 @@ pub enum How {
 pub enum Step {
     /// This gateway is elected, in a new term.
     Elect(u8),
-    /// It hears that it leads no longer.
+    /// It learns that it leads no longer.
     Lose(u8),
-    /// It hears of the next thing that was applied.
+    /// It learns of the next applied entry.
     Hear(u8),
-    /// It takes in a write, and gives it the next number.
+    /// It accepts a write, and numbers it.
     Accept(u8),
-    /// It proposes a write again whose outcome it does not know.
+    /// It proposes a write with unknown outcome again.
     Retry(u8),
     /// A write is applied: the first copy, or another.
     Land(u8),
@@ -88,34 +88,34 @@ pub enum Step {
     Copy(u8),
     /// The owner of this grant shows itself alive.
     Renew(u8),
-    /// This grant is given back: by the gateway, or with the token of that grant.
+    /// Releases this grant: by the gateway, or with the token of that grant.
     Release(u8, Option<u8>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Gateway {
     gate: ServeGate,
-    /// Things applied that it has heard of.
+    /// Applied entries that it knows.
     heard: usize,
-    /// The last grant that it heard of, if it names this gateway.
+    /// The last grant that it knows, if for this gateway.
     granted: Option<Epoch>,
     leads: Option<u64>,
-    /// Of the leadership and the epoch that it numbers writes for: the next number.
+    /// Leadership and epoch for which it numbers writes, and the next number.
     sequencer: Option<(u64, Epoch, u64)>,
 }
 
-/// A write entry, and who made it.
+/// A write entry and its author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Write {
     gateway: u8,
     term: u64,
     epoch: Epoch,
     seq: WriteSeq,
-    /// What it writes: a retry writes the same.
+    /// Its data; a retry writes the same.
     data: u8,
 }
 
-/// What was granted, as history tells it.
+/// A grant in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Granted {
     owner: u8,
@@ -138,7 +138,7 @@ pub struct World {
     applied_facts: Vec<GateEvent>,
     requests: Vec<Request>,
     writes: Vec<Write>,
-    /// What a judge may have seen, at any time.
+    /// States that a judge may have seen, at any time.
     seen: Vec<Judged>,
     grants: Vec<Granted>,
     landed: Vec<Write>,
@@ -178,7 +178,7 @@ impl Grants {
         LogId::new(world.term, world.index)
     }
 
-    /// `SetState::apply`, or what it would be without the guard.
+    /// `SetState::apply`, or its result without the guard.
     fn apply(&self, set: &mut SetState, id: LogId, mut cmd: SetCommand) -> SetAnswer {
         let before = set.clone();
         if self.lacks(Guard::RequestsRemembered) {
@@ -264,7 +264,7 @@ impl Grants {
         }
     }
 
-    /// R2, R4, R6 on a write that is about to take effect, whatever the state says.
+    /// R2, R4, R6 on a write about to take effect, independent of the state.
     fn judge_landing(&self, world: &mut World, write: Write) {
         let Some(last) = world.grants.last() else {
             world.broken = Some("R2");
@@ -441,7 +441,7 @@ impl Grants {
         Some(())
     }
 
-    /// Only without its guard: a retry under a number of its own.
+    /// Only without its guard: a retry under a new number.
     fn retry(&self, world: &mut World, number: u8) {
         let Write { gateway, term, epoch, data, .. } = world.writes[usize::from(number)];
         let Some((_, _, next)) = world.gateways[usize::from(gateway)].sequencer.as_mut() else { return };

@@ -1,10 +1,10 @@
-//! What keeps the rules, one by one. A model is built without one of them to see that it then finds a history that breaks a rule: a
-//! model that cannot see what a guard is for proves nothing about it.
+//! The guards that keep the rules. Each is removed once, and the model must then find a history that breaks a rule:
+//! otherwise it proves nothing about that guard.
 //!
-//! Nothing in the product can be switched off. A missing guard is imitated around the call: the command, the state or the answer is
-//! changed to what code without that guard would have made of it.
+//! Nothing in the product can be switched off. A missing guard is imitated around the call: command, state or answer is
+//! changed to what code without the guard would give.
 
-/// A guard, in one line what it does.
+/// A guard, each with its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Guard {
     /// Apply refuses a write of another epoch than the lease's.

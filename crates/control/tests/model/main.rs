@@ -1,11 +1,11 @@
-//! Exhaustive models of lease and takeover, on the very code of this crate: every history within the bounds is walked through
-//! (stateright, breadth first), and each must keep the rules. docs/proof/model.md says what is modelled, how far, and what is not.
+//! Exhaustive models of lease and takeover, on this crate's own code: every history within the bounds is explored
+//! (stateright, breadth first), and each must keep the rules. docs/proof/model.md has the scope and the limits.
 //!
 //! * `grants`: one set's replicated state, its gates, and a network that delivers every request and proposal at any time, any
 //!   number of times, or never. No clock.
 //! * `clocks`: three gateways with clocks of their own: heartbeats, elections, hand-overs, restarts, suspended clocks, reads.
 //!
-//! Both are walked once as they are, where nothing may be found, and once without each guard, where the breach must be found.
+//! Both run once as they are, with no breach allowed, and once without each guard, where a breach must be found.
 #![expect(clippy::disallowed_methods, reason = "the wide walk is told its time by the environment")]
 
 mod clocks;
@@ -22,13 +22,13 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// What a walk saw.
+/// Result of a walk.
 struct Walk {
     states: usize,
     depth: usize,
-    /// Rules that were broken, each with its shortest history.
+    /// Broken rules, each with its shortest history.
     broken: Vec<(&'static str, String)>,
-    /// What was come to, how often.
+    /// Marks reached, with their counts.
     marks: Vec<(&'static str, usize)>,
     finished: bool,
     time: Duration,
@@ -37,11 +37,11 @@ struct Walk {
 /// How to walk.
 #[derive(Clone, Copy)]
 enum Way {
-    /// Everything, depth first: what waits to be looked at is a path, not a whole level.
+    /// Everything, depth first: the queue holds one path, not a whole level.
     All,
-    /// The same, for so long.
+    /// The same, for this long.
     For(Duration),
-    /// Until this rule is broken, level by level: the history that breaks it is a shortest one.
+    /// Until this rule is broken, level by level: the history found is a shortest one.
     Until(&'static str),
 }
 
@@ -52,7 +52,7 @@ where
     M::State: Clone + PartialEq + Debug + Hash + Send + Sync + 'static,
     M::Action: Clone + PartialEq + Debug + Send + Sync + 'static,
 {
-    // One thread where a history is looked for, so that it is the same one each time.
+    // One thread where a history is searched, so that the result is reproducible.
     let threads = match way {
         Way::All | Way::For(_) => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
         Way::Until(_) => 1,
@@ -114,14 +114,14 @@ fn assert_nothing_broken(name: &str, walk: &Walk) {
     }
 }
 
-/// Nothing may be broken, every mark must be come to, and in at least `floor` states: fewer would mean that the model has become
-/// too small to say anything.
+/// No rule may be broken, every mark must be reached, in at least `floor` states: fewer mean that the model has become
+/// too small.
 fn assert_kept(name: &str, walk: &Walk, floor: usize) {
     assert_nothing_broken(name, walk);
     for (mark, times) in &walk.marks {
-        assert!(*times > 0, "{name}: no history comes to: {mark}");
+        assert!(*times > 0, "{name}: expected a history that reaches the mark: {mark}");
     }
-    assert!(walk.finished, "{name}: not walked to the end");
+    assert!(walk.finished, "{name}: expected a finished walk, found an unfinished one");
     assert!(walk.states >= floor, "{name}: {} states, expected at least {floor}", walk.states);
 }
 

@@ -1,9 +1,9 @@
-//! What a walk came to: counted beside the states, so that it does not multiply them.
+//! Marks reached by a walk. They are counted outside of the states, so that they do not multiply them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counters with names. A mark that no history comes to means that the model has become empty there.
+/// Named counters. A mark that no history reaches means that the model has a gap there.
 #[derive(Clone)]
 pub struct Marks(Arc<Vec<(&'static str, AtomicUsize)>>);
 
@@ -12,7 +12,7 @@ impl Marks {
         Self(Arc::new(names.iter().map(|name| (*name, AtomicUsize::new(0))).collect()))
     }
 
-    /// One history more came to `name`.
+    /// One more history reached `name`.
     pub fn hit(&self, name: &str) {
         let (_, count) = self.0.iter().find(|(mark, _)| *mark == name).unwrap_or_else(|| panic!("no mark {name:?}"));
         count.fetch_add(1, Ordering::Relaxed);

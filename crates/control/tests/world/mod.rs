@@ -1,4 +1,4 @@
-//! What the stories happen in: one set's log, group 0's log, and gateways that apply and look at their clocks.
+//! World of the stories: one set's log, group 0's log, and gateways that apply entries and read their clocks.
 
 mod words;
 
@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use words::Words;
 
-/// One gateway: what it decides from its own clock (here: everybody's clock is right).
+/// One gateway's own decisions by its clock (here all clocks are right).
 struct Gateway {
     gate: ServeGate,
     judge: ExpiryJudge,
     embargo: VoteEmbargo,
     watch: ClockWatch,
-    /// Stopped by the hypervisor: what happens reaches it only when it goes on.
+    /// Paused by the hypervisor: events reach it only when it resumes.
     paused: bool,
     backlog: Vec<Happening>,
 }
@@ -64,7 +64,7 @@ impl Default for World {
 const MS: u64 = 1_000_000;
 
 impl World {
-    /// Runs one line. The answer ends with a line break, unless the command says nothing.
+    /// Runs one line. The answer ends with a line break, unless the command is silent.
     pub fn run(&mut self, line: &str) -> String {
         let words = Words::new(line);
         let answer = self.set_command(&words).or_else(|| self.cluster_command(&words)).or_else(|| self.other(&words));
@@ -286,7 +286,7 @@ impl World {
         match w.verb() {
             "now" => {
                 let to = MonoTime(w.number("ms") * MS);
-                assert!(to >= self.now, "time goes forward in a story");
+                assert!(to >= self.now, "expected a time that is not before the present one");
                 self.now = to;
             }
             "index" => self.index = w.number("next") - 1,
@@ -312,7 +312,7 @@ impl World {
                 };
                 self.gateways.insert(member(w), gateway);
             }
-            // From here on, entries carry this term; the leader is told, and its first (empty) entry is applied.
+            // From here on entries carry this term; the leader is told, and its first (empty) entry is applied.
             "leader" => {
                 self.term = Term(w.number("term"));
                 for id in self.gateways.keys().copied().collect::<Vec<_>>() {
@@ -469,7 +469,7 @@ fn member(w: &Words) -> MemberId {
     MemberId(w.number("gw"))
 }
 
-/// What most stories play in: short times, so that their moments are short numbers.
+/// Times of most stories: short, so that their moments are short numbers.
 fn quick(w: &Words) -> Timing {
     Timing::with_floor(Duration::from_millis(w.number_or("rtt", 1)), Duration::from_millis(150))
 }
@@ -478,7 +478,7 @@ fn timing(w: &Words) -> Timing {
     Timing::from_rtt(Duration::from_millis(w.number_or("rtt", 1)))
 }
 
-/// The story's small number is what its reader sees of the token: the first 32 bits.
+/// A story shows the first 32 bits of a token as a small number.
 fn token(number: u64) -> Token {
     Token(u128::from(number) << 96)
 }

@@ -1,4 +1,4 @@
-//! A dumb model of a journal, histories for it, and the comparison with what a real one recovers.
+//! A simple model of a journal, random histories for it, and the comparison with a recovered journal.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use bytes::Bytes;
@@ -33,7 +33,7 @@ impl Rng {
     }
 }
 
-/// What one group should hold.
+/// Expected content of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelGroup {
     pub vote: Option<Bytes>,
@@ -55,7 +55,7 @@ impl ModelGroup {
     }
 }
 
-/// What all groups should hold.
+/// Expected content of all groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model(pub BTreeMap<GroupId, ModelGroup>);
 
@@ -114,7 +114,7 @@ impl Model {
     }
 }
 
-/// Operations that fit a model, from chance.
+/// Random operations that fit a model.
 pub struct Generator {
     pub rng: Rng,
     pub drawn: u64,
@@ -132,7 +132,7 @@ impl Generator {
         (0..len as usize).map(|at| stamp[at % 8] ^ (at / 8) as u8).collect::<Vec<u8>>().into()
     }
 
-    /// Some operations of one group, as one job would bring them.
+    /// Some operations of one group, as of one job.
     pub fn job(&mut self, model: &Model) -> Vec<Op> {
         // Group 3 is nearly idle: its records have to be carried forward.
         let group = GroupId(if self.rng.chance(2) { 3 } else { self.rng.below(GROUPS - 1) });
@@ -179,8 +179,8 @@ impl Generator {
     }
 }
 
-/// Opens with file uuids that are drawn from `seed`; files begun under an even one are sealed, so that a history of
-/// several opens has both.
+/// Opens with file uuids drawn from `seed`; files begun under an even seed are sealed, so a history of several opens
+/// has both kinds.
 pub fn open(disk: &SimDisk, seed: u64) -> Result<(Journal<SimDisk>, RecoveryReport), RecoverError> {
     open_with(disk, seed, Some(sealing(9, seed.is_multiple_of(2))))
 }
@@ -190,7 +190,7 @@ pub fn sealing(byte: u8, new_files: bool) -> Sealing {
     Sealing { key: NodeKey::from_bytes([byte; 32]), new_files }
 }
 
-/// [`open`], sealed with what is given.
+/// [`open`] with the given sealing.
 pub fn open_with(
     disk: &SimDisk,
     seed: u64,
@@ -201,7 +201,7 @@ pub fn open_with(
     Journal::open_sealed(disk.clone(), PARAMS, sealing, uuids)
 }
 
-/// Writes all of `ops`; what is durable when it fails is taken away from `ops`.
+/// Writes all of `ops`; on failure the durable ones are removed from `ops`.
 pub fn write(journal: &mut Journal<SimDisk>, ops: &mut VecDeque<Op>) -> bool {
     journal.write(ops).is_ok()
 }

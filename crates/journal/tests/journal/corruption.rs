@@ -1,4 +1,5 @@
-//! Bytes that rot after they were synced: reported or harmless, never served (R9); and torn tails, cut everywhere.
+//! Bytes that change after they were synced are reported or harmless, never served (R9); and torn tails, cut
+//! everywhere.
 
 use crate::common::{self, Generator, Model, PARAMS, Rng, open};
 use bytes::Bytes;
@@ -27,7 +28,7 @@ fn write_all(journal: &mut Journal<SimDisk>, ops: Vec<Op>) {
     journal.write(&mut VecDeque::from(ops)).expect("written");
 }
 
-/// A file's name, and where `needle` lies in it.
+/// A file's name, and the offset of `needle` in it.
 fn find(disk: &SimDisk, needle: &[u8]) -> (String, usize) {
     disk.names()
         .into_iter()
@@ -66,13 +67,13 @@ fn a_torn_batch_is_cut_wherever_it_tears() {
     assert!(journal.write(&mut VecDeque::from(torn)).is_err(), "the sync does not happen any more");
     let unsynced = disk.unsynced_bytes();
     assert!(unsynced > 9000);
-    // The last eight bytes of a batch header are zero: 56 make one.
+    // The last eight bytes of a batch header are zero: 56 bytes are enough.
     let (mut old, mut new) = (0, 0);
     for kept in (0..=unsynced).filter(|kept| kept % 8 == 0 || kept % 8 == 1 || *kept == unsynced) {
         let (journal, report) = open(&disk.crashed(Survives::Prefix(kept)), 2).expect("opens");
         assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{kept}: {report:?}");
         let found = Model::of(&journal).expect("reads");
-        assert!(found == model || found == after, "{kept} of {unsynced} bytes kept: half of the batch shows");
+        assert!(found == model || found == after, "{kept} of {unsynced} bytes kept: found a part of the batch");
         old += usize::from(found == model);
         new += usize::from(found == after);
         assert_eq!(report.cuts.len(), usize::from(found == model && kept >= 56), "{kept}: {report:?}");
@@ -90,7 +91,7 @@ fn a_flipped_payload_is_reported_for_its_group_and_not_served() {
     let (name, at) = find(&disk, &payload);
     flip(&disk, &name, at + 5);
 
-    // While it runs: found on read.
+    // While it runs: found by a read.
     let catalog = journal.catalog();
     let index = catalog.index(G);
     assert!(read_entry(&catalog, G, &index, 1).is_ok());
@@ -98,14 +99,18 @@ fn a_flipped_payload_is_reported_for_its_group_and_not_served() {
     assert_eq!(corrupt.file, name);
     assert!((corrupt.offset as usize) < at && at - (corrupt.offset as usize) < 128, "{corrupt}");
 
-    // At the next start: the group is damaged, others are not, and what is good of it can be read.
+    // At the next start: the group is damaged, others are not, and its valid records can be read.
     let (journal, report) = open(&disk, 2).expect("opens");
     assert_eq!(report.damaged.keys().collect::<Vec<_>>(), [&G]);
     assert_eq!(report.corrupt, std::slice::from_ref(&corrupt));
     let catalog = journal.catalog();
     let index = catalog.index(G);
     assert_eq!(index.lock().expect("whole").damaged(), Some(corrupt));
-    assert_eq!(index.lock().expect("whole").last(), Some(LogId::new(1, 2)), "what was promised is still known");
+    assert_eq!(
+        index.lock().expect("whole").last(),
+        Some(LogId::new(1, 2)),
+        "expected the index of the acknowledged entry to remain"
+    );
     assert!(read_entry(&catalog, G, &index, 1).is_ok());
     assert!(matches!(read_entry(&catalog, G, &index, 2), Err(ReadError::Corrupt(_))));
     assert_eq!(catalog.index(GroupId(2)).lock().expect("whole").damaged(), None);
@@ -148,7 +153,7 @@ fn a_flipped_vote_is_damage_until_a_new_one() {
     assert!(report.damaged.is_empty());
 }
 
-/// Idle markers are not synced by themselves, so one that is bad in the middle of a file proves nothing.
+/// Idle markers are not synced by themselves, so a bad one in the middle of a file proves nothing.
 #[test]
 fn a_bad_idle_marker_is_no_damage() {
     let disk = SimDisk::new();
@@ -167,7 +172,7 @@ fn a_bad_idle_marker_is_no_damage() {
     assert!(Model::of(&journal).expect("reads") == model);
 }
 
-/// Only the next file knows that the last batch of a full one was synced.
+/// Only the next file shows that the last batch of a full one was synced.
 #[test]
 fn the_last_batch_of_a_file_is_vouched_for_by_the_next_file() {
     let disk = SimDisk::new();
@@ -190,8 +195,8 @@ fn the_last_batch_of_a_file_is_vouched_for_by_the_next_file() {
     assert!(report.damaged.contains_key(&G), "{report:?}");
 }
 
-/// JOURNAL-J8: the start that finds the damage rewrites what was not known synced, but nothing of a damaged group: its older
-/// vote, written again, would pass for the last one at the next start.
+/// JOURNAL-J8: the start that finds damage rewrites uncertain records, but none of a damaged group: its older vote,
+/// written again, would pass for the last one at the next start.
 #[test]
 fn a_start_does_not_whitewash_a_damaged_group() {
     let disk = SimDisk::new();
@@ -207,7 +212,7 @@ fn a_start_does_not_whitewash_a_damaged_group() {
     }
 }
 
-/// A record header is gone: nobody knows whose the rest of the batch was.
+/// A lost record header: the groups of the rest of the batch are unknown.
 #[test]
 fn a_flipped_record_header_damages_every_group_that_may_have_lost() {
     let disk = SimDisk::new();
@@ -261,8 +266,8 @@ fn an_unreadable_block_is_damage_and_its_neighbours_are_read() {
     assert!(read_entry(&catalog, G, &catalog.index(G), 4).is_ok());
 }
 
-/// R10: what is on disk is not readable, a part of a large entry and a vote come back, and another key or none is
-/// refused before anything is served. Switched off, what was sealed is still read.
+/// R10: bytes on disk are not readable; a part of a large entry and a vote are read back; another key or none is
+/// refused before anything is served. With sealing switched off, sealed records are still read.
 #[test]
 fn a_sealed_journal_opens_with_its_key_only() {
     let disk = SimDisk::new();
@@ -292,8 +297,8 @@ fn a_sealed_journal_opens_with_its_key_only() {
     assert!(readable(&disk), "switched off: what was carried over is in clear, so this test can see");
 }
 
-/// Another tag of its first chunk in the record of this kind, group and index, and the checksum that goes with it: what
-/// memory at fault, or a forger, leaves.
+/// Forges another tag of the first chunk in the record of this kind, group and index, with a matching checksum: as
+/// faulty memory or a forger would leave it.
 fn forge(disk: &SimDisk, kind: u8, group: GroupId, id: LogId) {
     let mut head = vec![kind, 0, 1, 0];
     [group.0, id.term.0, id.index.0].iter().for_each(|number| head.extend(number.to_le_bytes()));
@@ -303,14 +308,14 @@ fn forge(disk: &SimDisk, kind: u8, group: GroupId, id: LogId) {
         let mut change = vec![0; table.end - at];
         change[table.end - at - 1] = 1;
         bytes[table.end - 1] ^= 1;
-        // Whatever the seed is: checksums of two texts of one length differ by that of what the texts differ by.
+        // Independent of the seed: the checksums of two texts of one length differ by that of the texts' difference.
         let crc = crc32c::crc32c(&change) ^ crc32c::crc32c(&vec![0; change.len()]);
         bytes[at - 4..at].iter_mut().zip(crc.to_le_bytes()).for_each(|(byte, flip)| *byte ^= flip);
     });
 }
 
-/// In the tail that no later batch says was synced. Found by every start, whatever else was written since: what damages
-/// one group must not pass for sound at the next start because the others' tails were written again.
+/// In the tail that no later batch notes as synced. Every start must find it, whatever was written since: the rewrite
+/// of the other groups' tails must not make the damaged group look valid at the next start.
 #[test]
 fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
     let other = GroupId(2);
@@ -331,7 +336,7 @@ fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
             let catalog = journal.catalog();
             let found = read_entry(&catalog, other, &catalog.index(other), 0).expect("whole");
             assert_eq!(found.1, payload(7, 100), "kind {kind}, start {seed}");
-            // Time goes on: files are begun, and old ones would be dropped.
+            // Later: new files are begun, and old ones would be dropped.
             for n in 1..20 {
                 let at = (seed - 2) * 20 + n;
                 let more = Op::Entry { group: other, id: LogId::new(1, at - (seed - 2)), payload: payload(at, 9000) };
@@ -342,7 +347,7 @@ fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
                 journal.finish().expect("finished");
             }
         }
-        // Once its leader has taken this member out, what is left of it is dropped, and the next start is a whole one.
+        // After its leader has removed this member, its records are dropped, and the next start is clean.
         let (mut journal, _) = sealed(5).expect("opens");
         write_all(&mut journal, vec![Op::DropGroup { group: G }]);
         drop(journal);
@@ -351,7 +356,7 @@ fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
     }
 }
 
-/// A disk that fails once is not damage, which would last until peers heal it: the start fails, and the next one finds
+/// A disk that fails once is no damage, which would last until peers heal it: the start fails, and the next one finds
 /// everything.
 #[test]
 fn a_disk_that_does_not_answer_damages_no_group() {
@@ -379,8 +384,8 @@ fn a_disk_that_does_not_answer_damages_no_group() {
     assert_eq!(failed, 2, "each of the two entries was asked for");
 }
 
-/// A header that the disk does not give, and says so twice, is a lost file where the disk gives what is behind it.
-/// Where it gives nothing of the file, the disk is to be mended, not the groups.
+/// A header that the disk twice reports unreadable is a lost file, if the disk can read the blocks behind it. If it can
+/// read nothing of the file, the disk has to be repaired, not the groups.
 #[test]
 fn a_header_that_cannot_be_read_is_damage_only_where_the_disk_answers() {
     let end = PARAMS.file_bytes - 4096;
@@ -446,8 +451,8 @@ fn a_part_is_read_and_checked_without_the_rest() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(300), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any byte of any file changes after everything was synced. Every group that is not reported damaged holds what it
-    /// held; and no read of any group, damaged or not, returns a payload that was never appended under that log id.
+    /// Any byte of any file changes after everything was synced. Every group that is not reported damaged keeps its
+    /// content; and no read of any group returns a payload that was never appended under that log id.
     #[test]
     fn rot_is_reported_or_harmless(seed in any::<u64>(), jobs in 1u64..50, bytes in 1usize..600) {
         let disk = SimDisk::new();
@@ -502,7 +507,7 @@ proptest! {
                 }
             }
         }
-        // The next starts find the same, whatever is written meanwhile (JOURNAL-J8); until the groups are dropped.
+        // The next starts find the same, whatever is written meanwhile (JOURNAL-J8), until the groups are dropped.
         let mut journal = journal;
         let idle = GroupId(77);
         for round in 2..5 {
@@ -535,7 +540,7 @@ proptest! {
                 found.0.insert(group, state);
             }
         }
-        // A group that only ever was in the lost bytes is not known any more; then the loss itself is reported.
+        // A group whose records were all in the lost bytes is unknown; then the loss itself is reported.
         if report.corrupt.is_empty() {
             prop_assert!(found == expected, "{}: {:?}", context, report);
         } else {

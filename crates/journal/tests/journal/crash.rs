@@ -1,7 +1,7 @@
-//! Random histories, crashed anywhere, keeping any part of what was not synced (JOURNAL-J1 to JOURNAL-J6).
+//! Random histories, crashed anywhere, keeping any part of the unsynced changes (JOURNAL-J1 to JOURNAL-J6).
 //!
-//! After each crash the journal must hold exactly what some prefix of the history says that reaches at least as far as
-//! what was acknowledged; and that must be durable once it was opened.
+//! After each crash the journal must equal some prefix of the history that includes everything acknowledged; and that
+//! state must be durable once it was opened.
 
 use crate::common::{self, Generator, Model, open, write};
 use holdfast_journal::Op;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 struct Run {
     disk: SimDisk,
     generator: Generator,
-    /// Operations since the last recovery, and how many of them were acknowledged.
+    /// Operations since the last recovery, and the number of acknowledged ones.
     issued: Vec<Op>,
     acknowledged: usize,
     /// The state before them.
@@ -43,12 +43,12 @@ impl Run {
         model
     }
 
-    /// One boot: recovers, checks, works until the power goes. `Err` says what is wrong.
+    /// One boot: recovers, checks, and works until the power fails. `Err` has the fault.
     fn boot(&mut self, jobs: u64, crash_after: u64) -> Result<(), String> {
         self.boots += 1;
         let seed = self.generator.rng.next();
         if self.generator.rng.chance(20) {
-            // The power may go during recovery, too, any number of times.
+            // Power may also fail during recovery, any number of times.
             let steps = self.generator.rng.below(12);
             self.disk.die_after(steps);
             let _ = open(&self.disk, seed);
@@ -174,7 +174,7 @@ proptest! {
     }
 }
 
-/// The checker's own check: a journal whose syncs do nothing must be caught.
+/// Check of the checker: a journal whose syncs do nothing must be caught.
 #[test]
 fn a_missing_sync_is_noticed() {
     let caught = (0..20).filter(|seed| run(*seed, 4, 30, true).is_err()).count();

@@ -1,13 +1,13 @@
 //! Random histories, cut everywhere.
 //!
-//! - The power goes after each change of the disk (a write, a sync, a name), and of what was not synced every beginning
-//!   is kept that ends at or beside a boundary of the format (batch header, record, its head, its payload), and every
-//!   [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (JOURNAL-J1 to JOURNAL-J6).
+//! - The power fails after each change of the disk (a write, a sync, a name). Every prefix of the unsynced bytes is
+//!   kept that ends at or beside a boundary of the format (batch header, record, its head, its payload), and one every
+//!   [`STRIDE`] bytes. Everything acknowledged must be there, and nothing damaged (JOURNAL-J1 to JOURNAL-J6).
 //! - Each file of the finished history loses its end, at those places. In the file written last that looks like a torn
-//!   tail: what was acknowledged before it is there. Of an earlier one the next says how much was synced: the damage is
-//!   named, by file and offset, and groups that are not named are whole (R9).
-//! - In some short histories the power goes after each change of the disk as well, and *every* subset of what was not
-//!   synced is kept, by sectors and names, where that is not too many. (`crash.rs` draws subsets in long ones.)
+//!   tail: everything acknowledged before it must be there. For an earlier file the next one has its synced offset: the
+//!   damage must be named, by file and offset, and other groups must be complete (R9).
+//! - In some short histories the power also fails after each change of the disk, and *every* subset of the unsynced
+//!   sectors and names is kept, unless there are too many. (`crash.rs` draws random subsets in long histories.)
 //!
 //! Another history: `HOLDFAST_CUTS_SEED=7 cargo test -p holdfast-journal --test journal -- cuts::`.
 
@@ -17,19 +17,17 @@ use holdfast_testkit::{SimDisk, Survives};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Jobs of the history, half of them before a restart: some batches each, enough for files to be begun, carried forward
-/// and dropped.
+/// Jobs of the history, half of them before a restart: some batches each, enough to begin, carry and drop files.
 const JOBS: u64 = 130;
 
 /// Histories of which every subset is tried, and their jobs.
 const SUBSET_HISTORIES: u64 = 4;
 const SUBSET_JOBS: u64 = 60;
 
-/// Sectors and names that were not synced, of which every subset is tried: what most batches have, in 4,096 subsets at
-/// most.
+/// Most unsynced sectors and names of which every subset is tried (4,096 subsets): enough for most batches.
 const SUBSET_MAX: usize = 12;
 
-/// Between two cuts where the format has no boundary, in bytes.
+/// Distance between two cuts where the format has no boundary, in bytes.
 const STRIDE: usize = 128;
 
 const BLOCK: usize = BLOCK_BYTES;
@@ -41,25 +39,25 @@ fn seed() -> u64 {
     seed
 }
 
-/// A history that ended, or was ended.
+/// A finished or interrupted history.
 struct Run {
     disk: SimDisk,
     issued: Vec<Op>,
     /// How many of them were acknowledged.
     acknowledged: usize,
-    /// After each job: the file written last, where its last batch ended, and how many operations were acknowledged.
+    /// After each job: the file written last, the end of its last batch, and the number of acknowledged operations.
     reached: Vec<(String, usize, usize)>,
-    /// Where the last batch ended when files were dropped last: what was written forward out of them has no other copy.
+    /// End of the last batch when files were last dropped: records carried out of them have no other copy.
     forward: (String, usize),
 }
 
-/// Runs the history of `seed`, to its end or until the power goes after `changes` changes of the disk. The second half
-/// is in files of the other sort (sealed or not), after a restart of the process.
+/// Runs the history of `seed`, to its end or until the power fails after `changes` changes of the disk. The second half
+/// runs after a restart, in files of the other kind (sealed or not).
 fn run(seed: u64, changes: u64, jobs: u64) -> Run {
     let (issued, reached, forward) = (Vec::new(), Vec::new(), (String::new(), 0));
     let mut run = Run { disk: SimDisk::new(), issued, acknowledged: 0, reached, forward };
     run.disk.die_after(changes);
-    // Looked at only where all of it is run.
+    // Recorded only in a full run.
     let whole = changes == u64::MAX;
     let (mut generator, mut model) = (Generator::new(seed), Model::default());
     for boot in 0..2 {
@@ -96,7 +94,7 @@ fn run(seed: u64, changes: u64, jobs: u64) -> Run {
     run
 }
 
-/// What the operations come to, after none, one, two, ... of them.
+/// States after none, one, two, ... of the operations.
 fn states(issued: &[Op]) -> Vec<Model> {
     let mut states = vec![Model::default()];
     for op in issued {
@@ -107,10 +105,10 @@ fn states(issued: &[Op]) -> Vec<Model> {
     states
 }
 
-/// A batch, as the description of the format says: read here once more, so that the code under test is not asked where
-/// it may be cut.
+/// A batch, parsed here again from the description of the format, so that the code under test does not choose its own
+/// cuts.
 struct Batch {
-    /// Header and records, without what fills up the block.
+    /// Header and records, without the padding of the block.
     range: Range<usize>,
     idle: bool,
     synced_before: usize,
@@ -122,7 +120,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> usize {
     bytes[at..at + len].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// The batch that begins at `at`; `None` where none does.
+/// The batch that begins at `at`, if any.
 fn batch(bytes: &[u8], at: usize) -> Option<Batch> {
     let head = bytes.get(at..at + 64)?;
     if !head.starts_with(b"HFB1") || number(head, 8, 8) == 0 {
@@ -152,7 +150,7 @@ fn batches(bytes: &[u8]) -> Vec<Batch> {
     found
 }
 
-/// The last file that a batch is in.
+/// The last file with a batch.
 fn last_written(disk: &SimDisk) -> Option<(String, Vec<Batch>)> {
     disk.names().into_iter().rev().find_map(|name| {
         let batches = batches(&disk.contents(&name)?);
@@ -160,20 +158,20 @@ fn last_written(disk: &SimDisk) -> Option<(String, Vec<Batch>)> {
     })
 }
 
-/// It, and where its last batch ends.
+/// The last file with a batch, and the end of that batch.
 fn last_end(disk: &SimDisk) -> Option<(String, usize)> {
     last_written(disk).map(|(name, batches)| (name, batches.last().map_or(0, |batch| batch.range.end)))
 }
 
-/// Where to cut bytes whose boundaries these are: at them, beside them, and every [`STRIDE`] bytes up to the last one.
+/// Offsets of cuts for these boundaries: at them, beside them, and every [`STRIDE`] bytes up to the last one.
 fn cuts(boundaries: &[usize]) -> BTreeSet<usize> {
     let (first, last) = (boundaries.iter().min().copied().unwrap_or(0), boundaries.iter().max().copied().unwrap_or(0));
     let beside = boundaries.iter().flat_map(|at| [at.saturating_sub(1), *at, at + 1]);
     beside.chain((first..last).step_by(STRIDE)).filter(|at| (first..=last).contains(at)).collect()
 }
 
-/// After a power cut that left this: nothing counts as damaged, and what is there is a state after all that was
-/// acknowledged. Whether a torn tail was cut.
+/// After a power cut that left this disk: nothing counts as damaged, and the content is a state after all acknowledged
+/// operations. Returns whether a torn tail was cut.
 fn opens_whole(left: &SimDisk, seed: u64, run: &Run, states: &[Model], context: &str) -> bool {
     let (journal, report) = open(left, seed ^ 0xc07).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{context}: {report:?}");
@@ -198,7 +196,7 @@ fn a_power_cut_anywhere_keeps_what_was_acknowledged() {
         if !run.disk.is_dead() {
             break;
         }
-        // Every beginning of what was not synced, write by write.
+        // Every prefix of the unsynced bytes, write by write.
         let mut kept = BTreeSet::from([0]);
         let mut before = 0;
         for (_, bytes) in run.disk.unsynced() {
@@ -220,7 +218,7 @@ fn a_power_cut_anywhere_keeps_what_was_acknowledged() {
     assert!(changes > 300 && opened > 3000 && torn > 1000, "too little was cut: {changes} {opened} {torn}");
 }
 
-/// How many sectors and names a power cut may leave out here.
+/// Number of sectors and names that a power cut may lose here.
 fn unsynced(disk: &SimDisk) -> usize {
     let mut asked = 0;
     disk.crashed(Survives::Each(&mut || {
@@ -230,7 +228,7 @@ fn unsynced(disk: &SimDisk) -> usize {
     asked
 }
 
-/// Every disk that a power cut may leave, with what was kept (true) and lost.
+/// Every disk that a power cut may leave, with the kept (true) and lost changes.
 fn each_left(disk: &SimDisk, mut see: impl FnMut(&SimDisk, &[bool])) {
     let mut kept: Vec<bool> = Vec::new();
     loop {
@@ -243,8 +241,7 @@ fn each_left(disk: &SimDisk, mut see: impl FnMut(&SimDisk, &[bool])) {
             kept[asked - 1]
         }));
         see(&left, &kept);
-        // The last that was lost is kept now, and what comes behind it is asked anew: a name that is kept brings
-        // sectors with it.
+        // Keep the last lost one now, and choose again for the ones behind it: a kept name brings more sectors with it.
         let Some(last) = kept.iter().rposition(|kept| !kept) else { return };
         kept.truncate(last);
         kept.push(true);
@@ -285,7 +282,7 @@ fn a_power_cut_may_leave_any_subset_of_what_was_not_synced() {
     assert!(beyond < points / 2, "of {beyond} moments not every subset was tried, of {points} it was");
 }
 
-/// What is left of a file.
+/// Damage to a file.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     /// Zeroes from here on.
@@ -302,8 +299,7 @@ impl Cut {
         }
     }
 
-    /// The first byte that is not as it was, in a file that held these. A block that is not there as a whole is not
-    /// there.
+    /// The first changed byte in a file with these bytes. A partial block counts as missing.
     fn first_lost(self, bytes: &[u8]) -> Option<usize> {
         let at = match self {
             Cut::Zeroed(at) => at,
@@ -335,7 +331,7 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
             cut.make(&disk, name);
             let (journal, report) = match open(&disk, seed ^ 0xc07) {
                 Ok(opened) => opened,
-                // A header that lost what follows its version: the file is named, nothing was begun.
+                // A header that lost the part behind its version: the file is named, nothing was begun.
                 Err(RecoverError::Version { file, .. }) if file == *name => continue,
                 Err(error) => panic!("{context}: {error}"),
             };
@@ -348,17 +344,16 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
                 continue;
             };
             if *name == last && lost >= BLOCK {
-                // A batch that the file has no room for is not taken for one that was begun.
+                // A batch that does not fit into the file does not count as begun.
                 let torn: &[Batch] = if matches!(cut, Cut::Zeroed(_)) { &batches } else { &[] };
                 tails += usize::from(a_torn_tail(&context, &whole, &states, torn, lost, &report, &journal));
                 continue;
             }
-            // Nothing but a header is in the file that was begun ahead; of the others the next one says how much was
-            // synced.
+            // The file created ahead has only a header; for the others the next one has the synced offset.
             let vouched = files.range(name.clone()..).nth(1).and_then(|(_, next)| batch(next, BLOCK));
             let vouched = vouched.map_or(0, |batch| batch.synced_before);
             let gone = || batches.iter().filter(|batch| batch.range.end > lost);
-            // An idle marker is not synced by itself; where it is gone with what follows it, the gap begins there.
+            // An idle marker is not synced by itself; if it is gone with the batches behind it, the gap begins there.
             let end = gone().find(|batch| batch.range.end <= vouched && !batch.idle).map(|batch| batch.range.end);
             let from = gone().next().map_or(0, |batch| batch.range.start);
             let place = if lost < BLOCK { Some(0..1) } else { end.map(|end| from..end) };
@@ -370,7 +365,7 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
             }
             for (group, state) in &model.0 {
                 let found = || Model::of_group(&journal, *group).unwrap_or_else(|error| panic!("{context}: {error}"));
-                // A group that only ever was in the lost bytes is not known any more; then the loss itself is named.
+                // A group whose records were all in the lost bytes is unknown; then the loss itself is named.
                 let whole = report.damaged.contains_key(group)
                     || found().map_or(report.lost.is_some(), |found| found == *state);
                 assert!(whole, "{context}: {group} is not what it was, and not named: {report:?}");
@@ -381,9 +376,9 @@ fn a_file_that_loses_its_end_is_a_torn_tail_or_named_damage() {
     assert!(files.len() >= 3 && tails > 30 && named > 500, "too little was cut: {tails} {named}");
 }
 
-/// The end of the file written last is gone, from `lost` on: a state that was acknowledged by then, or a later one. Not
-/// asked for where the copies are gone that tidying wrote forward before it dropped the file they were of: no power cut
-/// leaves that. Whether it was asked.
+/// The end of the file written last is gone, from `lost` on: expects a state acknowledged by then, or a later one. Not
+/// checked if that removes copies which tidying carried forward before it dropped their file: no power cut leaves that.
+/// Returns whether it was checked.
 fn a_torn_tail(
     context: &str,
     whole: &Run,
@@ -402,7 +397,7 @@ fn a_torn_tail(
     let acknowledged = whole.reached.iter().filter(before).map(|(_, _, acknowledged)| *acknowledged).max().unwrap_or(0);
     let found = Model::of(journal).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(states[acknowledged..].contains(&found), "{context}: not a state after {acknowledged} or more: {report:?}");
-    // Inside of a batch: cut, and that is said, with the place where it begins.
+    // Inside of a batch: the batch is cut, and the report has its begin.
     let torn = batches.iter().find(|batch| batch.range.contains(&lost) && lost >= batch.range.start + 64);
     if let Some(torn) = torn {
         let says = |cut: &holdfast_journal::Cut| cut.file == *name && cut.offset as usize == torn.range.start;

@@ -1,4 +1,4 @@
-//! The journal from outside. One program for all of it: `cargo test -p holdfast-journal --test journal -- crash::`.
+//! Tests of the journal's public interface, in one program: `cargo test -p holdfast-journal --test journal -- crash::`.
 
 mod common;
 mod corruption;

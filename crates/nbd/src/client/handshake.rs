@@ -1,19 +1,20 @@
-//! Option haggling from the client's side: asks for the best headers that are wanted and takes what the server grants.
+//! Option haggling of the client: asks for the best wanted headers and accepts what the server grants.
 
 use crate::wire::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Longest option reply that we read, in bytes.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
-/// Option replies of one handshake at most.
+/// Most option replies in one handshake.
 const REPLIES_MAX: u32 = 4096;
 
-/// What a handshake is for.
+/// Purpose of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// Begin transmission with this export (the name as it goes over the wire).
     Go(String),
-    /// The same by NBD_OPT_EXPORT_NAME, as old clients do: no headers are negotiated, a refusal closes the connection.
+    /// The same by NBD_OPT_EXPORT_NAME, like old clients: no headers are negotiated, and a refusal closes the
+    /// connection.
     GoOldStyle(String),
     /// Describe this export and leave.
     Info(String),
@@ -21,26 +22,26 @@ pub enum Aim {
     List,
 }
 
-/// What was agreed on, and what the server said about the export.
+/// The negotiated properties, and the server's description of the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// Size in bytes.
     pub size: u64,
-    /// What the export can do.
+    /// Transmission flags of the export.
     pub flags: TransmissionFlags,
     /// Headers of the transmission phase.
     pub style: HeaderStyle,
     /// Block sizes, where the server named them.
     pub block_sizes: Option<BlockSizes>,
-    /// Id of the `base:allocation` context, where it was chosen.
+    /// Id of the `base:allocation` context, if it was chosen.
     pub allocation: Option<u32>,
-    /// The server's name for the export, where it said one.
+    /// The server's name for the export, if it sent one.
     pub name: Option<String>,
     /// For people, where the server said something.
     pub description: Option<String>,
 }
 
-/// An export as a server listed it.
+/// An export in a server's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedExport {
     /// Its name.
@@ -66,9 +67,9 @@ pub enum ClientError {
     /// Not an NBD server of our kind.
     #[error("server greeting: found {found:#018x}, expected {expected:#018x}")]
     Magic {
-        /// What came.
+        /// Value received.
         found: u64,
-        /// What should have.
+        /// Value expected.
         expected: u64,
     },
     /// A server of before 2011.
@@ -77,24 +78,24 @@ pub enum ClientError {
         /// Its flags.
         found: u16,
     },
-    /// The server said no, and it is final for this server and export.
+    /// The server refused; final for this server and export.
     #[error("refused: {message}")]
     Refused {
-        /// What it said, or the error's number.
+        /// Its message, or the error's number.
         message: String,
     },
-    /// The server is not in a position to serve that now; another may be.
+    /// The server cannot serve that now; another one may.
     #[error("not served here: {message}")]
     NotHere {
-        /// What it said.
+        /// Its message.
         message: String,
     },
-    /// An answer to something else, out of form, or far too long.
+    /// A reply to another option, malformed, or far too long.
     #[error("option reply: found {found}, expected {expected}")]
     Malformed {
-        /// What came.
+        /// Value received.
         found: u64,
-        /// What should have.
+        /// What was expected.
         expected: &'static str,
     },
 }
@@ -133,7 +134,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Handshake {
-    /// A handshake that asks for `wanted` headers at best, and for `base:allocation` where it gets chunked replies.
+    /// A handshake that asks for `wanted` headers at best, and for `base:allocation` if it gets chunked replies.
     pub fn new(aim: Aim, wanted: HeaderStyle, wants_allocation: bool) -> Self {
         let connected = Connected {
             size: 0,
@@ -157,7 +158,7 @@ impl Handshake {
         }
     }
 
-    /// Consumes from `input` what it can and appends to `out` what must be sent. `None`: more bytes are needed.
+    /// Consumes `input` as far as possible and appends the bytes to send to `out`. `None`: more bytes are needed.
     ///
     /// # Errors
     /// Close the connection.

@@ -1,16 +1,17 @@
-//! Requests out, replies in. The decoder knows what is in flight: a simple reply does not say whether data follows it.
+//! Requests out, replies in. The decoder keeps the requests in flight: a simple reply does not say whether data follows
+//! it.
 
 use super::Connected;
 use crate::wire::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
 
-/// Pieces that one read may come in: a server that sends more is out to fill our memory.
+/// Most pieces of one read: it bounds the memory that a server can make us use.
 const PIECES_MAX: usize = 64 << 10;
 /// Longest payload of a status chunk, in bytes: 2^20 extents, as the specification advises servers.
 const STATUS_BYTES_MAX: u64 = 8 + (16 << 20);
 
-/// What to ask for. A write's payload follows the header and is sent by the caller.
+/// The operation. The caller sends a write's payload after the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOut {
     /// Read.
@@ -37,11 +38,11 @@ pub enum CommandOut {
         /// Durable before the answer.
         fua: bool,
     },
-    /// Make durable what was answered.
+    /// Make all answered writes durable.
     Flush,
     /// Expect reads here.
     Cache,
-    /// Say what is allocated.
+    /// Report allocation.
     BlockStatus {
         /// One extent only.
         one: bool,
@@ -53,7 +54,7 @@ pub enum CommandOut {
 /// One request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOut {
-    /// Comes back in the answer; distinct from those in flight.
+    /// Returned in the answer; distinct from those in flight.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -110,7 +111,7 @@ pub fn encode_request(out: &mut BytesMut, style: HeaderStyle, request: &RequestO
     Ok(())
 }
 
-/// What a server said.
+/// An event from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A piece of a read.
@@ -131,18 +132,18 @@ pub enum Event {
         /// Length in bytes.
         len: u64,
     },
-    /// What is allocated, from the request's offset on.
+    /// Allocation, from the request's offset on.
     Status {
         /// The request.
         cookie: u64,
         /// The extents.
         extents: Vec<Extent>,
     },
-    /// The request is answered; nothing more comes for its cookie. A read that succeeded was covered by its pieces.
+    /// The request is answered; nothing more follows for its cookie. The pieces of a successful read cover it.
     Done {
         /// The request.
         cookie: u64,
-        /// How it went.
+        /// Its result.
         result: Result<(), Errno>,
     },
 }
@@ -150,16 +151,16 @@ pub enum Event {
 /// The server broke the protocol: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// Not a reply where one should be.
+    /// The bytes are no reply.
     #[error("reply: found magic {found:#010x}, expected one that was negotiated")]
     Magic {
-        /// What came.
+        /// Value received.
         found: u32,
     },
-    /// An answer to nothing that is in flight.
+    /// A reply to no request in flight.
     #[error("reply: found cookie {found:#x}, expected one in flight")]
     Cookie {
-        /// What came.
+        /// Value received.
         found: u64,
     },
     /// A chunk that does not fit its request.
@@ -169,7 +170,7 @@ pub enum ReplyError {
         kind: u16,
         /// Its length.
         found: u64,
-        /// What should have come.
+        /// What was expected.
         expected: &'static str,
     },
 }
@@ -180,9 +181,9 @@ struct InFlight {
     len: u64,
     is_read: bool,
     is_status: bool,
-    /// Bytes of a read that have come so far.
+    /// Bytes of a read received so far.
     covered: u64,
-    /// Pieces of a read so far, by offset: they may come in any order but never twice.
+    /// Pieces of a read received so far, by offset: in any order, but without overlap.
     pieces: BTreeMap<u64, u64>,
     failed: Option<Errno>,
 }
@@ -210,12 +211,12 @@ pub struct ReplyDecoder {
     allocation: Option<u32>,
     in_flight: BTreeMap<u64, InFlight>,
     state: State,
-    /// An event that follows the one returned last, from the same bytes.
+    /// A further event from the same bytes.
     next: Option<Event>,
 }
 
 impl ReplyDecoder {
-    /// A decoder for what was agreed on.
+    /// A decoder for the negotiated properties.
     pub fn new(connected: &Connected) -> Self {
         Self {
             style: connected.style,
@@ -226,7 +227,7 @@ impl ReplyDecoder {
         }
     }
 
-    /// Notes that `request` is being sent. `false` where its cookie is in flight already: then it must not be sent.
+    /// Notes that `request` is being sent. `false` if its cookie is in flight already: then it must not be sent.
     #[must_use]
     pub fn sent(&mut self, request: &RequestOut) -> bool {
         if request.command == CommandOut::Disconnect {
@@ -248,7 +249,7 @@ impl ReplyDecoder {
         true
     }
 
-    /// Cookies of what is not answered yet, in their own order: what a replay must send again.
+    /// Cookies of unanswered requests, in cookie order: a replay must send these again.
     pub fn unanswered(&self) -> impl Iterator<Item = u64> + '_ {
         self.in_flight.keys().copied()
     }
@@ -309,7 +310,7 @@ impl ReplyDecoder {
             input.advance(bytes);
             let request = self.in_flight.get(&cookie).ok_or(ReplyError::Cookie { found: cookie })?;
             if self.style == HeaderStyle::Structured && (request.is_read || request.is_status) {
-                // Also for errors: a read must be answered in chunks once those were negotiated.
+                // Errors too: a read must be answered in chunks once those were negotiated.
                 return Err(ReplyError::Magic { found });
             }
             if request.is_read && request.len > 0 && error == 0 {
@@ -335,7 +336,7 @@ impl ReplyDecoder {
         let most = match kind {
             REPLY_OFFSET_DATA if request.is_read => request.len.saturating_add(8),
             REPLY_BLOCK_STATUS | REPLY_BLOCK_STATUS_EXT if request.is_status => STATUS_BYTES_MAX,
-            // An error and its message, and what later versions may put behind it.
+            // An error and its message, and room for additions of later versions.
             _ => 2 * STRING_BYTES_MAX as u64,
         };
         if len > most {
@@ -424,7 +425,7 @@ impl ReplyDecoder {
 }
 
 impl InFlight {
-    /// Notes a piece of a read. `None` where it is empty, outside the request, or overlaps an earlier one.
+    /// Notes a piece of a read. `None` if it is empty, outside the request, or overlaps an earlier one.
     fn cover(&mut self, offset: u64, len: u64) -> Option<()> {
         let (end, request_end) = (offset.checked_add(len)?, self.offset.checked_add(self.len)?);
         if len == 0 || offset < self.offset || end > request_end || self.pieces.len() == PIECES_MAX {

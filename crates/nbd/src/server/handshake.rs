@@ -1,19 +1,20 @@
-//! Option haggling, fixed newstyle. One option at a time; what a question needs from outside is asked for and answered later.
+//! Option haggling of the server, fixed newstyle. One option at a time; questions go to the caller and are answered
+//! later.
 
 use crate::name::EXPORT_NAME_BYTES_MAX;
 use crate::wire::*;
 use crate::{ExportName, ExportNameError};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Longest option data that is looked at, in bytes: a name and a metadata query of full length, and some.
+/// Longest option data that is read, in bytes: room for a name and a metadata query of full length.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 /// Longest option data that is skipped and refused; beyond it the peer is not a client.
 const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
-/// Options of one handshake at most: an endless haggle is no handshake.
+/// Most options of one handshake: an endless haggle is refused.
 pub const OPTIONS_MAX: u32 = 256;
-/// Metadata queries of one option at most.
+/// Most metadata queries of one option.
 pub const QUERIES_MAX: u32 = 64;
-/// Exports that one NBD_OPT_LIST names at most.
+/// Most exports that one NBD_OPT_LIST names.
 pub const EXPORTS_LISTED_MAX: usize = 1024;
 /// Bytes of the server's greeting.
 pub const GREETING_BYTES: usize = 18;
@@ -21,21 +22,21 @@ pub const GREETING_BYTES: usize = 18;
 const _: () = assert!(OPTION_BYTES_MAX > 2 * STRING_BYTES_MAX + 64);
 const _: () = assert!(EXPORT_NAME_BYTES_MAX <= STRING_BYTES_MAX);
 
-/// The peer broke the protocol, or asked in a way that cannot be answered with an error: close the connection.
+/// The peer broke the protocol, or its request cannot be answered with an error: close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Flags that we did not offer.
     #[error("client flags: found {found:#x}, expected a subset of {offered:#x}")]
     ClientFlags {
-        /// What came.
+        /// Flags received.
         found: u32,
-        /// What we offered.
+        /// Flags offered.
         offered: u32,
     },
-    /// Not an option where one should be.
+    /// The bytes are no option.
     #[error("option: found magic {found:#018x}, expected {MAGIC_OPTION:#018x}")]
     Magic {
-        /// What came.
+        /// Value received.
         found: u64,
     },
     /// More option data than any client sends.
@@ -49,7 +50,7 @@ pub enum HandshakeError {
     /// The haggling does not end.
     #[error("found more than {OPTIONS_MAX} options, expected the transmission phase")]
     TooMany,
-    /// NBD_OPT_EXPORT_NAME knows no error reply: a refusal ends the session.
+    /// NBD_OPT_EXPORT_NAME has no error reply: a refusal ends the session.
     #[error("NBD_OPT_EXPORT_NAME refused: {message}")]
     ExportName {
         /// Why.
@@ -57,7 +58,7 @@ pub enum HandshakeError {
     },
 }
 
-/// What the handshake needs from outside before it can go on.
+/// A question to the caller; the handshake waits for its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Which exports are there? Answer by [`Handshake::answer_list`].
@@ -73,13 +74,13 @@ pub enum Question {
 pub enum Step {
     /// Nothing to do until more bytes are there.
     NeedBytes,
-    /// Send what was encoded, then answer.
+    /// Send the encoded bytes, then answer.
     Ask(Question),
-    /// The client took its leave: send what was encoded, then close.
+    /// The client left: send the encoded bytes, then close.
     Aborted,
 }
 
-/// What a client gets to know about an export.
+/// Properties of an export, as sent to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportFacts {
     /// Size in bytes.
@@ -90,10 +91,10 @@ pub struct ExportFacts {
     pub description: String,
 }
 
-/// Why an export is not available, as far as the protocol can say it.
+/// Why an export is not available, as far as the protocol can express it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// There is none of that name.
+    /// There is no export of that name.
     Unknown,
     /// Not for this client.
     Policy,
@@ -101,7 +102,7 @@ pub enum RefusalReason {
     Shutdown,
 }
 
-/// What was agreed on for the transmission phase.
+/// The negotiated properties of the transmission phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Request and reply headers.
@@ -122,7 +123,7 @@ enum Stage {
 #[derive(Debug)]
 struct Asked {
     option: u32,
-    /// Name as it came, to compare with that of the metadata contexts.
+    /// Name as received, to compare with that of the metadata contexts.
     raw_name: Bytes,
     /// The name to show: without the token.
     plain_name: String,
@@ -180,7 +181,7 @@ fn parse_name(raw: &[u8]) -> Result<ExportName, String> {
     text.parse().map_err(|e: ExportNameError| e.to_string())
 }
 
-/// Splits a string with a 32-bit length in front off `data`. `None` where it is not all there.
+/// Splits a string with a 32-bit length prefix off `data`. `None` if it is not complete.
 fn take_string(data: &mut Bytes) -> Option<Bytes> {
     if data.len() < 4 {
         return None;
@@ -190,7 +191,7 @@ fn take_string(data: &mut Bytes) -> Option<Bytes> {
 }
 
 impl Handshake {
-    /// A connection that was just accepted. Send [`Handshake::greeting`] first.
+    /// For a connection that was just accepted. Send [`Handshake::greeting`] first.
     pub fn new() -> Self {
         Self {
             stage: Stage::ClientFlags,
@@ -201,7 +202,7 @@ impl Handshake {
         }
     }
 
-    /// What the server says first.
+    /// The server's first bytes.
     pub fn greeting() -> [u8; GREETING_BYTES] {
         let mut greeting = [0; GREETING_BYTES];
         let mut out = &mut greeting[..];
@@ -211,10 +212,11 @@ impl Handshake {
         greeting
     }
 
-    /// Consumes from `input` what it can, appends to `out` what must be sent. While a question is open it consumes nothing.
+    /// Consumes `input` as far as possible, and appends the bytes to send to `out`. Consumes nothing while a question
+    /// is open.
     ///
     /// # Errors
-    /// Close the connection; what is in `out` may be sent or not.
+    /// Close the connection; sending `out` is optional.
     pub fn step(&mut self, input: &mut BytesMut, out: &mut BytesMut) -> Result<Step, HandshakeError> {
         loop {
             match &mut self.stage {
@@ -387,8 +389,8 @@ impl Handshake {
         put_reply(out, option, REP_ACK, &[]);
     }
 
-    /// Answers [`Question::List`] with names and descriptions, the first [`EXPORTS_LISTED_MAX`] of them. Without an open
-    /// question it does nothing.
+    /// Answers [`Question::List`] with names and descriptions, the first [`EXPORTS_LISTED_MAX`] of them. Does nothing
+    /// without an open question.
     pub fn answer_list<'a>(&mut self, exports: impl IntoIterator<Item = (&'a str, &'a str)>, out: &mut BytesMut) {
         let Stage::Asked(Asked { option: option @ OPT_LIST, .. }) = self.stage else { return };
         for (name, description) in exports.into_iter().take(EXPORTS_LISTED_MAX) {
@@ -400,8 +402,8 @@ impl Handshake {
         self.stage = Stage::Option;
     }
 
-    /// Answers [`Question::Describe`] and [`Question::Open`]. `Some` where the transmission phase begins with the next byte of input.
-    /// Without an open question it does nothing.
+    /// Answers [`Question::Describe`] and [`Question::Open`]. `Some` if the transmission phase begins with the next
+    /// byte of input. Does nothing without an open question.
     ///
     /// # Errors
     /// A refusal of NBD_OPT_EXPORT_NAME: close the connection.
@@ -456,7 +458,7 @@ impl Handshake {
             let description = cut(&facts.description, STRING_BYTES_MAX);
             put_reply(out, option, REP_INFO, &[&info(INFO_DESCRIPTION), description.as_bytes()]);
         }
-        // Sent unasked as well: we enforce these sizes, and a client that did not ask may still read them.
+        // Sent unrequested as well: we enforce these sizes, and a client may read them anyway.
         let sizes = BlockSizes::OURS;
         let (minimum, preferred, payload) =
             (sizes.minimum.to_be_bytes(), sizes.preferred.to_be_bytes(), sizes.payload_max.to_be_bytes());

@@ -1,28 +1,28 @@
-//! Answers, as a queue of byte strings for vectored writes: headers gather in one buffer, data is passed on as it came.
+//! Answers, as a queue of byte strings for vectored writes: headers share one buffer, data is passed on without a copy.
 
 use crate::wire::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Extents in one answer to NBD_CMD_BLOCK_STATUS at most; the client asks again where the answer ends.
+/// Most extents in one answer to NBD_CMD_BLOCK_STATUS; the client asks again from its end.
 pub const EXTENTS_PER_REPLY_MAX: usize = 16 << 10;
 
-/// Data up to this length is copied beside its header: cheaper than a slice of its own.
+/// Data up to this length is copied behind its header: cheaper than a slice of its own.
 const COPY_BYTES_MAX: usize = 4096;
-/// Capacity that the header buffer keeps while nothing waits.
+/// Capacity that the header buffer keeps while the queue is empty.
 const OPEN_BYTES_KEPT: usize = 64 << 10;
-/// A run of zeroes below this length is sent as data: a chunk of its own would cost the client more than the bytes.
+/// A run of zeroes below this length is sent as data: a separate chunk would cost the client more.
 const HOLE_BYTES_MIN: u64 = 4096;
 
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A part of what a read returned.
+/// A part of a read's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadPart {
     /// Bytes as stored.
     Data(Bytes),
-    /// So many bytes of zeroes, which were never written or trimmed. Costs no memory; sent as a hole where the client can read that.
+    /// This many zero bytes, never written or trimmed. Takes no memory; sent as a hole if the client supports that.
     Zeroes(u32),
 }
 
@@ -35,13 +35,13 @@ impl ReadPart {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Which request is answered.
+/// The answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
     /// The request's cookie.
@@ -57,18 +57,18 @@ pub struct ReplyTo {
 pub struct ReplyQueue {
     style: HeaderStyle,
     sealed: VecDeque<Bytes>,
-    /// Headers that were encoded since the last piece of data.
+    /// Headers encoded since the last piece of data.
     open: BytesMut,
     len: usize,
 }
 
 impl ReplyQueue {
-    /// An empty queue for what was negotiated.
+    /// An empty queue for the negotiated headers.
     pub fn new(style: HeaderStyle) -> Self {
         Self { style, sealed: VecDeque::new(), open: BytesMut::new(), len: 0 }
     }
 
-    /// Bytes that wait.
+    /// Bytes in the queue.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -78,7 +78,7 @@ impl ReplyQueue {
         self.len == 0
     }
 
-    /// Fills `slices` with what waits, from the front, and returns how many were filled.
+    /// Fills `slices` from the front of the queue, and returns how many were filled.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let open: &[u8] = &self.open;
         let all = self.sealed.iter().map(|bytes| &bytes[..]).chain((!open.is_empty()).then_some(open));
@@ -99,7 +99,7 @@ impl ReplyQueue {
         if left == self.open.len() && self.open.capacity() > OPEN_BYTES_KEPT {
             self.open = BytesMut::new();
         } else if left == self.open.len() {
-            // Keeps the allocation: a lone request at a time costs none.
+            // Keeps the allocation: single requests then allocate nothing.
             self.open.clear();
         } else {
             self.open.advance(left);
@@ -163,7 +163,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Answers with an error (R8 says which there may be).
+    /// Answers with an error (R8 lists the allowed ones).
     pub fn error(&mut self, to: ReplyTo, errno: Errno) {
         if self.style == HeaderStyle::Simple {
             return self.simple(to, errno.to_wire());
@@ -217,8 +217,9 @@ impl ReplyQueue {
         }
     }
 
-    /// Answers a block status request of `len` bytes: neighbours of a kind are joined, what reaches beyond `len` is cut off, and
-    /// only the first extent is sent where `one`. An empty answer is an error of ours and becomes "all allocated", which is always safe.
+    /// Answers a block status request of `len` bytes: adjacent extents of one kind are joined, parts beyond `len` are
+    /// cut off, and only the first extent is sent if `one`. An empty answer is a bug of ours and becomes "all
+    /// allocated", which is always safe.
     pub fn block_status(&mut self, to: ReplyTo, len: u64, extents: &[Extent], one: bool) {
         let most = if one { 1 } else { EXTENTS_PER_REPLY_MAX };
         let mut joined: Vec<Extent> = Vec::with_capacity(extents.len().min(most));
@@ -252,7 +253,7 @@ impl ReplyQueue {
                 head.put_u64(extent.len);
                 head.put_u64(u64::from(state));
             } else {
-                // A compact request is at most 32 bits long, and nothing here is longer than the request.
+                // A compact request is at most 32 bits long, and no extent is longer than the request.
                 head.put_u32(u32::try_from(extent.len).unwrap_or(!511));
                 head.put_u32(state);
             }
@@ -260,7 +261,7 @@ impl ReplyQueue {
     }
 }
 
-/// Parts of a read, joined into what becomes one chunk each: (is a hole, length, parts). Everything is one where `whole`.
+/// Parts of a read, joined into one chunk each: (is a hole, length, parts). All in one chunk if `whole`.
 fn runs(parts: Vec<ReadPart>, whole: bool) -> Vec<(bool, u64, Vec<ReadPart>)> {
     let mut runs: Vec<(bool, u64, Vec<ReadPart>)> = Vec::new();
     for part in parts.into_iter().filter(|part| !part.is_empty()) {

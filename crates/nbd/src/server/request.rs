@@ -1,22 +1,22 @@
-//! What a client asks for during transmission, read from a buffer; payloads are split off it without a copy.
+//! Requests of a client during transmission, read from a buffer; payloads are split off it without a copy.
 
 use crate::wire::*;
 use bytes::{Buf, Bytes, BytesMut};
 use holdfast_types::SECTOR_BYTES;
 use holdfast_types::limits::REQUEST_BYTES_MAX;
 
-/// The peer broke the protocol so that nothing after it can be trusted: close the connection.
+/// The peer broke the protocol, and nothing behind the error can be trusted: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Not a request where one should be.
+    /// The bytes are no request.
     #[error("request: found magic {found:#010x}, expected {expected:#010x}")]
     Magic {
-        /// What came.
+        /// Value received.
         found: u32,
-        /// What the negotiated headers begin with.
+        /// Magic of the negotiated headers.
         expected: u32,
     },
-    /// A payload that we would have to hold.
+    /// A payload above the limit.
     #[error("request: found a payload of {found} bytes, expected at most {REQUEST_BYTES_MAX}")]
     PayloadTooLong {
         /// Its announced length.
@@ -24,7 +24,7 @@ pub enum ProtocolError {
     },
 }
 
-/// What to do.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read `len` bytes.
@@ -34,7 +34,7 @@ pub enum Command {
     },
     /// Write this payload, `len` bytes.
     Write {
-        /// What to write.
+        /// The data.
         data: Bytes,
         /// Durable before the answer. R1 makes every write so.
         fua: bool,
@@ -53,38 +53,38 @@ pub enum Command {
         /// Durable before the answer.
         fua: bool,
     },
-    /// Make durable what was answered.
+    /// Make all answered writes durable.
     Flush,
     /// Expect reads here.
     Cache,
-    /// Say what is allocated.
+    /// Report allocation.
     BlockStatus {
         /// One extent only.
         one: bool,
     },
-    /// The client leaves: finish what was begun, then close. No answer.
+    /// The client leaves: finish the requests in progress, then close. No answer.
     Disconnect,
-    /// Wrong in itself: answer with this error. Its payload, if it had one, is consumed.
+    /// An invalid request: answer with this error. Its payload, if any, is consumed.
     Bad(Errno),
 }
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it; comes back in the answer.
+    /// The client's id of it; returned in the answer.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
     /// Length in bytes. Beyond 32 bits with extended headers only.
     pub len: u64,
-    /// Whether it is a read, which has its own way of being refused.
+    /// Whether it is a read, which is refused in its own way.
     pub is_read: bool,
     /// What to do.
     pub command: Command,
 }
 
 impl Request {
-    /// Whether a device of `size` bytes can be asked to do that.
+    /// Checks the request against a device of `size` bytes.
     ///
     /// # Errors
     /// The error to answer with: misaligned, out of range, a write to a read-only export, or too long to be answered.
@@ -106,21 +106,21 @@ impl Request {
             return Err(if full { Errno::NoSpace } else { Errno::Invalid });
         }
         match self.command {
-            // A chunked answer may refuse a long read as such; a simple one knows only a wrong request.
+            // A chunked answer can refuse a long read as such; a simple one can only report an invalid request.
             Command::Read { .. } if self.len > u64::from(REQUEST_BYTES_MAX) => {
                 Err(if style == HeaderStyle::Simple { Errno::Invalid } else { Errno::Overflow })
             }
-            // An answer must name at least one extent, and there is none of length 0.
+            // An answer must have at least one extent, and an extent of length 0 does not exist.
             Command::BlockStatus { .. } if self.len == 0 => Err(Errno::Invalid),
             _ => Ok(()),
         }
     }
 }
 
-/// What [`RequestDecoder::next`] found.
+/// Result of [`RequestDecoder::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// The buffer must grow by at least so many bytes before there is anything to find.
+    /// The buffer must grow by at least this many bytes first.
     Need(usize),
     /// A whole request.
     Request(Request),
@@ -140,7 +140,7 @@ enum State {
     Header,
     /// The header was consumed, its payload belongs to a write.
     Payload(Header),
-    /// The header was consumed, its payload belongs to nothing: pass over it without holding it.
+    /// The header was consumed and refused: skip its payload without storing it.
     Skip(Header, u64),
 }
 
@@ -153,12 +153,12 @@ pub struct RequestDecoder {
 }
 
 impl RequestDecoder {
-    /// A decoder for what was negotiated.
+    /// A decoder for the negotiated properties.
     pub fn new(style: HeaderStyle, allocation: bool) -> Self {
         Self { style, allocation, state: State::Header }
     }
 
-    /// Length of the payload that is being waited for. What holds it must be paid for before the buffer grows.
+    /// Length of the awaited payload. Its memory must be accounted for before the buffer grows.
     pub fn payload_awaited(&self) -> Option<usize> {
         match &self.state {
             State::Payload(header) => Some(header.len as usize),
@@ -241,7 +241,7 @@ impl RequestDecoder {
         Ok(Header { flags, kind, cookie, offset, len })
     }
 
-    /// Whether the flags are among those that the specification allows with this command.
+    /// Whether the specification allows the flags with this command.
     fn flags_fit(&self, header: Header) -> bool {
         let own = match header.kind {
             CMD_READ if self.style != HeaderStyle::Simple => CMD_FLAG_DF,

@@ -11,7 +11,7 @@ fn facts() -> ExportFacts {
     ExportFacts { size: 1 << 30, read_only: false, description: "a tank".into() }
 }
 
-/// Everything that a server did with an input: what it asked, what it sent, how it ended.
+/// Reaction of a server to an input: its questions, its bytes, its end.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     asked: Vec<Question>,
@@ -72,7 +72,7 @@ fn serve(bytes: &[u8], cuts: &[usize]) -> Seen {
     seen
 }
 
-/// Runs our client against our server; both get their bytes in pieces of `piece` at most.
+/// Runs our client against our server; both get their bytes in pieces of at most `piece`.
 fn meet(aim: Aim, wanted: HeaderStyle, piece: usize) -> (Result<Outcome, ClientError>, Seen) {
     let mut client = client::Handshake::new(aim, wanted, true);
     let (mut to_server, mut from_server) = (Vec::new(), Handshake::greeting().to_vec());
@@ -186,7 +186,7 @@ fn refusals_tell_apart_gone_and_elsewhere() {
     assert_eq!(outcome, Err(ClientError::NotHere { message: "ask g2".into() }));
     let (outcome, seen) = meet(Aim::Go("no slash".into()), HeaderStyle::Simple, 11);
     assert!(matches!(outcome, Err(ClientError::Refused { .. })), "{outcome:?}");
-    assert!(seen.asked.is_empty(), "a name that is none of ours never reaches the outside");
+    assert!(seen.asked.is_empty(), "a foreign name must not reach the caller");
     let (_, seen) = meet(Aim::GoOldStyle("tank/gone".into()), HeaderStyle::Simple, 11);
     assert!(matches!(seen.error, Some(HandshakeError::ExportName { .. })), "{seen:?}");
 }
@@ -303,12 +303,12 @@ fn a_question_holds_the_input_back() {
     let left = input.len();
     assert_eq!(server.step(&mut input, &mut out), Ok(Step::NeedBytes));
     assert_eq!((input.len(), out.len()), (left, 0));
-    assert_eq!(server.answer_export(Ok(&facts()), &mut out), Ok(None), "an answer to what was not asked does nothing");
+    assert_eq!(server.answer_export(Ok(&facts()), &mut out), Ok(None), "an answer without a question does nothing");
     server.answer_list([], &mut out);
     assert_eq!(server.step(&mut input, &mut out), Ok(Step::Aborted));
 }
 
-/// Options as a hostile client would make them: right in form, wrong in form, and cut short.
+/// Options of a hostile client: well-formed, malformed, and truncated.
 fn any_option() -> impl Strategy<Value = Vec<u8>> {
     let data = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..40),

@@ -19,7 +19,7 @@ fn connected(style: HeaderStyle) -> Connected {
     }
 }
 
-/// Empties the queue as a socket would that takes `each` bytes at a time.
+/// Empties the queue like a socket that takes `each` bytes at a time.
 fn drain(queue: &mut ReplyQueue, each: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while !queue.is_empty() {
@@ -27,7 +27,7 @@ fn drain(queue: &mut ReplyQueue, each: usize) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 3];
         let count = queue.slices(&mut slices);
         let flat: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).take(each).collect();
-        assert!(!flat.is_empty(), "something waits but nothing is offered");
+        assert!(!flat.is_empty(), "the queue is not empty, but returned no slice");
         queue.advance(flat.len());
         assert_eq!(queue.len(), before - flat.len());
         all.extend(flat);
@@ -150,7 +150,7 @@ fn block_status_is_cut_joined_and_bounded() {
         assert_eq!(status(style, 4096, &extents, false), [run(1024, true), run(512, false), run(2560, true)]);
         assert_eq!(status(style, 4096, &extents, true), [run(1024, true)]);
         assert_eq!(status(style, 512, &extents, true), [run(512, true)]);
-        assert_eq!(status(style, 4096, &[], false), [run(4096, false)], "always safe to say");
+        assert_eq!(status(style, 4096, &[], false), [run(4096, false)], "expected all allocated, which is always safe");
         let many: Vec<Extent> = (0..20_000).map(|n| run(512, n % 2 == 0)).collect();
         assert_eq!(status(style, 20_000 * 512, &many, false).len(), EXTENTS_PER_REPLY_MAX);
     }

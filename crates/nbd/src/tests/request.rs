@@ -12,7 +12,7 @@ pub(super) fn any_style() -> impl Strategy<Value = HeaderStyle> {
 
 type Found = (Vec<Request>, Option<ProtocolError>);
 
-/// Decodes all of `bytes`; asserts NBD-N1 on the way: never is more asked for than one payload.
+/// Decodes all of `bytes`; asserts NBD-N1 meanwhile: the decoder never asks for more than one payload.
 fn decode(style: HeaderStyle, bytes: &[u8], cuts: &[usize]) -> Found {
     let mut decoder = RequestDecoder::new(style, true);
     let mut found = (Vec::new(), None);
@@ -163,7 +163,7 @@ proptest! {
         let mut bytes = BytesMut::new();
         let mut sent = Vec::new();
         for (command, cookie, offset, len) in requests {
-            // DF is not for simple replies; the server refuses it there.
+            // Simple replies have no DF; the server refuses it there.
             let command = match command {
                 CommandOut::Read { .. } if style == HeaderStyle::Simple => CommandOut::Read { unfragmented: false },
                 other => other,

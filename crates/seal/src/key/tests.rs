@@ -39,7 +39,7 @@ fn a_snapshot_token_is_of_one_key_one_set_and_one_snapshot() {
     let token = |key: u8, set: u64, made_by: u128| {
         DataKey::from_bytes([key; 32]).snapshot_token(GroupId(set), RequestId(made_by))
     };
-    // All gateways of a cluster must derive the same, also while they run different builds.
+    // All gateways of a cluster must derive the same token, also with different builds.
     assert_eq!(token(1, 5, 9).to_text(), SNAPSHOT_TOKEN);
     for other in [token(2, 5, 9), token(1, 6, 9), token(1, 5, 10)] {
         assert!(other != token(1, 5, 9));

@@ -36,7 +36,7 @@ fn sealed_bytes_are_pinned() {
     assert_eq!(hex(&sealer.seal_part(PAGE, PLAIN)), page);
 }
 
-/// SEAL-S2: every single thing that an extent is bound to, changed by itself.
+/// SEAL-S2: each value that an extent is bound to, changed by itself.
 #[test]
 fn an_extent_opens_only_as_what_it_was_sealed_as() {
     let sealed = sealer().seal_extent(3, AAD, PLAIN);

@@ -1,4 +1,4 @@
-//! The agent's process on a host: the real code, over a simulated network, on what the [`super::fake_drivers`] shows it as its host.
+//! The agent's process on a host: the real code over a simulated network, with [`super::fake_drivers`] as its host.
 
 use super::bug::Bug;
 use super::fake_drivers::{FakeDrivers, FakeHost};
@@ -17,12 +17,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What agents and operators show one another.
+/// Token that agents and operators share.
 pub const TOKEN: &str = "simulated";
-/// How an agent ends that was told to.
+/// Exit text of an agent that was told to end.
 pub const IN_GOOD_ORDER: &str = "in good order";
 
-/// What the seed says of all hosts.
+/// Settings of all hosts, drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The hosts' names, and their places in the network.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub drift_ppm: u64,
     /// Clocks lose far more than that: `Broken::SlowHosts`.
     pub slow: bool,
-    /// How long hosts leave a free lease to better ones; with 0 all of them want it at once.
+    /// How long hosts leave a free lease to better ones; with 0 all compete at once.
     pub priority_step_ms: u64,
     /// Pools that are suspended with their device.
     pub suspends: bool,
@@ -74,7 +74,7 @@ pub struct Agent {
     ended: Arc<Mutex<Option<String>>>,
     /// Stopped, as by SIGSTOP, before this moment of the world.
     pub hung_until: u64,
-    /// Since when it goes on.
+    /// Start of its present activity.
     pub since: u64,
 }
 
@@ -84,7 +84,8 @@ fn config(seat: &Seat<'_>, plan: &Plan, gateways: usize) -> AgentConfig {
     (config.dir, config.run_dir) = (seat.dir.join("agent"), seat.dir.join("run"));
     config.priority = 100 - 20 * seat.index as u32;
     config.takeover.priority_step_ms = plan.priority_step_ms;
-    // As on hosts that fail all the time: what is for a person to decide after a while is decided here at once.
+    // Settings for hosts that fail all the time: a decision that is left to an operator after some failures is made at
+    // once here.
     (config.takeover.flap_delay_s, config.takeover.per_hour_max) = (1, 1000);
     (config.takeover.backoff_min_ms, config.takeover.backoff_max_ms) = (200, 1_500);
     config.takeover.switchover_hold_s = 3;
@@ -160,18 +161,18 @@ impl Agent {
         Ok(Self { slices, stop, ended, hung_until: 0, since: now })
     }
 
-    /// Runs what is ready; says how it ended, once it has.
+    /// Runs everything ready; returns its exit text, once it has ended.
     pub fn run(&mut self, now: u64) -> Option<String> {
         self.slices.run(now, false);
         lock(&self.ended).take()
     }
 
-    /// It is told to end, as by its service.
+    /// Tells it to end, like its service.
     pub fn end(&self) {
         self.stop.cancel();
     }
 
-    /// It goes on, and has for so long.
+    /// Whether it has been active for this long.
     pub fn has_gone_on(&self, now: u64, time: u64) -> bool {
         self.hung_until <= now && self.since + time <= now
     }

@@ -1,5 +1,6 @@
-//! What people asked for: that a host takes the lease by force, that a lease ends. Each is an excuse for what a check would call a broken rule otherwise, so it counts only while it may
-//! have had its effect, or may still have it (R12): from before it is asked for until it is known to have been carried out once, or that it never will be.
+//! Orders of the operator: to take the lease by force, to end a lease. Each excuses what a check would otherwise
+//! report, so it is valid only while it may take effect (R12): from before it is sent until it is known to be carried
+//! out once, or never.
 
 use crate::host::lock;
 use crate::world::MS;
@@ -11,39 +12,40 @@ use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex};
 use tonic::{Response, Status};
 
-/// An order of which nothing was heard for so long has no effect any more: the operator waits for 16 s (8 to be connected, 8 for the answer), an agent is at a request for 8 s at most, by a
-/// clock that loses 40 % at most, and links hold back, an agent hangs and a host is stopped for 6 s each.
+/// After this time an unanswered order has no effect any more: the operator waits 16 s (8 to connect, 8 for the
+/// answer), an agent works 8 s at most on a request, by a clock that loses 40 % at most; and held-back links, a hanging
+/// agent and a stopped host take 6 s each.
 const ORDER_LIMIT: u64 = 50_000 * MS;
 
-/// What an agent's door answers where it does not know whether a command was carried out.
+/// The agent's answer if it does not know whether a command was carried out.
 const UNKNOWN: u16 = 504;
 
-/// What the agent says of a failover by which it takes the lease from somebody.
+/// The agent's words for a failover that takes the lease from its owner.
 const BY_FORCE: &str = "by force";
 
-/// Orders to a host to take the lease by force that may still be carried out (HOSTS-T1), by the moment from which they are not.
+/// Forced orders to a host that may still be carried out (HOSTS-T1), each with its end of validity.
 #[derive(Default)]
 pub struct Orders(VecDeque<u64>);
 
 impl Orders {
-    /// One is about to be sent.
+    /// An order is about to be sent.
     pub fn sent(&mut self, now: u64) {
         self.0.push_back(now + ORDER_LIMIT);
     }
 
-    /// One was carried out, or never will be; false: there is none, nobody told the host to. Which of several it was is not to be seen: the oldest goes, so that none of the others ends
-    /// before its time.
+    /// An order was carried out, or never will be. False: there is none. If there are several, it is unknown which one
+    /// it was: the oldest is removed, so that none of the others ends early.
     pub fn settled(&mut self, now: u64) -> bool {
         self.0.retain(|until| *until > now);
         self.0.pop_front().is_some()
     }
 }
 
-/// Whether it is known by its answer that an order leads to no start of attach by force, neither yet nor before. A start of attach alone does not say so: it may be the agent's own, with
-/// the order still on its way.
+/// Whether the answer shows that the order starts no forced attach, neither now nor earlier. A start of attach alone
+/// does not show it: it may be the agent's own, with the order still on its way.
 pub fn came_to_no_force(answer: &Result<Answer, ClientError>) -> bool {
     match answer {
-        // By force: attach was started before that was said, and the order was settled then.
+        // By force: attach was started before that answer, and the order was settled then.
         Ok(answer) if answer.code == 200 => !answer.words().contains(BY_FORCE),
         Ok(answer) => answer.code != UNKNOWN,
         Err(ClientError::NotSent { .. }) => true,
@@ -51,14 +53,14 @@ pub fn came_to_no_force(answer: &Result<Answer, ClientError>) -> bool {
     }
 }
 
-/// Leases that were to be ended by hand, by their epoch, each with the number of calls that may have done it.
+/// Leases that were to be ended by hand, by epoch, each with the number of calls that may have done it.
 #[derive(Default)]
 pub struct Freed {
     calls: BTreeMap<u64, usize>,
     refused: Arc<Mutex<Vec<u64>>>,
 }
 
-/// A call that ends a lease. Where its gateway dies with it, it is answered nothing, and may have done it.
+/// A call that ends a lease. If its gateway dies it gets no answer, and may have had its effect.
 pub struct Call {
     epoch: u64,
     refused: Arc<Mutex<Vec<u64>>>,
@@ -71,7 +73,7 @@ impl Freed {
         Call { epoch, refused: self.refused.clone() }
     }
 
-    /// Takes out what is known to have ended nothing.
+    /// Removes calls that are known to have ended nothing.
     pub fn hear(&mut self) {
         let refused = std::mem::take(&mut *lock(&self.refused));
         for epoch in refused {
@@ -84,20 +86,20 @@ impl Freed {
         }
     }
 
-    /// One of these may have been ended by hand.
+    /// Whether one of these epochs may have been ended by hand.
     pub fn any(&self, epochs: impl RangeBounds<u64>) -> bool {
         self.calls.range(epochs).next().is_some()
     }
 }
 
 impl Call {
-    /// It was answered.
+    /// Notes its answer.
     pub fn answered(self, outcome: Result<Response<MoveReply>, Status>) {
         let may_have_ended = match outcome {
-            // It says what it ended: nothing, where that lease was gone already.
+            // The answer names the ended lease: none, if that lease was gone already.
             Ok(reply) => reply.into_inner().ended.is_some_and(|lease| lease.epoch == self.epoch),
             Err(status) => Refusal::from_status(&status).is_none_or(|refusal| {
-                // A group that has stopped on its gateway is such a failure, whatever it was at.
+                // A stopped group on the gateway is such a failure, whatever it was doing.
                 refusal.disposition() == Disposition::Unknown || refusal.code == RefusalCode::Failed
             }),
         };
@@ -115,14 +117,14 @@ mod tests {
     #[test]
     fn an_order_is_an_excuse_once_and_for_a_while() {
         let mut orders = Orders::default();
-        assert!(!orders.settled(0), "nobody told it to");
+        assert!(!orders.settled(0), "expected no order to settle");
         orders.sent(0);
         orders.sent(5 * MS);
         assert_eq!([(); 3].map(|()| orders.settled(6 * MS)), [true, true, false]);
         orders.sent(0);
         orders.sent(MS);
-        assert!(orders.settled(ORDER_LIMIT), "the later one is not over yet");
-        assert!(!orders.settled(ORDER_LIMIT), "the earlier one is");
+        assert!(orders.settled(ORDER_LIMIT), "expected the later order to be valid still");
+        assert!(!orders.settled(ORDER_LIMIT), "expected the earlier order to have ended");
     }
 
     #[test]
@@ -132,7 +134,7 @@ mod tests {
             came_to_no_force(&Ok(Answer { code, body }))
         };
         assert!(answer(200, "db2 takes the lease") && answer(412, "not now") && answer(503, "nothing was done"));
-        assert!(!answer(200, "db2 takes the lease by force"), "it was counted when attach was started");
+        assert!(!answer(200, "db2 takes the lease by force"), "a forced failover is settled at the start of attach");
         assert!(!answer(504, "not known"));
         let (address, why) = ("db2".to_string(), "cut".to_string());
         assert!(!came_to_no_force(&Err(ClientError::NoAnswer { address: address.clone(), why: why.clone() })));
@@ -165,7 +167,7 @@ mod tests {
         let (one, other) = (freed.asked(7), freed.asked(7));
         one.answered(no(RefusalCode::NotLeader));
         freed.hear();
-        assert!(freed.any(7..8), "the other one may have done it");
+        assert!(freed.any(7..8), "the other call may have ended it");
         // Its gateway died.
         drop(other);
         freed.hear();

@@ -1,4 +1,4 @@
-//! The attach process of a host, and who asks its devices for something.
+//! The attach process of a host, and the users of its devices.
 
 use crate::attached::wires::{Said, USERS, use_devices, way};
 use crate::host::lock;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Who asks.
+/// The user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A job of the pool's, by its number.
@@ -24,7 +24,7 @@ pub enum By {
     Database(u64),
 }
 
-/// What came of it, to whoever asked.
+/// Result of a request, for its user.
 pub enum Outcome {
     Wrote(Id),
     Read {
@@ -42,7 +42,7 @@ enum What {
 
 struct Done {
     by: By,
-    /// When it was asked, by the model's stamps.
+    /// Model stamp of the request.
     asked: u64,
     what: What,
 }
@@ -52,7 +52,7 @@ pub struct Attaching {
     slices: Slices,
     said: Arc<Mutex<Said>>,
     stop: CancellationToken,
-    /// It was told to end, or has ended: connections to its devices end rightly.
+    /// It was told to end, or has ended: its devices' connections may end.
     told: bool,
     done: Arc<Mutex<Vec<Done>>>,
     devices: Vec<Vec<Arc<Requests>>>,
@@ -92,7 +92,7 @@ impl Attaching {
         Ok(Self { slices, said, stop, told: false, done, devices, epoch: 0, failed_at: None })
     }
 
-    /// Runs what is ready.
+    /// Runs everything ready.
     pub fn slice(&mut self, now: u64) {
         self.slices.run(now, false);
     }
@@ -103,19 +103,19 @@ impl Attaching {
         self.stop.cancel();
     }
 
-    /// It was told to end.
+    /// Whether it was told to end.
     pub fn is_told(&self) -> bool {
         self.told
     }
 
-    /// How it ended, once.
+    /// How it ended; returned once.
     pub fn ended(&mut self) -> Option<Result<Ended, AttachError>> {
         let ended = lock(&self.said).ended.take();
         self.told |= ended.is_some();
         ended
     }
 
-    /// The epoch that its devices came with, once.
+    /// The epoch of its devices; returned once.
     pub fn began(&mut self) -> Option<u64> {
         let mut said = lock(&self.said);
         if said.devices.is_empty() {
@@ -132,11 +132,11 @@ impl Attaching {
     }
 
     fn user(&self, (volume, block): Place) -> Option<Arc<Requests>> {
-        // Places that overlap have one connection.
+        // Overlapping places use one connection.
         self.devices.get(volume)?.get(block * USERS / BLOCKS).cloned()
     }
 
-    /// Hands a write of one block in, and a flush after it.
+    /// Submits a write of one block, then a flush.
     pub fn write(&self, model: &mut Model, by: By, id: Id, place: Place) {
         let Some(device) = self.user(place) else { return };
         let (done, asked) = (self.done.clone(), model.stamp());
@@ -171,7 +171,8 @@ impl Attaching {
         });
     }
 
-    /// What came back since, each with who asked and when. `taken`: another owner was granted the set after this one's epoch, as gateways know.
+    /// Answers since the last call, each with its user and the time of its request. `taken`: gateways have granted the
+    /// set to another owner after this epoch.
     ///
     /// # Errors
     /// A broken rule.
@@ -200,7 +201,7 @@ impl Attaching {
                     let epoch = self.epoch;
                     return Err(format!("R8: {who}'s device (e{epoch}) answered {errno:?}, and nobody took the set"));
                 }
-                // Its end comes with it.
+                // It ends with the process.
                 Some(RequestError::Lost(_)) if self.told => {}
                 Some(RequestError::Lost(why)) => return Err(format!("R8: {who}'s device was closed: {why}")),
             }

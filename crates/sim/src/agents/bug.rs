@@ -1,11 +1,11 @@
-//! Bugs that a run may have on purpose.
+//! Bugs that a run may inject.
 
-/// A bug in what the agent finds.
+/// A bug in the agent's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A database that is to be stopped at once goes on, and nothing watches over it.
+    /// A database that must stop at once goes on, and no watchdog ends it.
     NeverStops,
-    /// Nobody is asked who holds the lease: it is taken.
+    /// The lease is taken without a check of its holder.
     TakesUnasked,
     /// Nothing watches over the agent.
     NoWatchdog,

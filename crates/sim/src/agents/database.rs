@@ -1,7 +1,9 @@
-//! A database in place of PostgreSQL: numbered commits, one block each, in a ring over the set's volumes. It begins by reading everything; it tells a client that a commit is done
-//! once that and all before it are flushed; an error of its device ends it (fsync is not asked twice).
+//! A database in place of PostgreSQL: numbered commits, one block each, in a ring over the set's volumes. It begins by
+//! reading everything. It acknowledges a commit once that and all before it are flushed. An error of its device ends it
+//! (no fsync is retried).
 //!
-//! Its processes end only once the kernel has answered what they asked of the device: killed under a device that waits, they stay, and do nothing more.
+//! Its processes end only once the kernel has answered their device requests: killed while the device waits, they
+//! remain, and do nothing more.
 
 use super::attaching::{Attaching, By, Outcome};
 use super::bug::Bug;
@@ -16,14 +18,14 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Gone,
-    /// The start was given; from a moment of the world on it reads.
+    /// It is being started; from the given time on it reads.
     Launching(Option<u64>),
-    /// So many volumes are still to be read.
+    /// This many volumes remain to be read.
     Recovering(usize),
     Ready,
     /// A fast stop: nothing new is begun.
     Ending,
-    /// Killed, or at its own end: nothing more is done, and what it waits for in the kernel is all that is left of it.
+    /// Killed, or ending: it only waits for the kernel's answers.
     Dying,
 }
 
@@ -34,27 +36,27 @@ pub struct Database {
     /// The host's name.
     who: String,
     bug: Option<Bug>,
-    /// Of this run: answers to an earlier one are nobody's.
+    /// Number of this run: answers to an earlier run are ignored.
     serial: u64,
     epoch: u64,
     /// Not heard or seen before this moment of the world.
     hung_until: u64,
     hangs: bool,
     found: BTreeMap<Place, Id>,
-    /// What was acknowledged when it began to read.
+    /// Last acknowledged commit when it began to read.
     least: u64,
     end: End,
     acknowledged: u64,
-    /// By number: its write, and whether that is flushed.
+    /// By number: the write, and whether it is flushed.
     under_way: BTreeMap<u64, (Id, bool)>,
-    /// Requests that the kernel has not answered.
+    /// Requests without an answer from the kernel.
     in_flight: usize,
     reads: usize,
     next_at: u64,
-    /// A commit is wanted, also where clients want none; and the number that it got.
+    /// A commit is wanted, even without clients; and the number that it got.
     wanted: bool,
     wanted_number: Option<u64>,
-    /// Everything is to be read again; volumes that are still to be, and how often it was done.
+    /// Everything is to be read again; the remaining volumes, and the number of completed passes.
     pub sweep: bool,
     sweeping: usize,
     pub swept: u64,
@@ -87,12 +89,12 @@ impl Database {
         }
     }
 
-    /// It could still begin something, or tell a client something.
+    /// Whether it can still begin something, or tell a client something.
     pub fn lives(&self) -> bool {
         !matches!(self.phase, Phase::Gone | Phase::Dying)
     }
 
-    /// A process of it is there.
+    /// Whether a process of it exists.
     pub fn is_there(&self) -> bool {
         self.phase != Phase::Gone
     }
@@ -101,20 +103,20 @@ impl Database {
         self.phase == Phase::Ready
     }
 
-    /// Nothing that was asked of the device for clients is unanswered.
+    /// Whether all clients' device requests are answered.
     pub fn is_quiet(&self) -> bool {
         self.in_flight == 0 && !matches!(self.phase, Phase::Launching(_) | Phase::Recovering(_))
     }
 
-    /// Nothing of it moves until then.
+    /// It does nothing until then.
     pub fn hang(&mut self, until: u64) {
         (self.hung_until, self.hangs) = (until, true);
     }
 
-    /// Gives the start; the pool is there.
+    /// Starts it on the pool.
     ///
     /// # Errors
-    /// One runs already.
+    /// It runs already.
     pub fn start(&mut self) -> Result<(), String> {
         if self.phase != Phase::Gone {
             return Err(format!("the database is there already: {:?}", self.phase));
@@ -156,11 +158,11 @@ impl Database {
         self.crash();
     }
 
-    /// Whatever it asked of the device is answered: with an error.
+    /// All its device requests are answered with an error.
     pub fn device_gone(&mut self) {
         let waited = self.in_flight > 0;
         self.in_flight = 0;
-        // One that asks for nothing just now learns of it by what it asks next.
+        // Without an open request it notices at its next one.
         if waited {
             self.die();
         }
@@ -178,7 +180,7 @@ impl Database {
         }
     }
 
-    /// As a question to it.
+    /// The agent's view of it.
     pub fn look(&self) -> DatabaseView {
         match self.phase {
             Phase::Gone => DatabaseView::Gone,
@@ -189,13 +191,13 @@ impl Database {
         }
     }
 
-    /// A commit is wanted that no client asks for. False: it takes none.
+    /// Asks for a commit without a client. False: it takes none.
     pub fn want(&mut self) -> bool {
         (self.wanted, self.wanted_number) = (self.phase == Phase::Ready, None);
         self.wanted
     }
 
-    /// Whether that commit is done; none where it never will be.
+    /// Whether that commit is done; none if it never will be.
     pub fn has_done(&self) -> Option<bool> {
         if self.phase != Phase::Ready {
             return None;
@@ -203,7 +205,7 @@ impl Database {
         Some(!self.wanted && self.wanted_number.is_some_and(|number| number <= self.acknowledged))
     }
 
-    /// Goes on. True: it has just ended, since there is no device any more.
+    /// Runs it up to now. True: it has just ended, since its device is gone.
     ///
     /// # Errors
     /// A broken rule.
@@ -284,7 +286,7 @@ impl Database {
         }
     }
 
-    /// Something that it asked of the device came back. True: it has ended for that.
+    /// Handles an answer of its device. True: it has ended because of it.
     ///
     /// # Errors
     /// A broken rule.
@@ -313,7 +315,7 @@ impl Database {
         Ok(failed)
     }
 
-    /// Clients are told of what is flushed, in order.
+    /// Acknowledges flushed commits, in order.
     fn tell(&mut self, lent: &mut Lent<'_>) -> Result<(), Broken> {
         while let Some(first) = self.under_way.first_entry().filter(|first| first.get().1) {
             let (number, (id, _)) = first.remove_entry();

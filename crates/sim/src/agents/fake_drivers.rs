@@ -1,5 +1,5 @@
-//! What the agent's code finds on a simulated host, in place of its drivers: processes that it starts and signals, a pool, a database. What it asks for is noted here, and carried
-//! out by the host ([`super::station`]) in the same millisecond or the next.
+//! Simulated drivers for the agent's code: processes that it starts and signals, a pool, a database. They note the
+//! agent's requests; the host ([`super::station`]) carries them out in the same millisecond or the next.
 
 use super::bug::Bug;
 use super::database::Database;
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at what was asked for.
+/// Time between two checks of a request.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
-/// As the drivers' own: of attach, where it is to be killed anyway; from SIGKILL on; of an immediate stop.
+/// Limits as in the real drivers: for attach before it is killed; after SIGKILL; for an immediate stop.
 const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const IMMEDIATE_LIMIT: Duration = Duration::from_millis(150);
@@ -24,14 +24,14 @@ const POOL_LIMIT: Duration = Duration::from_secs(10);
 const HARD_EXPORT_LIMIT: Duration = Duration::from_secs(1);
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a process is told.
+/// A signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Term,
     Kill,
 }
 
-/// Of the attach process, as the driver has it.
+/// The attach process, as its driver sees it.
 #[derive(Default)]
 pub struct FakeAttach {
     /// To be started, by force or not.
@@ -39,11 +39,11 @@ pub struct FakeAttach {
     /// It runs.
     pub runs: bool,
     pub signal: Option<Signal>,
-    /// How it ended, since it was started.
+    /// How it ended since its start.
     pub end: Option<AttachEnd>,
-    /// It ended in good order.
+    /// It ended cleanly.
     pub clean: bool,
-    /// It was started or found, and was not detached since.
+    /// It was started or found, and not detached since.
     expected: bool,
 }
 
@@ -52,9 +52,9 @@ pub struct FakeDrivers {
     pub attach: FakeAttach,
     pub pool: Pool,
     pub database: Database,
-    /// The agent's last sign of life, in this boot of the machine.
+    /// The agent's last sign of life since the machine's boot.
     pub sign: Option<Sign>,
-    /// The watchdog's helper was started in this boot of the machine.
+    /// The watchdog's helper was started since the machine's boot.
     pub helper: bool,
     pub reboot: Option<String>,
     pub role: Role,
@@ -62,7 +62,7 @@ pub struct FakeDrivers {
 }
 
 impl FakeDrivers {
-    /// The machine lost its power: what is left is what a boot finds.
+    /// The machine lost power: this remains for the next boot.
     pub fn lose_power(&mut self, pool: Pool) {
         self.database.lost_power();
         (self.attach, self.pool, self.sign, self.helper) = (FakeAttach::default(), pool, None, false);
@@ -100,7 +100,7 @@ impl FakeHost {
         lock(&self.drivers)
     }
 
-    /// Looks until there is something to be seen, or the time is over.
+    /// Checks until there is a result or the time is over.
     async fn wait<T>(&self, limit: Duration, look: impl Fn(&mut FakeDrivers) -> Option<T>) -> Option<T> {
         let begun = Instant::now();
         loop {
@@ -152,7 +152,7 @@ impl Host for FakeHost {
         if drivers.attach.runs {
             return Err("an attach process runs there already".into());
         }
-        // What an earlier one showed.
+        // Left by an earlier process.
         drop(std::fs::remove_file(self.attach_dir.join("status.json")));
         drivers.attach = FakeAttach { wanted: Some(force), expected: true, ..FakeAttach::default() };
         Ok(())

@@ -1,18 +1,23 @@
-//! What clients outside were told: the commits that a database acknowledged, by their numbers. A database knows nothing of it; each recovery is held against it.
+//! Ledger of the commits that databases acknowledged to clients, by number. Databases cannot see it; each recovery is
+//! compared with it.
 //!
-//! LEDGER-L1  A recovery finds every commit that was acknowledged before it began to read (R1, R4), each as it was acknowledged.
-//! LEDGER-L2  A commit that is acknowledged after another owner's recovery was found by that one: else two databases took writes at once (R2).
+//! LEDGER-L1  A recovery finds every commit that was acknowledged before it began to read (R1, R4), each as it was
+//!     acknowledged.
+//! LEDGER-L2  A commit that is acknowledged after another owner's recovery was found by that recovery: otherwise two
+//!     databases took writes at once (R2).
 //!
-//! Commits lie on the volumes as in a ring; each names the one before it, so that rests of a log that ended elsewhere are told from what follows.
+//! Commits are in a ring on the volumes. Each names its predecessor, which distinguishes remains of a log that ended
+//! elsewhere from the log itself.
 
 use crate::model::{BLOCKS, Broken, Id, Place, VOLUMES};
 use std::collections::BTreeMap;
 
-/// Places of commits.
+/// Places for commits.
 pub const SLOTS: u64 = (VOLUMES * BLOCKS - 1) as u64;
-/// Where the pool keeps who has it imported.
+/// Place where the pool keeps its importing host.
 pub const LABEL: Place = (VOLUMES - 1, BLOCKS - 1);
-/// Commits that a database has under way at most: so many may be missing or there behind the end of what was acknowledged.
+/// Most commits that a database has under way: as many may be missing or present behind the end of the acknowledged
+/// ones.
 pub const UNDER_WAY_MAX: u64 = 4;
 
 const _: () = assert!(SLOTS > 4 * UNDER_WAY_MAX);
@@ -23,16 +28,16 @@ pub fn slot(number: u64) -> Place {
     (at % VOLUMES, at / VOLUMES)
 }
 
-/// What a write of the model's is.
+/// Meaning of a write of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The commit of this number, after the one that write `before` is.
+    /// The commit of this number, after the one in write `before`.
     Commit { number: u64, before: Id },
-    /// This host has the pool imported; none: it was exported.
+    /// This host has imported the pool; none: it was exported.
     Label { host: Option<usize> },
 }
 
-/// A recovery's end: the last commit that is there, and the write that it is; 0 where there is none.
+/// End of a recovery: the last commit found, and its write; 0 if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     pub number: u64,
@@ -43,10 +48,10 @@ pub struct End {
 #[derive(Default)]
 pub struct Ledger {
     meaning: BTreeMap<Id, Meaning>,
-    /// The latest commit that was acknowledged, and those before it that may still lie somewhere, each with its write.
+    /// The last acknowledged commit, and those before it that may still be on the volumes, each with its write.
     acknowledged: u64,
     ids: BTreeMap<u64, Id>,
-    /// The latest owner's recovery, and what it found.
+    /// The latest owner's recovery, and its result.
     recovered_epoch: u64,
     recovered: BTreeMap<u64, Id>,
     pub commits: u64,
@@ -54,12 +59,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What write `id` is.
+    /// Sets the meaning of write `id`.
     pub fn mean(&mut self, id: Id, what: Meaning) {
         self.meaning.insert(id, what);
     }
 
-    /// The host that a label names.
+    /// The host in a label.
     pub fn label(&self, id: Id) -> Option<usize> {
         match self.meaning.get(&id) {
             Some(Meaning::Label { host }) => *host,
@@ -67,12 +72,12 @@ impl Ledger {
         }
     }
 
-    /// The latest commit that was acknowledged.
+    /// The last acknowledged commit.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// What a database makes of its volumes: the end of its log.
+    /// The end of the log on these volumes, as a database would find it.
     pub fn read(&self, found: &BTreeMap<Place, Id>) -> (End, BTreeMap<u64, Id>) {
         let record = |(place, id): (&Place, &Id)| match self.meaning.get(id) {
             Some(Meaning::Commit { number, before }) if slot(*number) == *place => Some((*number, (*id, *before))),
@@ -80,7 +85,7 @@ impl Ledger {
         };
         let records: BTreeMap<u64, (Id, Id)> = found.iter().filter_map(record).collect();
         let newest = records.keys().last().copied().unwrap_or(0);
-        // So far back that every one was acknowledged before the newest was begun.
+        // Far enough back that everything before was acknowledged before the newest was begun.
         let first = (newest + 2 * UNDER_WAY_MAX).saturating_sub(SLOTS).max(1);
         let (mut end, mut log) = (End { number: first - 1, id: 0 }, BTreeMap::new());
         for number in first..=newest {
@@ -128,14 +133,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// The database of `epoch` tells a client that commit `number` is done.
+    /// The database of `epoch` acknowledges commit `number` to a client.
     ///
     /// # Errors
     /// LEDGER-L2.
     pub fn acknowledge(&mut self, who: &str, epoch: u64, number: u64, id: Id) -> Result<(), Broken> {
         self.commits += 1;
         if epoch < self.recovered_epoch {
-            // Answered before the other owner's grant, heard of after it: fine, if that one found it. Of what is older than its log nobody can say.
+            // A commit answered before the other owner's grant but reported after it is fine if that owner found it.
+            // Commits older than its log cannot be judged.
             let oldest = self.recovered.keys().next().copied().unwrap_or(0);
             let found = self.recovered.get(&number) == Some(&id);
             if found || number < oldest {

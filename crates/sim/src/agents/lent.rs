@@ -1,10 +1,10 @@
-//! What a step of a station, its pool and its database may use of the world.
+//! Parts of the world that a step of a station, its pool and its database may use.
 
 use super::ledger::Ledger;
 use crate::model::Model;
 use crate::stats::Stats;
 
-/// What a station's step is lent.
+/// Parts of the world for a station's step.
 pub struct Lent<'a> {
     pub now: u64,
     pub model: &'a mut Model,
@@ -18,7 +18,7 @@ pub struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// Whether it can be said where a write of this epoch belongs: not between a later owner's grant and its first reading.
+    /// Whether the order of a write in this epoch is defined: not between a later owner's grant and its first reading.
     pub fn decided(&self, epoch: u64) -> bool {
         let latest = self.model.latest_epoch();
         self.model.is_current(epoch) || latest > epoch && self.model.is_current(latest)

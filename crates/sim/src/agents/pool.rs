@@ -1,5 +1,6 @@
-//! What stands on the devices: a pool with a label on one of them that says who has it imported. Imported by force by drivers that do so (`agent::drivers::zfs`), refused else
-//! while the label names another host; after an error of its device some pools are suspended, and nothing but a reboot helps.
+//! Pool on the devices, with a label that names its importing host. Some drivers import by force
+//! (`agent::drivers::zfs`); without force, a label of another host is refused. After an error of its device some pools
+//! are suspended, and only a reboot helps.
 
 use super::attaching::{Attaching, By, Outcome};
 use super::ledger::{LABEL, Meaning};
@@ -13,7 +14,7 @@ const SUSPENDED: &str = "the pool is suspended: only a reboot lets go of it";
 enum Step {
     /// Nothing was asked of the device yet.
     Begin,
-    /// So many volumes are still to be read.
+    /// This many volumes remain to be read.
     Reading(usize),
     /// The label is to be written.
     Label,
@@ -36,12 +37,12 @@ struct Job {
 pub struct Pool {
     /// The host's number.
     host: usize,
-    /// An error of its device suspends it: ZFS. Else it can always be let go of.
+    /// An error of its device suspends it (ZFS). Otherwise it can always be exported.
     suspends: bool,
     imported: bool,
     suspended: bool,
     job: Option<Job>,
-    /// Of the job: what comes back of an earlier one is nobody's.
+    /// Number of the job: answers to an earlier one are ignored.
     serial: u64,
     outcome: Option<Result<(), String>>,
 }
@@ -60,7 +61,7 @@ impl Pool {
         self.imported && !self.suspended
     }
 
-    /// A process that uses it keeps it, by force too.
+    /// Whether a process uses it: then even force cannot export it.
     pub fn is_kept_by_users(&self) -> bool {
         self.imported && self.suspends
     }
@@ -76,7 +77,7 @@ impl Pool {
         self.outcome = Some(outcome);
     }
 
-    /// Begins to import it; [`Pool::outcome`] says how that went.
+    /// Begins to import it; see [`Pool::outcome`] for the result.
     pub fn import(&mut self, force: bool) {
         if self.suspended {
             self.serial += 1;
@@ -86,7 +87,7 @@ impl Pool {
         self.begin(What::Import { force }, Step::Begin);
     }
 
-    /// Begins to export it, or, where there is no pool that could be suspended, lets go of it at once (`hard`).
+    /// Begins to export it. With `hard`, and unless it may be suspended, at once.
     pub fn export(&mut self, hard: bool) {
         if !self.imported || hard && !self.suspends {
             self.serial += 1;
@@ -100,7 +101,7 @@ impl Pool {
         self.begin(What::Export, Step::Label);
     }
 
-    /// How the last of them went, once it is over.
+    /// Result of the last job, once it is over.
     pub fn outcome(&mut self) -> Option<Result<(), String>> {
         self.outcome.take()
     }
@@ -144,7 +145,7 @@ impl Pool {
         }
     }
 
-    /// Something that it asked of the device came back.
+    /// Handles an answer of its device.
     ///
     /// # Errors
     /// A broken rule.
@@ -167,7 +168,7 @@ impl Pool {
                 }
             }
             Outcome::Read { place: (volume, first), data } => {
-                // The first reading of an epoch says what was there before, to the model too.
+                // The first reading of an epoch defines the content before it, also for the model.
                 let resolves = lent.model.latest_epoch() == epoch && !lent.model.is_current(epoch);
                 let mut found = BTreeMap::new();
                 for (at, bytes) in data.chunks(BLOCK_BYTES).enumerate() {

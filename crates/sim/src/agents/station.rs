@@ -1,5 +1,6 @@
-//! A host of PostgreSQL's: its clock, its local disk, and its processes: the agent and attach, each the real code on a runtime of its own, the watchdog's helper (its judgement is
-//! the real one), a database. All of them go on while another one is killed or hangs; a machine without power has none.
+//! A host of PostgreSQL: its clock, its local disk, and its processes: agent and attach (the real code, each on its own
+//! runtime), the watchdog's helper (with the real judgement), a database. They go on while another one is killed or
+//! hangs; a machine without power has none.
 
 use super::agent::{Agent, IN_GOOD_ORDER, Plan, Seat};
 use super::asked::Orders;
@@ -22,13 +23,13 @@ use holdfast_attach::{AttachError, Ended};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Between two looks of the watchdog's helper, by the host's clock.
+/// Interval of the watchdog's helper, by the host's clock.
 const LOOK_PAUSE: u64 = 100 * MS;
-/// What it, and this simulation's own look at the lease, may be late.
+/// Most that the helper, and the simulation's own check of the lease, may be late.
 const LATE_MAX: u64 = 160 * MS;
-/// An agent that goes on, and a machine that does, have done what has to be done after so long.
+/// An agent, or a machine, that has been active for this long has done all that was due.
 const SETTLED: u64 = 300 * MS;
-/// Between two looks at the lease that a database runs under.
+/// Interval between two checks of the lease that a database runs under.
 const LEASE_EVERY: u64 = 10 * MS;
 
 /// See the module.
@@ -39,7 +40,7 @@ pub struct Station {
     clock: Clock,
     plan: Plan,
     powered: bool,
-    /// When it has its power again.
+    /// When its power returns.
     boot_at: u64,
     stopped_until: u64,
     sleeps_until: u64,
@@ -49,7 +50,7 @@ pub struct Station {
     agent_at: u64,
     attach: Option<Attaching>,
     look_at: u64,
-    /// By its clock, and when it was looked at.
+    /// By its clock, and when it was checked.
     renewed: Option<u64>,
     lease_at: u64,
     /// To take the lease by force.
@@ -102,18 +103,18 @@ impl Station {
         libc::set_apart(self.clock.wall, self.clock.asleep);
     }
 
-    /// It has power and is neither stopped nor asleep.
+    /// Whether it has power and is neither stopped nor asleep.
     pub fn runs(&self, now: u64) -> bool {
         self.powered && self.stopped_until <= now
     }
 
-    /// Load balancers send clients there, and the database takes commits.
+    /// Whether load balancers send clients there, and the database takes commits.
     pub fn is_primary(&self) -> bool {
         let drivers = lock(&self.drivers);
         self.agent.is_some() && drivers.role == Role::Primary && drivers.database.is_ready()
     }
 
-    /// A database runs there that could still tell somebody something.
+    /// Whether a database runs there that could still answer.
     pub fn serves(&self, now: u64) -> bool {
         self.runs(now) && lock(&self.drivers).database.lives()
     }
@@ -123,7 +124,7 @@ impl Station {
         self.forcing
     }
 
-    /// Nothing that was asked of its device is unanswered.
+    /// Whether all its device requests are answered.
     pub fn is_quiet(&self) -> bool {
         lock(&self.drivers).database.is_quiet()
     }
@@ -133,31 +134,31 @@ impl Station {
         lock(&self.drivers).database.sweep = true;
     }
 
-    /// How often it did.
+    /// Number of completed passes.
     pub fn swept(&self) -> u64 {
         lock(&self.drivers).database.swept
     }
 
-    /// The agent has been there for a while, and so has the machine: what has to be done in time is done in time.
+    /// Whether agent and machine have been active for long enough to be on time.
     pub fn is_attended(&self, now: u64) -> bool {
         let goes_on = self.agent.as_ref().is_some_and(|agent| agent.has_gone_on(now, SETTLED));
         goes_on && self.runs(now) && self.woke_at + SETTLED <= now
     }
 
-    // ---- what happens to it
+    // ---- faults
 
-    /// Stopped, as by a hypervisor; its clocks go on.
+    /// Stopped, as by a hypervisor; its clocks continue.
     pub fn stop(&mut self, until: u64) {
         self.stopped_until = until;
     }
 
-    /// It sleeps: of its clocks only those of the wall and of the boot go on.
+    /// Suspended: only its wall clock and boot clock continue.
     pub fn suspend(&mut self, now: u64, until: u64) {
         (self.stopped_until, self.sleeps_until) = (until, until);
         self.clock.asleep += self.clock.at(until) - self.clock.at(now);
     }
 
-    /// Everything of it goes on, and has power.
+    /// Ends all its faults; it has power.
     pub fn wake(&mut self, now: u64) {
         if self.sleeps_until > now {
             self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
@@ -174,7 +175,7 @@ impl Station {
         lock(&self.drivers).database.hang(now);
     }
 
-    /// The power is gone, for so long.
+    /// The power is off for this long.
     pub fn cut_power(&mut self, now: u64, for_ms: u64) {
         self.enter(now);
         self.net.power(self.at, false);
@@ -187,7 +188,7 @@ impl Station {
 
     fn boot(&mut self, now: u64, log: &mut Vec<String>) {
         log.push(format!("{} boots", self.name));
-        // What lies there ends with the machine. It may not be there at all.
+        // Removed with the machine's power; may be missing already.
         drop(std::fs::remove_dir_all(self.dir.join("run")));
         // A new count since the boot; the wall's goes on.
         let before = self.clock.at(now);
@@ -215,7 +216,7 @@ impl Station {
         }
     }
 
-    /// The agent is stopped for so long.
+    /// The agent is stopped for this long.
     pub fn hang_agent(&mut self, now: u64, for_ms: u64) {
         if let Some(agent) = &mut self.agent {
             (agent.hung_until, agent.since) = (now + for_ms * MS, now + for_ms * MS);
@@ -236,13 +237,14 @@ impl Station {
         }
     }
 
-    // ---- what it does
+    // ---- activity
 
     fn attach_dir(&self) -> PathBuf {
         self.dir.join("run").join("attach")
     }
 
-    /// Goes on. `taken`: another owner was granted the set after that epoch, or somebody ended it by hand, as gateways know.
+    /// Runs it up to now. `taken`: gateways know that another owner was granted the set after that epoch, or that it
+    /// was ended by hand.
     ///
     /// # Errors
     /// A broken rule.
@@ -307,7 +309,7 @@ impl Station {
         Ok(())
     }
 
-    /// What the agent wants of attach.
+    /// Carries out the agent's requests to attach.
     fn carry_out(&mut self, lent: &mut Lent<'_>) -> Result<(), Broken> {
         let (signal, wanted) = {
             let attach = &mut lock(&self.drivers).attach;
@@ -318,7 +320,7 @@ impl Station {
             (Some(Signal::Term), Some(attach)) => attach.end(),
             _ => {}
         }
-        // What was to be started and is to end already was never there.
+        // An attach that is to be started and ended at once never existed.
         let Some(force) = wanted.filter(|_| signal.is_none()) else { return Ok(()) };
         if force && !self.orders.settled(lent.now) {
             return Err(format!("HOSTS-T1: {} takes the lease by force, and nobody told it to", self.name));
@@ -343,13 +345,13 @@ impl Station {
         drivers.pool.failed();
     }
 
-    /// What attach and its devices say.
+    /// Handles the output of attach and its devices.
     fn hear_attach(&mut self, lent: &mut Lent<'_>, taken: impl Fn(u64) -> bool) -> Result<(), Broken> {
         let Some(attach) = &mut self.attach else { return Ok(()) };
         if let Some(epoch) = attach.began() {
             lent.log.push(format!("{} is attached with epoch {epoch}", self.name));
             lent.stats.attached += 1;
-            // Another was attached since, and told: this one goes on as one who knows nothing of it.
+            // Another host was attached and reported meanwhile: this one continues without knowing.
             if epoch > lent.model.latest_epoch() {
                 lent.model.granted(epoch)?;
             }
@@ -420,7 +422,8 @@ impl Station {
         }
     }
 
-    /// AGENT-A3, and WATCHDOG-W1 where no agent is there to keep it: no database outlives the lease that it runs under, by this host's own clock. WATCHDOG-W2: nor an agent that is silent.
+    /// AGENT-A3, and WATCHDOG-W1 without an agent: no database outlives its lease by this host's clock. WATCHDOG-W2:
+    /// nor a silent agent.
     fn judge(&mut self, now: u64) -> Result<(), Broken> {
         let sign = {
             let drivers = lock(&self.drivers);

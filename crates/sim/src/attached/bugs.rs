@@ -1,6 +1,6 @@
-//! Bugs between `attach` and the gateways: what an attach that is wrong would send and believe. They show what the checks are there for.
+//! Bugs between `attach` and the gateways: requests and beliefs of a wrong attach. They show that the checks work.
 //!
-//! All of it is in the stream of one lane: requests on their way out, answers on their way in, taken apart after the handshake.
+//! All are in the stream of one lane: outgoing requests and incoming answers, parsed after the handshake.
 
 use crate::host::lock;
 use holdfast_attach::Halves;
@@ -12,39 +12,40 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Extended headers, the only ones that attach speaks: magic, flags (2), type (2), cookie (8), offset (8), length (8).
+/// Extended headers, the only ones that attach uses: magic, flags (2), type (2), cookie (8), offset (8), length (8).
 const HEADER_BYTES: usize = 32;
 const REQUEST_MAGIC: [u8; 4] = 0x21e4_1c71_u32.to_be_bytes();
 const REPLY_MAGIC: [u8; 4] = 0x6e8a_278c_u32.to_be_bytes();
 const WRITE: u16 = 1;
-/// Of a reply that is the last one of its request and says nothing more.
+/// Flags of a request's last reply, without content.
 const DONE: u16 = 1;
 /// Types of replies from here on are errors.
 const ERROR: u16 = 1 << 15;
-/// Of requests that attach knows nothing of.
+/// Cookie bit of requests that attach does not know.
 const OURS: u64 = 1 << 63;
-/// Bytes of each volume's latest writes that are remembered. With what is under way they have to fit into one entry, and that into a file of the journal.
+/// Bytes of each volume's latest writes that are remembered. With the writes under way they must fit into one entry,
+/// and that into a file of the journal.
 const REMEMBERED_BYTES: usize = 40 << 10;
 
-/// One of them.
+/// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// What was answered is sent again as well, the latest first.
+    /// Answered writes are sent again, the latest first.
     ReplaysAnswered,
-    /// A write is taken for answered once it is sent.
+    /// A write counts as answered once it is sent.
     AnsweredWhenSent,
-    /// A write that is refused, because another owner holds the set, is taken for done.
+    /// A write that is refused because another owner holds the set counts as done.
     GoesOnFenced,
 }
 
-/// A bug, and what it knows of the lanes before.
+/// A bug, and its knowledge of earlier lanes.
 #[derive(Clone)]
 pub struct Memory {
     bug: Bug,
     sent: Arc<Mutex<BTreeMap<usize, VecDeque<Vec<u8>>>>>,
 }
 
-/// What both halves of a lane know.
+/// Shared by both halves of a lane.
 #[derive(Default)]
 struct Lane {
     /// The handshake is over.
@@ -53,7 +54,7 @@ struct Lane {
     incoming: Vec<u8>,
     /// For attach to read.
     readable: VecDeque<u8>,
-    /// Writes that were asked for, and not answered.
+    /// Writes without an answer.
     writes: BTreeSet<u64>,
     reader: Option<Waker>,
 }
@@ -79,7 +80,7 @@ fn cookie(frame: &[u8]) -> u64 {
     u64::from_be_bytes(number(frame, 8))
 }
 
-/// An answer that says nothing but that it is done.
+/// An answer without content.
 fn done(cookie: u64, offset: [u8; 8]) -> Vec<u8> {
     let mut frame = REPLY_MAGIC.to_vec();
     frame.extend(DONE.to_be_bytes());
@@ -95,7 +96,7 @@ impl Memory {
         Self { bug, sent: Arc::default() }
     }
 
-    /// A lane of a volume with the bug in it.
+    /// Puts the bug into a lane of a volume.
     pub fn wrap(self, of: Of, (read, write): Halves) -> Halves {
         let lane: Arc<Mutex<Lane>> = Arc::default();
         let reader = Reader { inner: read, lane: lane.clone(), bug: self.bug };
@@ -167,7 +168,7 @@ impl AsyncWrite for Writer {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.push(cx))?;
         self.take(data);
-        // What does not go now goes with the next.
+        // The rest goes with the next call.
         match self.push(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(data.len())),
@@ -190,7 +191,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What attach gets to see of an answer.
+    /// Changes an answer before attach sees it.
     fn judge(&self, lane: &mut Lane, frame: Vec<u8>) {
         let (cookie, of_write) = (cookie(&frame), lane.writes.remove(&cookie(&frame)));
         let shown = match self.bug {

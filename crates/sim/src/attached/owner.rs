@@ -1,7 +1,8 @@
-//! An owner's host: the code of `attach` in a process of its own, over simulated TCP to the gateways' NBD and admin doors, and who uses its devices.
+//! An owner's host: a process with the code of `attach`, over simulated TCP to the gateways' NBD and admin ports, and
+//! the user of its devices.
 //!
-//! Requests go through the device as NBD, over pipes in place of the Unix sockets. Places that overlap have one connection, as those that a file system has
-//! under way never do on several.
+//! Requests go through the device as NBD, over pipes in place of Unix sockets. Overlapping places use one connection,
+//! since a file system never has overlapping requests under way on several.
 
 use super::bugs::{self, Bug};
 use super::wires::{Said, USERS, options, use_devices, way};
@@ -22,13 +23,14 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// A fenced device has answered everything after so many milliseconds of its process, and that ends within as many when it is told to.
+/// A fenced device has answered everything after this many milliseconds of its process, which ends within as many when
+/// told to.
 const FENCED_LIMIT: u64 = 2_000;
 
-/// Something that came back from the device.
+/// An answer of the device.
 pub struct Done {
     life: u64,
-    /// When it was asked, by the model's stamps.
+    /// Model stamp of the request.
     asked: u64,
     what: What,
 }
@@ -42,9 +44,9 @@ enum What {
 enum State {
     /// No process.
     Away,
-    /// It wants the lease, and its devices.
+    /// It acquires the lease and its devices.
     Starting,
-    /// It reads everything, for the first time.
+    /// It reads everything for the first time.
     Reading,
     Open,
     /// Its device has answered with an error, since then (`ran`).
@@ -58,13 +60,13 @@ enum State {
     },
 }
 
-/// What an owner's step is lent.
+/// Parts of the world for an owner's step.
 pub struct Lent<'a> {
     pub now: u64,
     pub model: &'a mut Model,
     /// It is its turn to have the set.
     pub wanted: bool,
-    /// Another takes it by force.
+    /// Another owner takes it by force.
     pub forced: bool,
     /// Writes and reads are wanted.
     pub busy: bool,
@@ -81,13 +83,13 @@ pub struct Owner {
     pub clock: Clock,
     pub stopped_until: u64,
     sleeps_until: u64,
-    /// Takes the lease from whoever has it.
+    /// Takes the lease from any holder.
     pub force: bool,
-    /// Times that everything was read first, and that everything was read again.
+    /// Number of first full readings, and of later ones.
     pub opened: u64,
     pub swept: u64,
     pub sweep: bool,
-    /// Requests that its device answered with an error, being fenced.
+    /// Requests that its fenced device answered with an error.
     pub errors: u64,
     dir: PathBuf,
     net: Net,
@@ -95,7 +97,7 @@ pub struct Owner {
     bug: Option<Bug>,
     slices: Option<Slices>,
     life: u64,
-    /// Milliseconds in which a process of it ran.
+    /// Milliseconds of running processes.
     ran: u64,
     stop: CancellationToken,
     said: Arc<Mutex<Said>>,
@@ -160,7 +162,7 @@ impl Owner {
         self.state == State::Open
     }
 
-    /// Nothing of it is unanswered.
+    /// Whether all its requests are answered.
     pub fn is_quiet(&self) -> bool {
         self.writes.is_empty() && self.reads == 0 && self.state != State::Reading
     }
@@ -194,7 +196,7 @@ impl Owner {
         (self.stopped_until, self.sleeps_until) = (0, 0);
     }
 
-    /// The process is gone, and its devices with it. Without power nobody is told.
+    /// The process is gone, with its devices. If the machine lost power, no peer is told.
     pub fn kill(&mut self, now: u64, power: bool, log: &mut Vec<String>) {
         if self.slices.is_none() {
             return;
@@ -256,7 +258,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Runs what is ready.
+    /// Runs everything ready.
     pub fn slice(&mut self, now: u64) {
         if self.stopped_until != 0 && self.stopped_until <= now {
             (self.stopped_until, self.sleeps_until) = (0, 0);
@@ -269,7 +271,7 @@ impl Owner {
         }
     }
 
-    /// Goes on.
+    /// Runs it up to now.
     ///
     /// # Errors
     /// A broken rule.
@@ -304,7 +306,7 @@ impl Owner {
             }
             State::Reading | State::Leaving { .. } => {}
             State::Open if !lent.wanted && !zombie && !lent.forced => {
-                // Politely, or as one who just goes away.
+                // With a detach, or without.
                 let at = *self.leave_at.get_or_insert_with(|| now + self.rng.range(0, 500) * MS);
                 if now >= at && self.rng.chance(300) {
                     self.kill(now, false, lent.log);
@@ -359,7 +361,7 @@ impl Owner {
         let epoch = ready.ok_or("devices before they are ready")?;
         lent.log.push(format!("{} is attached with epoch {epoch}", self.name));
         (self.epoch, self.devices, self.force) = (epoch, devices, false);
-        // Another was attached since, and told: this one goes on as one who knows nothing of it.
+        // Another owner was attached and reported meanwhile: this one continues without knowing.
         if epoch > lent.model.latest_epoch() {
             lent.model.granted(epoch)?;
         }
@@ -373,7 +375,7 @@ impl Owner {
     /// Hands requests in, perhaps.
     fn ask(&mut self, lent: &mut Lent<'_>, zombie: bool) {
         let (now, model) = (lent.now, &mut *lent.model);
-        // Between a later owner's grant and its first reading no write is handed in: nobody could say where it belongs.
+        // Between a later owner's grant and its first reading no write is submitted: its order would be undefined.
         let decided = model.is_current(self.epoch) || zombie && model.is_current(model.latest_epoch());
         if self.sweep && self.sweeping == 0 {
             (self.sweep, self.sweeping) = (false, VOLUMES);
@@ -447,7 +449,7 @@ impl Owner {
         }
     }
 
-    /// What came back since; `taken`: another owner was granted the set after this one, as gateways know.
+    /// Answers since the last call; `taken`: gateways know that another owner was granted the set after this one.
     ///
     /// # Errors
     /// A broken rule.
@@ -471,7 +473,7 @@ impl Owner {
                         self.name, self.epoch
                     ));
                 }
-                // Its end comes with it.
+                // It ends with the process.
                 Some(RequestError::Lost(_)) if matches!(self.state, State::Leaving { .. }) => {}
                 Some(RequestError::Lost(why)) => {
                     return Err(format!("R8: {}'s device was closed: {why}", self.name));

@@ -1,4 +1,4 @@
-//! What an attached set is connected with: lanes over the simulated network, pipes to who uses its devices.
+//! Connections of an attached set: lanes over the simulated network, and pipes to the users of its devices.
 
 use super::bugs;
 use crate::client::{SET, VOLUME_NAMES};
@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 pub const USERS: usize = 2;
 /// How long a lease lasts without a renewal.
 pub const TTL: Duration = Duration::from_secs(2);
-/// Until the device is there; then attach gives up, and is started again.
+/// Time for the device to appear; then attach gives up, and is started again.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of a pipe between the device and who uses it.
+/// Bytes of a pipe between the device and its user.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// What a process says.
+/// Output of a process.
 #[derive(Default)]
 pub struct Said {
     /// With this epoch.
@@ -45,10 +45,10 @@ pub fn doors(gateways: usize) -> Vec<String> {
     (0..gateways).map(|index| format!("10.0.0.{}:7400", index + 1)).collect()
 }
 
-/// What is attached, and how: what may be, by the seed.
+/// Attach options; the seed decides the variable ones.
 ///
 /// # Errors
-/// A name that is none.
+/// An invalid name.
 pub fn options(
     rng: &mut Rng,
     (name, at): (&str, usize),

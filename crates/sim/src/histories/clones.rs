@@ -1,10 +1,10 @@
-//! Histories with clones: a set and a clone of it over one store, each with a world of its own; a group 0 that numbers sets; and now and then the loss
-//! of all gateways, after which both come back from the store (ADR 0028).
+//! Histories with clones: a set and a clone of it over one store, each with its own world; a group 0 that numbers sets;
+//! and sometimes the loss of all gateways, after which both come back from the store (ADR 0028).
 //!
 //! ```text
 //!   origin: its steps ─▶ a snapshot ─▶ pin ─▶ the head names it ─▶ root, group 0 ─▶ clone: its steps, from the snapshot's content on
-//!                                       └─▶ nothing more comes of it: the pin is let go once its number is passed
-//!   all is lost ─▶ each set goes on from its head, in a new group 0, with a new log; pins, clones and snapshots as before
+//!                                       └─▶ the clone is not made: the pin is released once its number is passed
+//!   all gateways lost ─▶ each set continues from its head, in a new group 0, with a new log; pins, clones and snapshots as before
 //! ```
 
 use super::gateway::{Common, Others, name};
@@ -29,13 +29,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// One in so many histories has clones.
+/// One in this many histories has clones.
 const ONE_IN: u64 = 4;
-/// How long the store may take to name a pin before the one who asked goes away.
+/// Tries to see a pin in the store's head before the caller gives up.
 const NAMED_TRIES: u32 = 100;
-/// Tries of a raise, as of a person who asks again.
+/// Tries of a raise, like an administrator who repeats it.
 const RAISE_TRIES: u32 = 20;
-/// Writes of a clone are told from its origin's by their numbers.
+/// First write number of a clone: it distinguishes its writes from its origin's.
 const CLONE_TAGS: u32 = 1 << 24;
 
 /// Whether the history of this seed has clones.
@@ -50,7 +50,7 @@ struct Pair {
     origin: World,
     clone: Option<World>,
     loud: bool,
-    /// The term that the next clone begins with: its number may be that of one that was lost before it had a head.
+    /// First term of the next clone: its number may be that of one that was lost before it had a head.
     clone_term: Term,
     clones: u64,
     recoveries: u64,
@@ -61,7 +61,7 @@ struct Pair {
 /// The history of `seed`, whose origin is `world`.
 ///
 /// # Errors
-/// What broke.
+/// The broken rule.
 pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
     let mut pair = Pair::new(seed, world, loud).await;
     let drawn = pair.rng.range(STEPS.0, STEPS.1) * 2;
@@ -95,8 +95,8 @@ fn first_state() -> ClusterState {
     state
 }
 
-/// The head as it is, and as it becomes. What the life before sent last may come in between, and of several stores one may answer first and be late with the rest: a
-/// person asks again, as the refusal says.
+/// The head before and after it is raised. The former life's last request may come in between, and of several stores
+/// one may answer first and be late with the rest: an administrator repeats the request, as the refusal advises.
 async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring, SetKey), String> {
     let set = world.common.set;
     let store = world.common.open_store(&Arc::new(Health::new("recovery")));
@@ -123,7 +123,8 @@ async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring, Set
     Err(format!("set {set} is not raised in {RAISE_TRIES} tries"))
 }
 
-/// The snapshots that a head lists, and what each shows: all that were there, and perhaps one that was on its way, or let go of, at the end.
+/// The snapshots in a head, with their content: all existing ones, and possibly one that was pending or deleted at the
+/// end.
 fn listed(world: &World, head: &Head) -> Result<Vec<(Name, RequestId, Volumes)>, String> {
     let order = world.common.journal.order();
     let list = &head.links.snapshots.snapshots;
@@ -152,7 +153,7 @@ fn create(text: &str, request: u128) -> ClusterCommand {
 }
 
 impl Pair {
-    /// The origin begins anew, as a set that group 0 knows.
+    /// The origin starts again, as a set that group 0 knows.
     async fn new(seed: u64, world: World, loud: bool) -> Self {
         let others = Others::new(first_state());
         // Numbers below the origin's are others'.
@@ -189,7 +190,7 @@ impl Pair {
             (7..=55, Some(clone)) => clone.step().await?,
             _ => self.origin.step().await?,
         }
-        // Whatever the one did, the other has all that it needs.
+        // Whatever one set did, the other still has all that it needs.
         self.origin.check_named()?;
         self.clone.as_mut().map_or(Ok(()), World::check_named)
     }
@@ -210,7 +211,7 @@ impl Pair {
         (!all.is_empty()).then(|| self.rng.pick(&all))
     }
 
-    /// The pin of a snapshot for the next number; `None` where there is none to be had.
+    /// The pin of a snapshot for the next number; `None` if there is no snapshot.
     async fn pin(&mut self) -> Result<Option<(SnapshotId, RequestId, SetId)>, String> {
         let Some(snapshot) = self.a_snapshot() else { return Ok(None) };
         let (request, clone) = (RequestId(self.rng.draw().into()), GroupId(self.others.state().next_set));
@@ -220,7 +221,7 @@ impl Pair {
         Ok(matches!(answer, Some(SetAnswer::Pinned { .. })).then_some((snapshot, request, clone)))
     }
 
-    /// Who asked ends right after the pin. Now and then another set takes the number.
+    /// The caller ends right after the pin. Sometimes another set takes the number.
     async fn pin_for_nothing(&mut self) -> Result<(), String> {
         if self.pin().await?.is_some() && self.rng.chance(500) {
             self.another_set();
@@ -228,11 +229,11 @@ impl Pair {
         Ok(())
     }
 
-    /// As the admin door does it.
+    /// As the admin API does it.
     async fn make_clone(&mut self) -> Result<(), String> {
         let next = GroupId(self.others.state().next_set);
         if self.origin.common.store.present().contains(&keys::head(next)) {
-            // That of a clone of a life before, which came to lie there after everything was lost.
+            // The number of a clone of a former life, which remains in the store after everything was lost.
             let answer = self.others.apply(&ClusterCommand::PassSets { upto: next });
             self.origin.say(|| format!("{next} is taken in the store: {answer:?}"));
             return Ok(());
@@ -303,15 +304,17 @@ impl Pair {
         world
     }
 
-    /// All gateways and disks are gone. What the heads name comes back, in a new cluster, with the pins of the heads and the snapshots that they list.
+    /// All gateways and disks are lost. What the heads name comes back in a new cluster, with the heads' pins and
+    /// snapshots.
     async fn lose_all(&mut self) -> Result<(), String> {
         let (Some(head), clone) = (self.origin.head()?, self.clone.as_mut()) else { return Ok(()) };
         if head.covered.is_none() {
             return Ok(());
         }
-        // A new cluster's terms begin anew; here they go on, so that what the life before left is swept before the end.
+        // A new cluster's terms would begin anew; here they continue, so that remains of the former life are swept
+        // before the end.
         self.clone_term = clone.as_ref().map_or(self.clone_term, |clone| Term(clone.term().0 + 1));
-        // One that has no head yet, or no checkpoint, is lost: its origin keeps what it had for it, and nobody ever asks.
+        // A clone without head or checkpoint is lost: its origin retains its objects, and nobody asks for them.
         let clone_head = match clone {
             Some(clone) => clone.head()?.filter(|head| head.covered.is_some()),
             None => None,
@@ -355,7 +358,7 @@ impl Pair {
             self.came_back += snapshots.len() as u64;
             begins.push((set, then, snapshots, world.term().0 + 1, world.tag));
         }
-        // What is left of the life before ends here.
+        // The rest of the former life ends here.
         self.others = others;
         let (seed, mut worlds) = (self.seed + 2 + self.recoveries, Vec::new());
         for (set, then, snapshots, term, tag) in begins {
@@ -373,7 +376,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Both come to rest, and nothing is pinned but what a clone shows.
+    /// Both come to rest, and nothing is pinned except for existing clones.
     async fn come_to_rest(&mut self) -> Result<(), String> {
         self.another_set();
         self.origin.come_to_rest().await.map_err(|e| format!("origin: {e}"))?;
@@ -398,7 +401,7 @@ impl Pair {
             sleep(Duration::from_millis(200)).await;
             waited += Duration::from_millis(200);
         }
-        // What was let go is gone by now, and nothing else.
+        // Released objects are deleted by now, and nothing else.
         self.origin.come_to_rest().await.map_err(|e| format!("origin, without what no clone needs: {e}"))?;
         match &mut self.clone {
             Some(clone) => clone.come_to_rest().await.map_err(|e| format!("clone, at the end: {e}")),
@@ -413,7 +416,7 @@ impl Pair {
         if let Some(clone) = &self.clone {
             self.sums.add(Sums::of(clone.stats, clone.counts(), [0; 8]));
         }
-        // One history, of however many lives.
+        // One history, of any number of lives.
         self.sums.0[0] = 1;
         self.sums
     }

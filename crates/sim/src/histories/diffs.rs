@@ -1,7 +1,7 @@
-//! What the difference of two snapshots says, carried out on images of the one, gives the other (HISTORY-H4).
+//! Applies the difference of two snapshots to images of the one, and compares them with the other (HISTORY-H4).
 //!
-//! Images are kept by name, as people keep them: that a name may be another volume's by now is what this is about. The ranges are those that the
-//! admin door gives, from the gateway's own maps; what a volume holds at a snapshot, in sectors, is the model's.
+//! Images are kept by name, like a user's: a name may belong to another volume by now, and that is tested. The ranges
+//! are the admin API's, from the gateway's own maps; the content of a volume at a snapshot, in sectors, is the model's.
 
 use super::model::{Volume, Volumes};
 use super::world::World;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// A store that does not answer is not waited for any longer (R8): there is another time.
+/// A store that does not answer is not waited for any longer (R8): a later step tries again.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The snapshot's volumes, as the admin door lists them.
@@ -33,10 +33,11 @@ fn by_name(volumes: &Volumes) -> BTreeMap<&str, &Volume> {
 }
 
 impl World {
-    /// From images of one snapshot's volumes to those of another one's, both by name. `false`: the maps could not be read now.
+    /// Turns images of one snapshot's volumes into those of another one, both by name. `false`: the maps could not be
+    /// read now.
     ///
     /// # Errors
-    /// The images are not what the other one shows.
+    /// The result differs from the other snapshot.
     pub async fn compare_snapshots(&mut self, earlier: &Name, later: &Name) -> Result<bool, String> {
         let state = self.state();
         let (Some(a), Some(b)) = (state.snapshots.get(earlier), state.snapshots.get(later)) else { return Ok(true) };
@@ -69,7 +70,7 @@ impl World {
         }
     }
 
-    /// All ranges of a volume, part after part. `None`: the maps could not be read now.
+    /// All ranges of a volume, page by page. `None`: the maps could not be read now.
     async fn ranges(&self, a: &Snapshot, b: &Snapshot, volume: VolumeId) -> Result<Option<Vec<Changed>>, String> {
         let mapping = self.gateway.server.reader.mapping();
         let (mut from, mut ranges) = (0, Vec::new());
@@ -87,7 +88,8 @@ impl World {
     }
 }
 
-/// An image after what was told of its volume: taken by name from those that there are, and brought to `content`, which is read only where that is said.
+/// An image after the changes of its volume: taken by name from the existing ones, with `content` in the listed ranges
+/// only.
 fn patched(
     one: &Compared,
     images: &BTreeMap<&str, &Volume>,

@@ -1,4 +1,5 @@
-//! One life of a gateway, as far as one set goes: what `start_set` of a real one starts, over a seat at the history's own order.
+//! One life of a gateway for one set: everything that a real `start_set` starts, on a seat at the history's order of
+//! entries.
 
 use super::journal::{Journal, Seat, lock};
 use super::keys::{self, Ledger};
@@ -41,10 +42,10 @@ use tokio_util::sync::CancellationToken;
 pub const SET: SetId = GroupId(3);
 pub const LIFE: SetLife = SetLife { cluster: 7, generation: FIRST_GENERATION };
 
-/// Between gateways a millisecond apart that never hiccup: elections of 150 ms, so that takeovers cost little.
+/// Gateways a millisecond apart without delays: elections of 150 ms, so that takeovers take little time.
 pub const TIMING: Timing = Timing::with_floor(Duration::from_millis(1), Duration::from_millis(150));
 
-/// What all gateways of a set have alike.
+/// Shared by all gateways of a set.
 pub struct Common {
     pub set: SetId,
     pub life: SetLife,
@@ -53,18 +54,18 @@ pub struct Common {
     pub others: Option<Arc<Others>>,
     pub journal: Arc<Journal>,
     pub store: Stores,
-    /// With every key that there was in this life: the history reads all. Each gateway has what it heard of.
+    /// With every key of this life, since the history reads everything. Each gateway has only those that it knows.
     pub key: SetKey,
-    /// What group 0 has of keys.
+    /// Group 0's keys.
     pub ledger: Arc<Mutex<Ledger>>,
     pub entry: SetEntry,
     upload: UploadSettings,
-    /// How roots are written: whole, in leaves that are as small as can be, or now so and now so.
+    /// Form of roots: whole, in the smallest possible leaves, or alternating.
     leaves: Leaves,
     /// See [`leaf_bytes`].
     leaf_room: u64,
     space: SpaceSettings,
-    /// Empty: nothing of a history is in it. The pace is asked of it, and is always full speed.
+    /// Empty; needed only for the pace, which is always full speed.
     log: NodeLog,
 }
 
@@ -78,10 +79,11 @@ enum Leaves {
 }
 
 impl Leaves {
-    /// By the seed itself: a draw would make every other one another.
+    /// From the seed itself: a draw would change all other draws.
     fn of(seed: u64) -> Self {
         let tiny = LeafShape { pages: 1, objects: 2, packs: 4, whole_bytes: 0 };
-        // Five: neither the one in four with clones nor the one in three that changes keys is always of one kind.
+        // Five, so that neither the one in four with clones nor the one in three with key changes always has the same
+        // form.
         match seed % 5 {
             0 | 1 => Self::Never,
             2 => Self::Now(LeafShape { pages: 2, objects: 3, ..tiny }),
@@ -100,8 +102,8 @@ impl Leaves {
     }
 }
 
-/// What leaves of pages may take in memory: as much as they want, nothing, or as two or three of them do. By the seed itself, and by the gateway's start: whoever
-/// takes over may have another bound.
+/// Memory limit for leaves of pages: unlimited, none, or two or three leaves. From the seed itself and the gateway's
+/// start: a new leader may have another limit.
 fn leaf_bytes(leaf_room: u64, boot: u64) -> u64 {
     match (leaf_room + boot) % 3 {
         0 => u64::MAX,
@@ -110,10 +112,10 @@ fn leaf_bytes(leaf_room: u64, boot: u64) -> u64 {
     }
 }
 
-/// A name that is one.
+/// A valid name.
 ///
 /// # Panics
-/// Where it is none.
+/// If it is invalid.
 pub fn name(text: impl Into<String>) -> Name {
     Name::new(text).unwrap_or_else(|e| panic!("a name: {e}"))
 }
@@ -139,7 +141,7 @@ impl Common {
             parallel: 2,
             codec: rng.pick(&[Codec::None, Codec::Lz4, Codec::Zstd]),
             target_percent: rng.pick(&[110, 130, 200]),
-            // By the seed itself: a draw would make every other one another.
+            // From the seed itself: a draw would change all other draws.
             moves: if seed.is_multiple_of(3) {
                 MoveLimits { bytes_per_second: 256 << 10, requests_per_second: 4 }
             } else {
@@ -159,17 +161,18 @@ impl Common {
         Self { set, life, links, others, journal, store, key, ledger, entry, upload, leaves, leaf_room, space, log }
     }
 
-    /// The store, as one process has it.
+    /// The store, as one process sees it.
     pub fn open_store(&self, health: &Arc<Health>) -> Arc<dyn ObjectStore> {
-        // Waits of a millisecond, whatever is drawn for them: what a seed does must not hang on more than it.
+        // Waits of a millisecond, whatever is drawn for them: more would make the course of a seed depend on them.
         let policy = RetryPolicy { attempts_max: 3, backoff_first_ms: 1, backoff_max_ms: 1, ..RetryPolicy::default() };
         self.store.open(&policy, health)
     }
 
-    /// The same store and settings for another set, or for the next life of one, as group 0 has it now, which begins with `volumes`.
+    /// The same store and settings for another set, or for the next life of one as group 0 has it now, beginning with
+    /// `volumes`.
     ///
     /// # Panics
-    /// Where group 0 has no such set.
+    /// If group 0 has no such set.
     pub fn next(&self, seed: u64, others: &Arc<Others>, set: SetId, volumes: Volumes) -> Self {
         let (state, key) = (others.state(), others.key(set));
         let entry = state.sets.get(&set).cloned().unwrap_or_else(|| panic!("no set {set}"));
@@ -196,7 +199,7 @@ impl Common {
 pub struct Others {
     state: Mutex<ClusterState>,
     keys: Mutex<BTreeMap<SetId, SetKey>>,
-    /// As the gateways see it.
+    /// Group 0 as the gateways see it.
     pub cluster: Arc<Cluster>,
 }
 
@@ -236,11 +239,11 @@ impl Others {
     }
 }
 
-/// See the module. Dropped, it is a process that was killed where it stood.
+/// See the module. Dropping it kills the process.
 pub struct Gateway {
     pub seat: Arc<Seat>,
     pub server: Arc<SetServer>,
-    /// The data keys that it heard of.
+    /// The data keys that it knows.
     pub key: SetKey,
     exports: NodeExports,
     stop: CancellationToken,
@@ -251,7 +254,7 @@ impl Gateway {
     /// Start number `boot` of member `me`, from a saved state or from the first entry on.
     ///
     /// # Panics
-    /// Where the cache does not open.
+    /// If the cache does not open.
     pub async fn start(common: &Common, me: MemberId, boot: u64, base: Option<(LogId, Bytes)>) -> Self {
         let stop = CancellationToken::new();
         let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
@@ -268,12 +271,12 @@ impl Gateway {
             store: store.clone(),
             member: me,
             boot,
-            // Nothing is ever fenced here, and so nothing is noted.
+            // No gateway is ever fenced here, so no note is written.
             note: PathBuf::from("/nonexistent/fenced"),
             clone_of: common.links.clone_of.clone(),
             by_own_keyring: None,
             pair: None,
-            // All gateways of a history are of one build.
+            // All gateways of a history have one build.
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
@@ -326,7 +329,7 @@ impl Gateway {
     /// A client's connection to a volume, or to one of a snapshot.
     ///
     /// # Errors
-    /// Why not now.
+    /// The reason against it.
     pub async fn open(&self, volume: &Name, snapshot: Option<&Name>) -> Result<OpenedExport, Refusal> {
         let set = self.server.name.clone();
         let snapshot = snapshot.map(|name| SnapshotExport { name: name.clone(), token: None });
@@ -345,10 +348,10 @@ impl Drop for Gateway {
     }
 }
 
-/// The journal that nothing is written to.
+/// A journal that is never written.
 ///
 /// # Errors
-/// It does not open.
+/// It cannot be opened.
 pub fn empty_log() -> anyhow::Result<NodeLog> {
     let config = holdfast_log::LogConfig::new("nowhere");
     let disk = holdfast_testkit::SimDisk::new();
@@ -370,7 +373,8 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// It saw that nobody leads, then the election came, then another task looked, and only then did the first say what it had seen.
+    /// One task saw that there is no leader, then came the election, then another task looked, and only then did the
+    /// first report.
     #[test]
     fn a_look_from_before_the_election_does_not_end_the_term() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

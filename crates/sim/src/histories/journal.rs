@@ -1,8 +1,8 @@
 //! One order of entries in place of Raft's, and a gateway's seat at it.
 //!
-//! What is submitted at the leader is committed and applied there at once; its answer comes later, or is lost. A gateway that is cut off
-//! still believes that it leads and hears nothing. Whoever starts takes one of the states that were ever saved, or none, and applies the
-//! entries behind it.
+//! A proposal at the leader is committed and applied there at once; its answer comes later, or is lost. A gateway that
+//! is cut off still believes to lead, and hears nothing. A starting gateway takes any state that was ever saved, or
+//! none, and applies the entries behind it.
 
 use super::model::{Model, Volumes};
 use crate::rng::Rng;
@@ -24,16 +24,16 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The order, and what it means.
+/// The order of entries, and its model.
 pub struct Order {
     entries: Vec<(LogId, Option<Bytes>)>,
-    /// States that some gateway saved, the oldest first.
+    /// States saved by gateways, oldest first.
     pub saved: Vec<(LogId, Bytes)>,
     pub model: Model,
     pub rng: Rng,
-    /// Answers that are lost, in thousandths.
+    /// Lost answers, in thousandths.
     pub lost: u64,
-    /// Answers that come late, in thousandths.
+    /// Late answers, in thousandths.
     pub late: u64,
 }
 
@@ -69,11 +69,11 @@ impl Order {
 struct At {
     leads: Option<Term>,
     connected: bool,
-    /// When it was last in touch with the others.
+    /// When it last heard from the others.
     heard: MonoTime,
     applied: LogId,
     saved: Option<LogId>,
-    /// Proposals that nobody will ever answer.
+    /// Proposals that never get an answer.
     unheard: Vec<oneshot::Sender<Outcome>>,
 }
 
@@ -84,16 +84,16 @@ pub struct Seat {
     pub host: Arc<SetHost>,
     at: Mutex<At>,
     leadership: watch::Sender<Leadership>,
-    /// Done where somebody asks what was applied.
+    /// Done when a test asks what was applied.
     #[cfg(test)]
     pub asked: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Seat {
-    /// A gateway that begins with `base`, a saved state, or with none, and has applied everything behind it.
+    /// A gateway that begins with `base`, a saved state, or without one, and has applied everything behind it.
     ///
     /// # Panics
-    /// Where the saved state does not load.
+    /// If the saved state does not load.
     pub fn new(
         me: MemberId,
         journal: Arc<Journal>,
@@ -127,7 +127,7 @@ impl Seat {
         })
     }
 
-    /// It is the leader of `term` from now on, and has applied its first entry.
+    /// Makes it the leader of `term`, with the first entry applied.
     pub fn lead(&self, term: Term) {
         let id = self.journal.order().append(term, None);
         {
@@ -138,13 +138,13 @@ impl Seat {
         self.host.observe(id);
     }
 
-    /// It goes on believing what it believes, and hears nobody.
+    /// It keeps its beliefs, and hears nothing any more.
     pub fn cut_off(&self) {
         let mut at = lock(&self.at);
         (at.heard, at.connected) = (boot_now(), false);
     }
 
-    /// It learns that it leads no more.
+    /// Tells it that it leads no more.
     pub fn depose(&self) {
         let unheard = {
             let mut at = lock(&self.at);
@@ -157,7 +157,7 @@ impl Seat {
 }
 
 impl Seat {
-    /// A proposal is committed, and applied here, as soon as it is taken.
+    /// Commits a proposal and applies it here at once.
     fn take(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
         let (tx, rx) = oneshot::channel();
         let leads = {

@@ -1,9 +1,10 @@
-//! Changes of a set's data key (ADR 0023), in one history of three: group 0's ring of keys as a list of what it was after each entry, heard by the gateways late, and
-//! by one that starts anew as it was some entries ago; what leaders said of their roots, acted upon at once or long after.
+//! Changes of a set's data key (ADR 0023), in one of three histories. Group 0's ring of keys is a list of its states
+//! after each entry. Gateways hear of it late; a starting one knows the state some entries ago. Leaders' reports of
+//! their roots are acted upon at once or much later.
 //!
-//! HISTKEY-K1  After each step all that is named in the store is under a key that the ring has now.
-//! HISTKEY-K2  The head alone has the keys of all that it names: a recovery has nothing else.
-//! HISTKEY-K3  At rest no key is left but the newest, and those that a snapshot or a clone needs.
+//! HISTKEY-K1  After each step every named object in the store is under a key that the ring has now.
+//! HISTKEY-K2  The head alone has the keys of everything that it names: a recovery has nothing else.
+//! HISTKEY-K3  At rest only the newest key remains, and those that a snapshot or a clone needs.
 
 use super::gateway::SET;
 use super::journal::lock;
@@ -21,23 +22,23 @@ use holdfast_volume::object::ObjectHeader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// One history in so many changes keys.
+/// One in this many histories changes keys.
 const ONE_IN: u64 = 3;
-/// Words of leaders that are remembered.
+/// Leaders' reports that are remembered.
 const WORDS: usize = 16;
-/// Entries that a gateway which starts may be behind.
+/// Most entries that a starting gateway may be behind.
 const BEHIND: u64 = 3;
 
-/// Group 0, as far as the keys of one set go.
+/// Group 0's part for the keys of one set.
 pub struct Ledger {
     set: SetId,
     changes: bool,
     rng: Rng,
     rings: Vec<Ring>,
-    /// What each gateway ever said that it has.
+    /// Keys that each gateway ever reported.
     said: BTreeMap<MemberId, BTreeSet<u32>>,
     words: Vec<Needs>,
-    /// Every key that there was.
+    /// Every key that ever existed.
     ever: BTreeSet<u32>,
 }
 
@@ -53,16 +54,16 @@ fn data_keys(set: SetId, ids: &BTreeSet<u32>) -> BTreeMap<u32, DataKey> {
     ids.iter().map(|id| (*id, data_key(set, *id))).collect()
 }
 
-/// Keys as a gateway has them that opened this ring.
+/// The keys of a gateway that opened this ring.
 ///
 /// # Panics
-/// Where `seals` is not among them.
+/// If `seals` is not among them.
 pub fn set_key(set: SetId, ids: &BTreeSet<u32>, seals: u32) -> SetKey {
     SetKey::of_ring(set, data_keys(set, ids), seals)
         .unwrap_or_else(|| panic!("DATAKEY-Z3: {seals} is not among {ids:?}"))
 }
 
-/// What stands for wrapped keys: only their numbers are true.
+/// Fake wrapped keys with the right numbers.
 pub fn wrapped(ids: impl IntoIterator<Item = u32>) -> Vec<u8> {
     let one = |id: u32| {
         let mut bytes = vec![1; WRAPPED_KEY_BYTES];
@@ -77,7 +78,7 @@ fn keyring(ring: &Ring) -> Keyring {
 }
 
 impl Ledger {
-    /// Of a set, or a life of one, which begins with this ring.
+    /// For a set, or a life of one, that begins with this ring.
     pub fn new(set: SetId, seed: u64, wrapped_key: &[u8], seals: u32) -> Arc<Mutex<Self>> {
         let ring = Ring { keys: ring_ids(wrapped_key), seals };
         let (said, words, ever) = (BTreeMap::new(), Vec::new(), ring.keys.clone());
@@ -89,7 +90,7 @@ impl Ledger {
         self.rings.last().cloned().unwrap_or_default()
     }
 
-    /// What a gateway that starts has heard of: what there is, or what there was some entries ago.
+    /// A starting gateway's knowledge: the present ring, or that of some entries ago.
     pub fn start(&mut self) -> (SetKey, Keyring) {
         let behind = if self.changes { self.rng.below(BEHIND + 1) as usize } else { 0 };
         let ring = &self.rings[self.rings.len().saturating_sub(1 + behind)];
@@ -103,7 +104,7 @@ impl Ledger {
         ring
     }
 
-    /// One with all keys that there ever were: the history's own.
+    /// A holder of all keys that ever existed: the history itself.
     fn all(&self, key: &SetKey) {
         key.replace(data_keys(self.set, &self.ever), 1);
     }
@@ -129,7 +130,7 @@ impl Ledger {
 }
 
 impl World {
-    /// A step of group 0, now and then.
+    /// A step of group 0, sometimes.
     ///
     /// # Errors
     /// HISTKEY-K1, HISTKEY-K2.
@@ -144,7 +145,7 @@ impl World {
             let extra = ledger.words.len().saturating_sub(WORDS);
             ledger.words.drain(..extra);
         }
-        // Those that run and lead nothing: what one says may be forgotten by the time it leads.
+        // Running gateways that do not lead: their reports may be lost by the time they lead.
         for member in (1..=super::GATEWAYS).map(MemberId).filter(|member| *member != self.gateway.server.me()) {
             if ledger.rng.chance(400) {
                 ledger.hears(member);
@@ -191,7 +192,7 @@ impl World {
         self.gateway.server.head.set_keyring(keyring(&ring));
     }
 
-    /// Everybody hears of everything, and what can be done is done.
+    /// All gateways get all news, and everything possible is done.
     pub fn settle_keys(&mut self) {
         let ledger = self.common.ledger.clone();
         let mut ledger = lock(&ledger);
@@ -212,7 +213,7 @@ impl World {
         lock(&self.common.ledger).changes
     }
 
-    /// HISTKEY-K3: what keys wait for is not over yet.
+    /// HISTKEY-K3: whether keys still wait for something.
     pub fn keys_wait(&self) -> bool {
         let ring = lock(&self.common.ledger).ring();
         if !ring.is_changing() {

@@ -1,4 +1,4 @@
-//! The volumes as a flat list of sectors, moved on by each committed entry; and what each answer must have been.
+//! The volumes as flat lists of sectors, advanced by each committed entry; and the allowed answers.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_control::set::{RetireOf, SetAnswer, SetCommand, VolumeChange};
@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sectors that are written, trimmed and compared: windows of the volume, each but the first with the boundary of a map page in its middle.
+/// Parts of a volume that are written, trimmed and compared; each but the first has the boundary of a map page in its
+/// middle.
 pub const WINDOWS: [u64; 3] = [0, PAGE_SECTORS - WINDOW / 2, 2 * PAGE_SECTORS - WINDOW / 2];
 /// Sectors of one window.
 pub const WINDOW: u64 = 384;
 /// The largest volume.
 pub const SIZE_MAX: u64 = WINDOWS[2] + WINDOW;
 
-/// What a sector holds: which write, 0 for zeroes.
+/// Content of a sector: the number of its write, 0 for zeroes.
 type Tag = u32;
 
 /// One volume.
@@ -30,7 +31,7 @@ pub struct Volume {
 
 pub type Volumes = BTreeMap<VolumeId, Volume>;
 
-/// A snapshot that was asked for, or is there.
+/// A pending or finished snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub request: RequestId,
@@ -46,7 +47,7 @@ pub struct Model {
     pub at: BTreeMap<u64, Volumes>,
     pub waiting: BTreeMap<Name, Asked>,
     pub snapshots: BTreeMap<Name, Asked>,
-    /// What snapshots of earlier lives show, by the request that made each: no place in this life's log says it.
+    /// Content of snapshots of earlier lives, by the request that made each: this life's log does not have them.
     kept: BTreeMap<RequestId, Volumes>,
     /// Writes that took effect.
     pub applied: BTreeSet<Tag>,
@@ -57,7 +58,7 @@ pub struct Model {
     pub counts: Counts,
 }
 
-/// What happened, so that a run in which nothing did does not pass for one.
+/// Counts of events: a run without any must not pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub writes: u64,
@@ -68,18 +69,18 @@ pub struct Counts {
     pub rollbacks: u64,
     pub discards: u64,
     pub retired: u64,
-    /// Of them what failed checkpoints had left, in the term that they failed in.
+    /// Those of failed checkpoints, in the term of the failure.
     pub given_up: u64,
     pub deleted: u64,
 }
 
-/// What a history did beside what its model counts.
+/// Counts of a history besides those of its model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     pub steps: u64,
     pub reads: u64,
     pub snapshot_reads: u64,
-    /// Pairs of snapshots whose difference led from the one to the other (HISTORY-H4).
+    /// Pairs of snapshots whose difference turned one into the other (HISTORY-H4).
     pub compared: u64,
     pub unread: u64,
     pub takeovers: u64,
@@ -87,12 +88,12 @@ pub struct Stats {
     pub rotten: u64,
     pub clones: u64,
     pub recoveries: u64,
-    /// Snapshots that came back with them.
+    /// Snapshots that came back with a recovery.
     pub came_back: u64,
-    /// Data keys that came, and that went.
+    /// Data keys created and removed.
     pub keys_made: u64,
     pub keys_dropped: u64,
-    /// Roots that were looked at and were in leaves.
+    /// Checked roots that were in leaves.
     pub roots_in_leaves: u64,
 }
 
@@ -105,7 +106,7 @@ fn cells(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     })
 }
 
-/// The content of a write: each sector says which write it is of, and where it belongs.
+/// Content of a write: each sector has the write's number and its own address.
 pub fn content(tag: Tag, lba: u64, sectors: u64) -> Bytes {
     let mut out = BytesMut::with_capacity((sectors * SECTOR_BYTES) as usize);
     for lba in lba..lba + sectors {
@@ -131,20 +132,20 @@ impl Volume {
         }
     }
 
-    /// What another one holds there.
+    /// Copies a range of another volume.
     pub fn copy(&mut self, range: Range<u64>, from: &Self) {
         for (_, places) in cells(range) {
             Arc::make_mut(&mut self.cells)[places.clone()].copy_from_slice(&from.cells[places]);
         }
     }
 
-    /// An image of it is given another name, and cut, or made longer with zeroes.
+    /// Renames an image, and cuts or extends it with zeroes.
     pub fn become_like(&mut self, name: &Name, size: u64) {
         self.clear(self.size.min(size)..SIZE_MAX);
         (self.name, self.size) = (name.clone(), size);
     }
 
-    /// Where it is not as another one, in words.
+    /// Its difference to another one, for display.
     pub fn unlike(&self, other: &Self) -> String {
         let first = self.cells.iter().zip(&*other.cells).enumerate().find(|(_, (found, expected))| found != expected);
         match first {
@@ -160,7 +161,7 @@ impl Volume {
         cells(lba..lba + 1).next().map_or(0, |(_, places)| self.cells[places.start])
     }
 
-    /// Compares what was read from `lba` on.
+    /// Compares the result of a read from `lba` on.
     ///
     /// # Errors
     /// The first sector that differs.
@@ -200,7 +201,7 @@ impl Volume {
 }
 
 impl Model {
-    /// Of a set that begins with these volumes.
+    /// For a set that begins with these volumes.
     pub fn beginning(volumes: Volumes) -> Self {
         Self { now: volumes, ..Self::default() }
     }
@@ -213,15 +214,15 @@ impl Model {
         }
     }
 
-    /// What the snapshot shows that `request` made, as of the begin at `upto` or of an earlier life.
+    /// Content of the snapshot that `request` made, as of the begin at `upto` or of an earlier life.
     pub fn shown(&self, request: RequestId, upto: u64) -> Volumes {
         self.kept.get(&request).or_else(|| self.at.get(&upto)).cloned().unwrap_or_default()
     }
 
-    /// An entry was committed, and `answer` is what applying it gave.
+    /// Notes a committed entry; `answer` is the result of applying it.
     ///
     /// # Panics
-    /// Where the answer is none that the volumes as they are allow.
+    /// If the volumes do not allow that answer.
     pub fn commit(&mut self, id: LogId, payload: &Bytes, answer: Option<SetAnswer>) {
         let Some(answer) = answer else { panic!("{id}: the answer does not decode") };
         match entry::decode(payload) {
@@ -342,7 +343,7 @@ impl Model {
             (SetCommand::Deleted { objects, .. }, SetAnswer::DeletionNoted) => {
                 self.counts.deleted += objects.len() as u64;
             }
-            // Refused, or a copy of what was done before: nothing may have changed.
+            // Refused, or a repeat: nothing may have changed.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What the store must hold: at every step all that something names, and at rest nothing else.
+//! Checks the store's content: at every step it has everything that is named, and at rest nothing else.
 
 use super::model::{WINDOW, WINDOWS};
 use super::store::Weather;
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two looks whether the set has come to rest.
+/// Interval between two checks whether the set has come to rest.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What was opened once: roots, and the head as it is.
+/// Objects opened once: roots, and the present head.
 #[derive(Default)]
 pub struct Roots {
     named: BTreeMap<ObjectId, Vec<String>>,
@@ -38,7 +38,7 @@ fn key_of(set: SetId, stored: StoredObject) -> String {
     keys::object(set, kind, stored.object)
 }
 
-/// What a recovery would keep by this head: its checkpoint, what it pins, and the snapshots that it lists.
+/// Roots that a recovery from this head would retain: its checkpoint, its pins, and its snapshots.
 pub fn roots_of(head: &Head) -> Vec<RootRef> {
     let links = &head.links;
     let pinned = links.pins.values().map(|pin| pin.root);
@@ -47,13 +47,13 @@ pub fn roots_of(head: &Head) -> Vec<RootRef> {
 }
 
 impl World {
-    /// All that a root names, itself too.
+    /// Everything that a root names, itself included.
     fn named_by(&mut self, root: RootRef) -> Result<Vec<String>, String> {
         if let Some(named) = self.roots.named.get(&root.object) {
             return Ok(named.clone());
         }
         let (mut named, mut next) = (Vec::new(), Some((self.common.key.clone(), root)));
-        // Of a clone also what its origin, and that one's, keep for it.
+        // For a clone also what its origin retains for it, and the origin's origin.
         while let Some((of, at)) = next.take() {
             let key = keys::root(of.set, at.object);
             let lost = || format!("R7: root {key} is named by set {}, and not there", self.common.set);
@@ -85,7 +85,7 @@ impl World {
         Ok(named)
     }
 
-    /// What a recovery may find as the head, the newest last: of several stores, one that is away may have it alone.
+    /// The heads that a recovery may find, newest last: one of several stores may have the newest alone.
     fn heads(&mut self) -> Result<Vec<Head>, String> {
         let mut heads = Vec::new();
         for bytes in self.common.store.objects(&keys::head(self.common.set)) {
@@ -107,13 +107,13 @@ impl World {
         Ok(self.heads()?.pop())
     }
 
-    /// The keys of everything that the state names, and of what a recovery would start from.
+    /// The keys of everything named by the state or by a head for a recovery.
     pub fn named(&mut self) -> Result<BTreeSet<String>, String> {
         let mut named = BTreeSet::new();
         for root in self.state().kept_roots() {
             named.extend(self.named_by(root)?);
         }
-        // A recovery would keep what the head pins and lists, also what was let go of meanwhile.
+        // A recovery would retain the head's pins and snapshots, also those released since.
         for head in self.heads()? {
             for root in roots_of(&head) {
                 named.extend(self.named_by(root)?);
@@ -122,10 +122,10 @@ impl World {
         Ok(named)
     }
 
-    /// Everything that is named is there, dropped roots that were not looked through too.
+    /// Everything named is there, including that of unprocessed dropped roots.
     ///
     /// # Errors
-    /// What is not.
+    /// The missing object.
     pub fn check_named(&mut self) -> Result<(), String> {
         self.state().self_check();
         let mut named = self.named()?;
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// R9: a root that nothing keeps any more, and that was not looked through yet, is damaged where it lies, for good.
+    /// R9: damages, for good, a dropped root that was not processed yet.
     ///
     /// # Errors
     /// The head cannot be read.
@@ -154,7 +154,8 @@ impl World {
         Ok(())
     }
 
-    /// Now and then the set's store is named anew, though it is the same: a checkpoint under way is given up where it stands, and what it has sent lands.
+    /// Sometimes restarts a checkpoint under way, by setting the set's store to the same value; requests already sent
+    /// take effect.
     pub fn begin_anew(&mut self) {
         if self.rot.chance(30) && !self.common.store.several() {
             self.say(|| "a checkpoint that is under way is begun anew".to_string());
@@ -163,10 +164,10 @@ impl World {
         }
     }
 
-    /// What lies in the store and nothing names; `None` where something still waits.
+    /// Unnamed objects in the store; `None` if something still waits.
     fn leaked(&mut self) -> Result<Option<Vec<String>>, String> {
         let state = self.state();
-        // The leader's own checkpoint: only then does it sweep, and only then may there be nothing to name.
+        // The leader's own checkpoint: it sweeps only after one, and only then nothing may remain.
         let waits = !self.gateway.server.head.committed_in(self.term())
             || state.begin.is_some()
             || state.rolled_back.is_some()
@@ -193,7 +194,7 @@ impl World {
 
     async fn wait_for_rest(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
-        // What one of several lacks is compared, looked for and copied in turns of seconds.
+        // Missing copies at one of several stores are compared, searched and copied at intervals of seconds.
         let patience = if self.common.store.several() { 10 * PATIENCE } else { PATIENCE };
         loop {
             self.check_named()?;
@@ -211,17 +212,19 @@ impl World {
         }
     }
 
-    /// Whether the leader that there is has to find by itself all that nothing names. What only a damaged root named, the next term's sweep finds, and what one of
-    /// several stores was late with; and where a store that did not answer kept it from sealing under a new key, it waits for minutes before it tries again.
+    /// Whether the present leader must find all unnamed objects by itself. Exceptions: objects that only a damaged root
+    /// named, and late copies at one of several stores, are found by the next term's sweep; and if the store prevented
+    /// it from sealing under a new key, it waits for minutes before the next try.
     fn rests_as_it_is(&self) -> bool {
         self.roots.rotten_in != Some(self.term()) && !self.common.store.several() && !self.changes_keys()
     }
 
-    /// The store answers, nobody writes, and whoever leads has as long as it needs: first the leader that there is (SPACE-G4), then a new one. Then everything is read,
-    /// and the store holds what the state names and nothing else.
+    /// Brings the set to rest: the store answers, there are no writes, and the leader has all the time it needs: first
+    /// the present one (SPACE-G4), then a new one. Then everything is read, and the store must hold exactly what the
+    /// state names.
     ///
     /// # Errors
-    /// What is not so.
+    /// The broken rule.
     pub async fn come_to_rest(&mut self) -> Result<(), String> {
         self.set_weather(Weather::default());
         {
@@ -254,14 +257,14 @@ impl World {
             if !self.read_whole_snapshot(name, true).await? {
                 return Err(format!("SET-S6: snapshot {name} cannot be read though the store answers"));
             }
-            // HISTORY-H4: from each one to each, also to one that is older.
+            // HISTORY-H4: from each snapshot to each other one, also to older ones.
             for other in &snapshots {
                 if !self.compare_snapshots(name, other).await? {
                     return Err(format!("R8: {name} and {other} cannot be compared though the store answers"));
                 }
             }
         }
-        // Collection with a budget goes on meanwhile: between a head and its checkpoint's end the head is ahead.
+        // Collection with a budget continues meanwhile: between a head and its checkpoint's end the head is ahead.
         self.wait_for_rest().await?;
         self.compare_recovery().await?;
         self.wait_for_rest().await
@@ -284,7 +287,7 @@ impl World {
         Ok(())
     }
 
-    /// What a recovery would start from shows the set as it was at one of its checkpoints, the last.
+    /// The state for a recovery equals the set at its last checkpoint.
     async fn compare_recovery(&mut self) -> Result<(), String> {
         let Some(head) = self.head()? else { return Err("the store has no head".to_string()) };
         let (Some(covered), Some(root)) = (head.covered, head.content.root) else {

@@ -1,5 +1,5 @@
-//! The store: objects in memory, behind a way on which requests and answers are lost, late, refused or spoilt. What was sent is carried out
-//! whether or not the sender lives to see the answer.
+//! The store of a history: objects in memory. Requests and answers are lost, late, refused or damaged on the way. A
+//! request that was sent is carried out, whether or not the sender lives to see the answer.
 
 use super::journal::lock;
 use crate::rng::Rng;
@@ -15,23 +15,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-/// An object is spoilt on its way so often at most, and not found: readers ask a bounded number of times, and no history may fail by chance.
+/// Most times that reads of an object are damaged or do not find it: readers retry a bounded number of times, and no
+/// history may fail by chance.
 const SPOILT_MAX: u8 = 2;
 
-/// What goes wrong, in thousandths of the requests that it can happen to.
+/// Faults, in thousandths of the requests that each can hit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
     /// Refused before anything happened.
     pub refused: u64,
     /// Done, and the answer is lost.
     pub unanswered: u64,
-    /// A write is done, and answered as if another's content were there.
+    /// A write succeeds, but is answered as if other content were there.
     pub conflict: u64,
-    /// What is there is not found.
+    /// An existing object is not found.
     pub missing: u64,
-    /// A read answers with one bit flipped.
+    /// A read returns one flipped bit.
     pub spoilt: u64,
-    /// A listing shows what was there some time ago.
+    /// A listing shows an earlier state.
     pub stale: u64,
     /// A listing leaves out each entry.
     pub lacking: u64,
@@ -42,7 +43,7 @@ pub struct Weather {
     pub down: bool,
     /// Refused until somebody acts.
     pub denied: bool,
-    /// Of several stores, the one that is down or denies.
+    /// Of several stores, the one that is down or refuses.
     pub at: u64,
 }
 
@@ -51,9 +52,9 @@ struct State {
     weather: Weather,
     /// How often a key was spoilt or not found.
     spoilt: BTreeMap<String, u8>,
-    /// Keys that are there.
+    /// Existing keys.
     present: BTreeSet<String>,
-    /// What stale listings show.
+    /// Keys in stale listings.
     old: BTreeSet<String>,
     played: [u64; 8],
 }
@@ -106,12 +107,12 @@ impl Server {
         Self(Arc::new(Inner { memory: Memory::new(), state: Mutex::new(state) }))
     }
 
-    /// What goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set(&self, weather: Weather) {
         lock(&self.0.state).weather = weather;
     }
 
-    /// The keys of all objects that are there.
+    /// The keys of all existing objects.
     pub fn present(&self) -> BTreeSet<String> {
         lock(&self.0.state).present.clone()
     }
@@ -121,12 +122,12 @@ impl Server {
         lock(&self.0.state).present.contains(key)
     }
 
-    /// An object as it lies there.
+    /// An object as stored.
     pub fn object(&self, key: &str) -> Option<Bytes> {
         self.0.memory.get(key).now_or_never()?.ok()
     }
 
-    /// One bit of an object is another from now on; whether it was there.
+    /// Flips one bit of an object; false if there is none.
     pub fn damage(&self, key: &str) -> bool {
         let Some(bytes) = self.object(key).filter(|bytes| !bytes.is_empty()) else { return false };
         let mut bytes = bytes.to_vec();
@@ -138,7 +139,7 @@ impl Server {
         matches!((gone, put), (Some(Ok(_)), Some(Ok(()))))
     }
 
-    /// How often each fault was played: refused, unanswered, conflict, missing, spoilt, stale, lacking, slow.
+    /// Count of each injected fault: refused, unanswered, conflict, missing, spoilt, stale, lacking, slow.
     pub fn played(&self) -> [u64; 8] {
         lock(&self.0.state).played
     }
@@ -228,7 +229,7 @@ impl Inner {
         }
     }
 
-    /// What a reader gets of `body`.
+    /// `body` as its reader gets it.
     fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
         let mut state = lock(&self.state);
         let weather = state.weather;

@@ -1,8 +1,9 @@
 //! The store of a history: one, or three of which two must have an object before it counts (ADR 0018).
 //!
-//! HISTSTORE-D1  What any two of three show as the head is a head that a recovery may begin with: all that it names is there.
-//! HISTSTORE-D2  What is named is in two stores at least. At rest it is in all three, and nothing else is.
-//! HISTSTORE-D3  Only one at a time is down, or refuses everything: that is what two of three promise. The other faults meet all of them.
+//! HISTSTORE-D1  The head that any two of three stores show is valid for a recovery: everything that it names is there.
+//! HISTSTORE-D2  A named object is in at least two stores. At rest it is in all three, and no other object is.
+//! HISTSTORE-D3  Only one store at a time is down or refuses everything: that is what two of three tolerate. Other
+//!     faults hit all of them.
 
 use super::store::{Server, Weather};
 use crate::stores::{Slot, slot_of};
@@ -11,9 +12,9 @@ use holdfast_store::{Health, ObjectStore, Quorum, RetryPolicy, Retrying, keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Several are so many.
+/// Number of stores, if several.
 pub const STORES: u64 = 3;
-/// And so many of them must have an object.
+/// Stores that must have an object.
 const WRITE_QUORUM: usize = 2;
 
 /// See the module. Clones are the same.
@@ -21,7 +22,7 @@ const WRITE_QUORUM: usize = 2;
 pub struct Stores(Vec<Server>);
 
 impl Stores {
-    /// Of a seed: one, or `several`.
+    /// For a seed: one store, or `several`.
     pub fn new(seed: u64, several: bool) -> Self {
         let count = if several { STORES } else { 1 };
         Self((0..count).map(|at| Server::new(seed, at)).collect())
@@ -32,7 +33,7 @@ impl Stores {
         self.0.len() > 1
     }
 
-    /// As a gateway has it: with a way of its own to each.
+    /// The store for a gateway: with its own way to each.
     pub fn open(&self, policy: &RetryPolicy, health: &Arc<Health>) -> Arc<dyn ObjectStore> {
         let one = |server: &Server, health: &Arc<Health>| -> Arc<dyn ObjectStore> {
             Arc::new(Retrying::new(server.clone(), policy.clone()).observed(health.clone()))
@@ -49,7 +50,7 @@ impl Stores {
         }
     }
 
-    /// What goes wrong from now on; what is worst about it at one of several only (HISTSTORE-D3).
+    /// Sets the faults from now on; the worst ones hit only one of several stores (HISTSTORE-D3).
     pub fn set(&self, weather: Weather) {
         for (at, server) in self.0.iter().enumerate() {
             let spared = self.several() && at as u64 != weather.at;
@@ -58,12 +59,12 @@ impl Stores {
         }
     }
 
-    /// The keys of all objects that are in any.
+    /// The keys of all objects in any store.
     pub fn present(&self) -> BTreeSet<String> {
         self.0.iter().flat_map(Server::present).collect()
     }
 
-    /// What one of them lacks of `named`; the next one's where it lacks nothing.
+    /// A key of `named` that the current store lacks; if none, of the next store.
     pub fn lacking(&self, named: &BTreeSet<String>) -> Option<String> {
         self.0.iter().find_map(|server| named.difference(&server.present()).next().cloned())
     }
@@ -74,12 +75,13 @@ impl Stores {
         copies >= if self.several() { WRITE_QUORUM } else { 1 }
     }
 
-    /// An object as it lies there; of a register every value that some two of three show as the newest (HISTSTORE-D1), the newest of these last.
+    /// An object as stored; for a register every value that some two of three show as the newest (HISTSTORE-D1), the
+    /// newest of these last.
     pub fn objects(&self, key: &str) -> Vec<Bytes> {
         if !self.several() || keys::set_of(key).is_none_or(|set| keys::head(set) != key) {
             return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
         }
-        // One whose slot is gone, or marked to be mended, takes part in no round (QUORUM-Q2), so it is none of the two.
+        // A store with a lost or marked slot takes part in no round (QUORUM-Q2), so it is none of the two.
         let slot = |server: &Server| match slot_of(server.object(key).as_ref()) {
             Some(Slot::Value { ballot, value }) => Some(Some((ballot, value))),
             Some(Slot::Blank) => Some(None),
@@ -95,7 +97,7 @@ impl Stores {
         found.into_values().collect()
     }
 
-    /// One bit of an object is another from now on, wherever it lies; whether it was there.
+    /// Flips one bit of an object in every store; false if there is none.
     pub fn damage(&self, key: &str) -> bool {
         self.0.iter().filter(|server| server.damage(key)).count() > 0
     }

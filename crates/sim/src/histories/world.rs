@@ -1,4 +1,4 @@
-//! A history: what is done to a set, step by step, as its seed says, and what is compared on the way.
+//! A history: the steps of a set, drawn from its seed, and the comparisons meanwhile.
 
 use super::gateway::{Common, Gateway, TIMING, name};
 use super::model::{Counts, SIZE_MAX, Stats, Volumes, WINDOW, WINDOWS, content};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// Of the simulated clock: longer than anything may take while the store answers.
+/// Limit by the simulated clock: longer than any operation takes while the store answers.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Volumes at once at most.
 const VOLUMES_MAX: u64 = 4;
-/// Snapshots at once at most, beside those that rollbacks take.
+/// Most snapshots at once, besides those of rollbacks.
 const SNAPSHOTS_MAX: usize = 5;
 
 /// One history.
@@ -29,22 +29,22 @@ pub struct World {
     pub common: Common,
     pub rng: Rng,
     pub gateway: Gateway,
-    /// The leader before, cut off, that may not know it yet.
+    /// The former leader, cut off, which may not know it yet.
     pub ghost: Option<Gateway>,
     boots: Vec<u64>,
     term: u64,
     pub tag: u32,
-    /// Its own, so that which step a seed has does not hang on it.
+    /// A separate generator, so that a seed's steps do not depend on it.
     pub rot: Rng,
     open: BTreeMap<VolumeId, OpenedExport>,
-    /// Requests that may arrive once more.
+    /// Requests that may arrive again.
     late: Vec<SetCommand>,
     pub weather: Weather,
-    /// What was done, in words, where somebody reads it.
+    /// Whether to log each step.
     loud: bool,
     pub stats: Stats,
     pub roots: super::rest::Roots,
-    /// What its log began with.
+    /// Initial volumes of its log.
     pub first: Volumes,
 }
 
@@ -58,7 +58,7 @@ impl World {
         Self::begin(common, [rng, Rng::new(seed, 7)], Term(1), loud).await
     }
 
-    /// A set, or a life of one, that begins at a log's first entry; `rngs`: for its steps, and for what rots.
+    /// A set, or a life of one, at its log's first entry; `rngs`: for its steps, and for damage.
     pub async fn begin(common: Common, [rng, rot]: [Rng; 2], term: Term, loud: bool) -> Self {
         let gateway = Gateway::start(&common, MemberId(1), 1, None).await;
         let first = common.journal.order().model.now.clone();
@@ -110,10 +110,10 @@ impl World {
         RequestId(u128::from(self.rng.draw()) << 64 | u128::from(self.rng.draw()))
     }
 
-    /// Asks the leader, and again while nobody knows what became of it (R12). `None`: refused.
+    /// Sends a command to the leader, again while the outcome is unknown (R12). `None`: refused.
     ///
     /// # Errors
-    /// No word for too long.
+    /// No answer for too long.
     pub async fn command(&self, command: &SetCommand) -> Result<Option<SetAnswer>, String> {
         let asked = async {
             loop {
@@ -131,7 +131,7 @@ impl World {
     /// One step.
     ///
     /// # Errors
-    /// What broke.
+    /// The broken rule.
     pub async fn step(&mut self) -> Done {
         self.stats.steps += 1;
         match self.rng.below(100) {
@@ -189,7 +189,7 @@ impl World {
         self.common.store.set(weather);
     }
 
-    /// A range within a window, and now and then one that lies across the volume's end or beyond.
+    /// A range within a window; sometimes one across the volume's end or beyond.
     fn range(&mut self, size: u64) -> (u64, u64) {
         let start = self.rng.pick(&WINDOWS);
         let (from, most) = (self.rng.below(WINDOW), self.rng.pick(&[1, 8, 8, 64, 300]));
@@ -211,10 +211,10 @@ impl World {
         volumes.iter().nth(at).map(|(id, volume)| (*id, volume.size))
     }
 
-    /// A connection to the volume, as a client makes it: again until it is let in.
+    /// A connection to the volume, retried like a client until it is accepted.
     ///
     /// # Errors
-    /// It is not let in.
+    /// It is not accepted.
     pub async fn device(&mut self, id: VolumeId) -> Result<Arc<dyn Device>, String> {
         if let Some(open) = self.open.get(&id).filter(|open| !open.closed.is_cancelled()) {
             return Ok(open.device.clone());
@@ -308,10 +308,10 @@ impl World {
         })
     }
 
-    /// Reads and compares. `false`: the gateway has closed the connection, for its store gives it no right answer.
+    /// Reads and compares. `false`: the gateway has closed the connection, since its store gives no valid answer.
     ///
     /// # Errors
-    /// It differs.
+    /// The content differs.
     pub async fn read_range(&mut self, id: VolumeId, lba: u64, sectors: u64) -> Result<bool, String> {
         let device = self.device(id).await?;
         let inside = self.volumes().get(&id).is_some_and(|volume| lba + sectors <= volume.size);
@@ -353,10 +353,10 @@ impl World {
         Ok(())
     }
 
-    /// Reads a window, or all, of each volume of a snapshot. `false`: some could not be read now.
+    /// Reads one window, or all, of each volume of a snapshot. `false`: some could not be read now.
     ///
     /// # Errors
-    /// It differs.
+    /// The content differs.
     pub async fn read_whole_snapshot(&mut self, snapshot: &Name, all: bool) -> Result<bool, String> {
         let Some(found) = self.state().snapshots.get(snapshot).cloned() else { return Ok(true) };
         let then = self.common.journal.order().model.shown(found.request, found.upto.index.0);
@@ -409,7 +409,7 @@ impl World {
                 }
                 0..=3 => VolumeChange::Grow { volume: *id, size: Sectors(size.max(found.size).min(SIZE_MAX)) },
                 4 => {
-                    // RESIZE-U1: whoever is connected would be by a name that is gone.
+                    // RESIZE-U1: a connected client would have a name that is gone.
                     self.open.remove(id);
                     VolumeChange::Rename { volume: *id, from: found.name.clone(), to: new, epoch }
                 }
@@ -424,7 +424,7 @@ impl World {
             self.gateway.server.head.want_checkpoint();
             self.late.push(command);
         }
-        // Whoever is connected to a volume that is gone goes away.
+        // Clients of a deleted volume disconnect.
         let there = self.volumes();
         self.open.retain(|id, _| there.contains_key(id));
         Ok(())
@@ -461,7 +461,7 @@ impl World {
         Ok(())
     }
 
-    /// A copy of a request that was carried out before. What it must not do, the model knows.
+    /// A copy of a request that was carried out before. The model knows what it must not do.
     async fn late_copy(&mut self) -> Done {
         if self.late.is_empty() {
             return Ok(());
@@ -487,7 +487,7 @@ impl World {
         Ok(())
     }
 
-    /// As the admin door does it: end of the lease, safety snapshot, the entry. Now and then a write comes in between.
+    /// As the admin API does it: end of the lease, safety snapshot, the entry. Sometimes a write comes in between.
     async fn roll_back(&mut self) -> Done {
         let state = self.state();
         let finished: Vec<(Name, RequestId)> =
@@ -510,7 +510,7 @@ impl World {
             scheduled: false,
         };
         self.command(&create).await?;
-        // The store may be away: a rollback that finds no safety snapshot is refused, and that is right too.
+        // The store may be unavailable: a rollback without safety snapshot is rightly refused.
         for _ in 0..40 {
             if self.state().snapshots.contains_key(&safety.name) {
                 break;
@@ -534,7 +534,8 @@ impl World {
         Ok(())
     }
 
-    /// Another gateway, or the same anew, leads from now on. The leader before has ended, or is cut off and does not know it.
+    /// Another gateway, or the same one restarted, leads from now on. The former leader has ended, or is cut off
+    /// without knowing.
     pub async fn take_over(&mut self) -> Done {
         self.stats.takeovers += 1;
         self.open.clear();
@@ -546,7 +547,7 @@ impl World {
             (true, same) if same == me.0 => MemberId(same % super::GATEWAYS + 1),
             (_, any) => MemberId(any),
         };
-        // What it has of its own: the newest state that was ever saved, an older one, or none at all.
+        // Its local state: the newest one ever saved, an older one, or none.
         let base = {
             let order = self.common.journal.order();
             let saved = &order.saved;
@@ -570,7 +571,7 @@ impl World {
         let new = Gateway::start(&self.common, to, *boot, base).await;
         let old = std::mem::replace(&mut self.gateway, new);
         if lives {
-            // Nobody votes before the lease of the leader that they heard has run out.
+            // No gateway votes before the lease of the last heard leader has expired.
             sleep(TIMING.leader_lease()).await;
             self.stats.ghosts += 1;
             self.ghost = Some(old);
@@ -592,7 +593,7 @@ impl World {
         Ok(())
     }
 
-    /// The leader before learns what it is not, and ends.
+    /// The former leader is deposed, and ends.
     pub fn forget_ghost(&mut self) {
         self.ghost = None;
     }

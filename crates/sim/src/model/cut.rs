@@ -1,8 +1,9 @@
-//! What may be read where writes have no one order that is known from outside: an attached set's clients hand in many at a time, over several
-//! connections, and what is under way when a gateway is lost is sent again.
+//! Model of permitted reads if the order of writes is not known from outside: an attached set's clients submit many
+//! writes at a time over several connections, and writes under way are sent again when a gateway is lost.
 //!
-//! What is known of the order: a write that was known to be there (answered, or read) before another was handed in comes before it; and of two that
-//! overlap, of one device, the one that was handed in first (ATTACH-M1 of `attach::machine`). A *cut* holds with a write all that come before it, each whole (R5).
+//! Known of the order: a write that was known (answered, or read) before another was submitted comes before it; and of
+//! two overlapping writes of one device, the one submitted first (ATTACH-M1 of `attach::machine`). A *cut* contains
+//! with each write all that come before it, each complete (R5).
 
 use super::{Broken, Fate, Id, Model, Place, Write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +21,13 @@ impl Write {
 }
 
 impl Model {
-    /// Which of `ids` are there, if those in `found` are and all that were known at stamp `least`.
+    /// The writes among `ids` that took effect, given those in `found` and all that were known at stamp `least`.
     fn cut(&self, ids: &[Id], least: u64, found: &BTreeMap<Place, Id>) -> BTreeSet<Id> {
         let seen: BTreeSet<Id> = found.values().copied().collect();
         let known = |write: &Write, at: u64| write.known_at.is_some_and(|known| known <= at);
         let of = |id: &Id| self.writes.get(id).map(|write| (*id, write));
         let there = |(id, write): &(Id, &Write)| seen.contains(id) || known(write, least);
-        // What was known before the last of them was handed in: nothing of that was handed in later.
+        // Everything known before the last of them was submitted.
         let last = ids.iter().filter_map(of).filter(there).map(|(_, write)| write.handed_at).max().unwrap_or(0);
         let mut cut: BTreeSet<Id> = BTreeSet::new();
         for (id, write) in ids.iter().rev().filter_map(of) {
@@ -39,7 +40,7 @@ impl Model {
         cut
     }
 
-    /// What each block holds after `cut`, over `base`.
+    /// Content of each block after `cut`, over `base`.
     fn after(&self, base: &BTreeMap<Place, Id>, cut: &BTreeSet<Id>) -> BTreeMap<Place, Id> {
         let mut content = base.clone();
         for (id, write) in cut.iter().filter_map(|id| Some((*id, self.writes.get(id)?))) {
@@ -61,7 +62,7 @@ impl Model {
         let stamp = self.stamp();
         for id in open {
             let Some(write) = self.writes.get_mut(&id) else { continue };
-            // Behind others in all its places: whether it was there before them nobody can say.
+            // Covered by others in all its places: whether it took effect before them is unknown.
             let hidden = write.covers().all(|place| content.get(&place).is_some_and(|shown| *shown > id));
             write.fate = if cut.contains(&id) || hidden { Fate::Landed } else { Fate::Lost };
             if cut.contains(&id) {

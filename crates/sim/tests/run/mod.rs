@@ -1,8 +1,8 @@
-//! What a run of the tests is told by its environment: `HOLDFAST_SEED` and `HOLDFAST_TIER`.
+//! Environment of a run of the tests: `HOLDFAST_SEED` and `HOLDFAST_TIER`.
 
 use std::io::Write;
 
-/// How much is asked of a run.
+/// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// `cargo test`, and the gate of `cargo xtask test`.
@@ -11,7 +11,7 @@ pub enum Tier {
     All,
 }
 
-/// `HOLDFAST_TIER`: `gate`, also where it is not set, or `all`.
+/// `HOLDFAST_TIER`: `gate` (the default), or `all`.
 pub fn tier() -> Tier {
     match std::env::var("HOLDFAST_TIER").as_deref() {
         Err(_) | Ok("gate") => Tier::Gate,
@@ -20,8 +20,8 @@ pub fn tier() -> Tier {
     }
 }
 
-/// The first seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds. Two runs that are an hour apart share no seed then.
-/// Printed past the test harness, which would keep it.
+/// The first seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds, so that two runs an hour apart share no
+/// seed. Printed past the test harness, which would hide it.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOLDFAST_SEED") {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("HOLDFAST_SEED: found {text:?}, expected a number")),

@@ -1,9 +1,10 @@
-//! The bytes of a snapshot of the replicated state: what a lagging replica is sent, and what a restart begins from.
+//! Encoding of a snapshot of the replicated state, for lagging replicas and for restarts.
 //!
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
 //! ```
-//! Little-endian, CRC32C. The version is the magic's last byte. The log id binds the bytes to the place that they are a snapshot of.
+//! Little-endian, CRC32C. The magic's last byte is the version. The log id binds the bytes to their position in the
+//! log.
 
 use holdfast_control::set::SetState;
 use holdfast_types::LogId;
@@ -11,14 +12,15 @@ use holdfast_types::LogId;
 const MAGIC: [u8; 8] = *b"HFSETST1";
 const HEADER_BYTES: usize = 32;
 
-/// A snapshot's size at most, in bytes: far above what 256 volumes need, and a bound on what a peer can make us hold.
+/// Upper bound of a snapshot's bytes: far above the need of 256 volumes; it bounds the memory that a peer can make us
+/// allocate.
 pub const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes are not the snapshot that they should be.
+/// Bytes are not a valid snapshot, or not the expected one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what each message says: what was found, what was expected")]
 pub enum SnapshotError {
-    /// Shorter or longer than it says, or than any snapshot may be.
+    /// The length differs from the one it states, or exceeds the limit.
     #[error("snapshot of {found} bytes, expected {expected}")]
     Length { found: usize, expected: usize },
     /// Not a snapshot, or one of another version.
@@ -33,13 +35,14 @@ pub enum SnapshotError {
     /// The state could not be read although the checksum matched.
     #[error("snapshot with the right checksum could not be read")]
     State(#[source] postcard::Error),
-    /// There is more in it than the state as it is known here, although the checksum matched.
+    /// Bytes behind the state, although the checksum matched.
     #[error("snapshot with the right checksum has {found} bytes, expected its state to end at {expected}")]
     Longer { found: usize, expected: usize },
 }
 
 impl SnapshotError {
-    /// Whether this is not damage but what another build wrote: another version, or, under the right checksum, another form of the state.
+    /// Whether another build wrote it, as opposed to damage: another version, or another form of the state under a
+    /// valid checksum.
     pub fn of_another_build(&self) -> bool {
         match self {
             Self::Magic { .. } | Self::State(_) | Self::Longer { .. } => true,
@@ -51,7 +54,7 @@ impl SnapshotError {
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let mut out = vec![0_u8; HEADER_BYTES];
     let body = postcard::to_stdvec(state);
-    // Postcard refuses only what has no length ahead, and nothing in the state is of that kind.
+    // Postcard refuses only sequences of unknown length; the state has none.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
     let body = body.unwrap_or_default();
     out[..8].copy_from_slice(&MAGIC);
@@ -107,7 +110,8 @@ mod tests {
         bytes
     }
 
-    /// Who is told of damage drops the group here, and learns it anew from others who may have found the same.
+    /// On damage a replica drops the group and fetches it again from peers, which may have the same bytes; so another
+    /// build's bytes must not count as damage.
     #[test]
     fn what_another_build_wrote_is_not_called_damaged() {
         let upto = LogId::new(1, 4);

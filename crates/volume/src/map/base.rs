@@ -1,14 +1,16 @@
-//! What a clone shows where it says nothing itself: a root of another set, its origin (ADR 0028).
+//! Base of a clone: a root of another set, its origin. It shows wherever the clone itself has nothing (ADR 0028).
 //!
 //! ```text
 //!   own page has an extent ─▶ that      own page hides it, or the root hides the page ─▶ zeroes      neither ─▶ the base, as long as the
 //!                                                                                                volume was there; zeroes beyond
 //! ```
-//! BASE-O1  What a clone wrote or unmapped is never asked of the base again: an extent or a hidden range stands before it, for good.
-//! BASE-O2  A root names the objects of its own set and its base's root, nothing else of the base: what keeps those is the origin's pin.
-//! BASE-O3  What the base shows of a volume ends where that volume ended in the base; of a volume that was not in it, it shows nothing.
+//! BASE-O1  A range that a clone wrote or unmapped is never read from the base again: an extent or a hidden range
+//!     covers it for good.
+//! BASE-O2  A root names the objects of its own set and its base's root, no other object of the base. The origin's pin
+//!     retains those.
+//! BASE-O3  A volume of the base is visible up to its size in the base. A volume that the base lacks is not visible.
 //!
-//! Encoded behind the volumes of a root, only where there is one:
+//! Encoded behind the volumes of a root, only where there is a base:
 //!
 //! ```text
 //!   set  id of the root's object (from nothing)  its bytes  term and index that it covers
@@ -26,31 +28,32 @@ use std::collections::BTreeMap;
 /// Id, sectors, count of ranges.
 const VOLUME_WIRE_BYTES_MIN: usize = 3;
 
-/// Bases below one another at most: a clone of a clone of … Each is a root in memory and a lookup more for what none above it says.
+/// Most bases on top of one another: a clone of a clone and so on. Each takes a root in memory, and a lookup for ranges
+/// that no root above it covers.
 pub const BASE_DEPTH_MAX: u32 = 8;
 
-/// A volume as the base has it.
+/// A volume in the base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shown {
     sectors: Sectors,
-    /// Pages of which nothing is asked of the base any more.
+    /// Pages that are never read from the base any more.
     hidden: Ranges,
 }
 
-/// The root of another set that shows through.
+/// The visible root of another set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The origin.
     pub set: SetId,
     /// Its root.
     pub root: RootRef,
-    /// What that root shows.
+    /// The root contains every entry up to this one.
     pub upto: LogId,
     volumes: BTreeMap<VolumeId, Shown>,
 }
 
 impl Base {
-    /// A base of which nothing is hidden: `volumes` with their sizes in it.
+    /// A base without hidden pages: `volumes` with their sizes in it.
     pub fn new(set: SetId, root: RootRef, upto: LogId, volumes: impl Iterator<Item = (VolumeId, Sectors)>) -> Self {
         let shown = |(id, sectors): (VolumeId, Sectors)| {
             let sectors = Sectors(sectors.0.min(VOLUME_SECTORS_MAX));
@@ -59,7 +62,7 @@ impl Base {
         Self { set, root, upto, volumes: volumes.map(shown).collect() }
     }
 
-    /// Where what shows of a page ends (first sector of the volume behind it); `None` where nothing of the page shows.
+    /// End of the visible part of a page (the first sector behind it); `None` if nothing of the page is visible.
     pub(super) fn shows(&self, volume: VolumeId, number: u32) -> Option<Lba> {
         let shown = self.volumes.get(&volume)?;
         let start = u64::from(number) * PAGE_SECTORS;
@@ -67,15 +70,16 @@ impl Base {
         (start < end && !shown.hidden.contains(number)).then_some(Lba(end))
     }
 
-    /// Hides the pages of which the range covers all that shows. Answers those of which it covers a part: they need a page of their own that says
-    /// so. Costs what is at the range's ends and the hidden ranges in it, whatever its length.
+    /// Hides the pages whose visible part the range covers entirely. Returns the partly covered ones: they need a page
+    /// of their own that hides the rest. The cost depends on the range's ends and the hidden ranges in it, not on its
+    /// length.
     pub(super) fn hide(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<u32> {
         let Some(shown) = self.volumes.get_mut(&volume) else { return Vec::new() };
         let end = lba.0.saturating_add(sectors.0).min(shown.sectors.0);
         if lba.0 >= end {
             return Vec::new();
         }
-        // Whole pages, and the last one of the volume as far as it shows.
+        // Whole pages, and the last page of the volume up to the visible end.
         let (first, last) = (lba.0 / PAGE_SECTORS, (end - 1) / PAGE_SECTORS);
         let from = lba.0.div_ceil(PAGE_SECTORS);
         let to = if end == shown.sectors.0 { last + 1 } else { end / PAGE_SECTORS };
@@ -93,7 +97,7 @@ impl Base {
         self.volumes.get(&volume).map_or(0, |shown| shown.sectors.0.div_ceil(PAGE_SECTORS) as u32)
     }
 
-    /// Ranges of pages that are hidden, for who compares two roots: first page, first page behind.
+    /// Hidden ranges of pages, to compare two roots: first page, first page behind.
     pub(super) fn hidden(&self, volume: VolumeId) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.volumes.get(&volume).into_iter().flat_map(|shown| shown.hidden.iter())
     }

@@ -1,29 +1,29 @@
-//! What changed between two roots of one set, without reading any data.
+//! Changes between two roots of one set, found without reading data.
 //!
-//! A page that both roots find at the same place is the same page: it is not looked at. Where the places differ, the two pages are compared
-//! extent by extent: the same sealed extent at the same sector is the same content. What collection has moved in between is found at another
-//! place with the same content, and counts as changed: the answer may say more than changed, never less. What both take from one base is the same.
+//! A page at the same place in both roots is the same page and is skipped. Otherwise the two pages are compared extent
+//! by extent: the same sealed extent at the same sector is the same content. Data that garbage collection moved counts
+//! as changed: the answer may report too much, never too little. Parts that both take from one base are equal.
 
 use super::{MapPiece, PAGE_SECTORS, Page, PageRef, Root};
 use holdfast_types::limits::VOLUME_SECTORS_MAX;
 use holdfast_types::{Lba, Sectors, VolumeId};
 
-/// A range in which the later root may show something else than the earlier one.
+/// A range that may differ between the two roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// First sector.
     pub lba: Lba,
     /// Length.
     pub sectors: Sectors,
-    /// In the later root all of it reads as zeroes.
+    /// All of it reads as zeroes in the later root.
     pub zero: bool,
 }
 
-/// A page that two roots have at different places: its number, where the earlier has it, where the later has it.
+/// A page at different places in two roots: number, place in the earlier one, place in the later one.
 pub type Differing = (u32, Option<PageRef>, Option<PageRef>);
 
-/// The pages of a volume, from page `from` on, that the two roots do not share, in order: they are at different places, or the base shows through one
-/// and not through the other. Takes no memory in proportion to the volume.
+/// The pages of a volume, from page `from` on, that the two roots do not share, in order: their places differ, or the
+/// base is visible through only one of them. Memory does not grow with the volume.
 pub fn differing_pages<'a>(
     earlier: &'a Root,
     later: &'a Root,
@@ -51,8 +51,8 @@ pub fn differing_pages<'a>(
     })
 }
 
-/// Pages, from `from` on, of which `root` says something about its base that `other` may not: those that it hides; where the other has no base, all
-/// that show.
+/// Pages from `from` on for which `root` may treat its base otherwise than `other`: the pages that it hides; if `other`
+/// has no base, all visible ones.
 fn told_by_base<'a>(root: &'a Root, other: &Root, volume: VolumeId, from: u32) -> impl Iterator<Item = u32> + 'a {
     let alone = root.base().filter(|_| other.base().is_none());
     let shown = alone
@@ -62,7 +62,8 @@ fn told_by_base<'a>(root: &'a Root, other: &Root, volume: VolumeId, from: u32) -
     shown.chain(hidden.flat_map(move |(first, end)| first.max(from)..end))
 }
 
-/// Where two roots differ within a range of one page, whose pages, opened, are given with them. In order, neighbours of one kind merged.
+/// Differences of two roots within a range of one page, given both opened pages. In order; adjacent ones of one kind
+/// are merged.
 ///
 /// # Panics
 /// R9: as [`Root::lookup`].
@@ -142,7 +143,7 @@ mod tests {
         MapExtent::whole(object(random), Lba(lba), place)
     }
 
-    /// Per sector: which sealed extent, and which sector of it.
+    /// For each sector: the sealed extent, and the sector in it.
     fn shown(page: Option<&Page>, sectors: u64) -> Vec<Option<(u128, u64)>> {
         let mut all = vec![None; sectors as usize];
         for piece in page.into_iter().flat_map(|page| page.lookup(Lba(0), Sectors(sectors))) {

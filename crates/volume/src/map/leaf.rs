@@ -1,4 +1,4 @@
-//! Leaves: what a large root consists of beside its top (ADR 0034). One lists the pages of a range of numbers, or some of the segments, or of the packs.
+//! Leaves of a large root (ADR 0034). A leaf lists the pages of a range of numbers, or some of the segments or packs.
 //!
 //! Encoded, version 1 (numbers are varints, see `wire`):
 //!
@@ -9,7 +9,7 @@
 //!                 pages, as in a root that is written whole (see `root`), from the first page that it covers on
 //!   of segments:  count, then each, sorted:  id (steps)  stored bytes  raw sectors  live sectors
 //!   of packs:     count, then each, sorted:  id (steps)  stored bytes, 0 where they are not known  live bytes  live pages
-//!   of both:      count of those under an older data key than the leaf, then each:  place in the leaf (step from the one before)  key
+//!   both kinds of objects end with:  count of objects under an older data key than the leaf, then each:  place in the leaf (step from the one before)  key
 //! ```
 
 use super::root::{put_pages, read_next_object, read_pages};
@@ -28,21 +28,22 @@ const MAGIC: &[u8] = b"HFL\x01";
 /// How a root is divided into leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafShape {
-    /// Pages that one leaf covers. A change of one page writes its leaf anew, and each leaf takes a line of the top.
+    /// Pages that one leaf covers. Changing one page rewrites its leaf; each leaf takes a line of the top.
     pub pages: u32,
-    /// Segments, or packs, of one leaf at most.
+    /// Most segments, or packs, in one leaf.
     pub objects: usize,
-    /// Packs that the leaves of one root are in at most, give or take those that one checkpoint fills: they are retired by one entry
-    /// ([`holdfast_control::set::RETIRE_OBJECTS_MAX`]), and each takes a line of the top.
+    /// Limit on the packs that hold the leaves of one root (one checkpoint may exceed it by the packs that it fills).
+    /// One entry retires them all ([`holdfast_control::set::RETIRE_OBJECTS_MAX`]), and each takes a line of the top.
     pub packs: usize,
-    /// A root that takes no more bytes than about these is written whole, without leaves.
+    /// A root of up to about this many bytes is written whole, without leaves.
     pub whole_bytes: u64,
 }
 
 const _: () = assert!(LeafShape::DEFAULT.packs * 2 < holdfast_control::set::RETIRE_OBJECTS_MAX);
 
 impl LeafShape {
-    /// 4 GiB of a volume; about as many bytes for each kind of leaf; and whole as long as a root is not longer than a top of some 10 TiB.
+    /// 4 GiB of a volume; about equally many bytes for each kind of leaf; whole until a root is longer than a top of
+    /// some 10 TiB.
     pub const DEFAULT: Self = Self { pages: 128, objects: 64, packs: 1024, whole_bytes: 64 << 10 };
 }
 
@@ -65,7 +66,7 @@ pub enum LeafOf {
 }
 
 impl LeafOf {
-    /// What of it is bound into its seal.
+    /// The kind as it is bound into the seal.
     pub(super) fn part(self, number: u32) -> Part {
         let (kind, volume, page) = match self {
             LeafOf::Pages { volume, first, .. } => (1, volume, first),
@@ -90,9 +91,9 @@ impl LeafOf {
 pub struct LeafRef {
     /// Where it is.
     pub at: PageRef,
-    /// What it must be.
+    /// What it lists.
     pub of: LeafOf,
-    /// The data key that it is under: its root's own (UNDER-U3).
+    /// Its data key: the one of its root (UNDER-U3).
     pub key_id: u32,
 }
 
@@ -107,7 +108,7 @@ pub enum Leaf {
     Packs(ObjectLeaf<PackUse>),
 }
 
-/// What is known of some objects, sorted, with the data keys of those that are under an older one than the leaf.
+/// Entries of some objects, sorted, with the data keys of those under an older key than the leaf's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectLeaf<V> {
     pub(super) entries: Arc<Vec<(ObjectId, V)>>,
@@ -130,7 +131,7 @@ const _: () = assert!(size_of::<Line>() == 24);
 /// Where the pages of a range are.
 #[derive(Clone, Debug, Default)]
 pub struct PageLeaf {
-    /// Every pack that a page is in, and possibly some that none is any more. Each once.
+    /// Every pack that holds a page, possibly also unused ones. Each once.
     packs: Vec<ObjectId>,
     /// Sorted by page.
     lines: Vec<Line>,
@@ -148,7 +149,7 @@ impl Eq for PageLeaf {}
 impl PageLeaf {
     fn place(&self, line: &Line) -> (u32, PageRef) {
         let Line { page, pack, number, offset, sealed_len, raw_len } = *line;
-        // Places in the list are made by `intern` alone, and the list shrinks in `forget_packs` alone.
+        // Indexes are made by `intern` only; the list shrinks in `forget_packs` only.
         (page, PageRef { object: self.packs[pack as usize], number, offset, sealed_len, raw_len })
     }
 
@@ -163,14 +164,15 @@ impl PageLeaf {
         self.lines.iter().map(|line| self.place(line))
     }
 
-    /// Those from page `first` to page `last`, that one too, in order.
+    /// The pages from `first` to `last` (inclusive), in order.
     pub(super) fn range(&self, first: u32, last: u32) -> impl Iterator<Item = (u32, PageRef)> + '_ {
         let from = self.lines.partition_point(|line| line.page < first);
         let to = self.lines.partition_point(|line| line.page <= last);
         self.lines[from..to.max(from)].iter().map(|line| self.place(line))
     }
 
-    /// Those that are in any of these packs, in order. Each pack of the list is asked for once, and no page where there is none.
+    /// The pages in any of these packs, in order. Tests each pack of the list once, and skips the pages if none is
+    /// there.
     pub(super) fn in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (u32, PageRef)> {
         let wanted: Vec<bool> = self.packs.iter().map(|pack| packs.contains(pack)).collect();
         let lines = if wanted.contains(&true) { self.lines.as_slice() } else { &[] };
@@ -205,7 +207,7 @@ impl PageLeaf {
         }
     }
 
-    /// The pack's place in the list. Pages of one checkpoint arrive one after the other, so the last one is nearly always it.
+    /// The pack's index in the list. Pages of one checkpoint arrive together, so it is nearly always the last one.
     fn intern(&mut self, pack: ObjectId) -> u32 {
         if self.packs.len() > 2 * self.lines.len() + 8 {
             self.forget_packs();
@@ -233,14 +235,14 @@ impl PageLeaf {
         }
     }
 
-    /// Takes no more memory than what it says needs: after pages were replaced, most of the list may be packs that none of them is in any more.
+    /// Frees unneeded memory: after replacements most packs of the list may be unused.
     pub(super) fn settle(&mut self) {
         self.forget_packs();
         self.packs.shrink_to_fit();
         self.lines.shrink_to_fit();
     }
 
-    /// What one of so many pages takes at most, once it is settled.
+    /// Upper bound of the memory for `pages` pages, once settled.
     pub(super) fn memory_bytes_most(pages: u64) -> u64 {
         size_of::<Self>() as u64 + pages.saturating_mul((size_of::<ObjectId>() + size_of::<Line>()) as u64)
     }
@@ -250,25 +252,25 @@ impl PageLeaf {
     }
 }
 
-/// What a root knows of an object, as leaves have it.
+/// What a root knows of an object, as leaves list it.
 pub(super) trait Known: Copy + PartialEq {
-    /// What it takes at least, in bytes.
+    /// Fewest bytes of an encoded entry.
     const WIRE_BYTES_MIN: usize;
     fn put(&self, out: &mut Vec<u8>);
     fn read(reader: &mut Reader<'_>) -> Result<Self, WireError>;
-    /// Stored bytes; of them those in use; how much was stored, and how much of it is in use, in a unit of its own.
+    /// Stored bytes; of them those in use; amount stored and amount in use, in a unit of the type's own.
     fn sums(&self) -> (u64, u64, u64, u64);
-    /// Whether nothing of it is in use: a root that is sealed names no such object.
+    /// Whether it is entirely unused: a sealed root names no such object.
     fn is_dead(&self) -> bool;
 
-    /// The share that is in use, in parts of [`IN_USE_OF`]; `None` where nothing is out of use.
+    /// The share in use, in parts of [`IN_USE_OF`]; `None` where all of it is in use.
     fn in_use(&self) -> Option<u64> {
         let (_, _, whole, part) = self.sums();
         (part < whole).then(|| share(IN_USE_OF, part, whole))
     }
 }
 
-/// In what parts objects are told apart by what is in use of them: whole numbers, so that every run chooses alike.
+/// Unit of shares in use: whole numbers, so that every run chooses the same objects.
 pub(super) const IN_USE_OF: u64 = 1 << 32;
 const _: () = assert!(IN_USE_OF.is_multiple_of(LOWEST_OF));
 
@@ -328,20 +330,20 @@ fn share(bytes: u64, part: u64, whole: u64) -> u64 {
     (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
-/// In what parts [`Sums::lowest`] counts.
+/// Unit of [`Sums::lowest`].
 pub const LOWEST_OF: u64 = 1 << 16;
 
-/// What a top says of the objects that one of its leaves lists: enough to tell what is stored and in use, and in which leaves there is something to collect,
-/// without reading any.
+/// A top's summary of one leaf of objects: stored and used bytes, and whether the leaf has anything to collect, without
+/// reading the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
     /// How many there are.
     pub objects: u64,
     /// Their bytes in the store, as far as they are known.
     pub stored_bytes: u64,
-    /// Those of them that are in use, each object's taken in proportion.
+    /// Bytes in use, in proportion for each object.
     pub live_bytes: u64,
-    /// The share that is in use of the object with the least, in parts of [`LOWEST_OF`]; all of them where nothing is out of use.
+    /// Share in use of the least used object, in parts of [`LOWEST_OF`]; all of them if nothing is unused.
     pub lowest: u64,
 }
 
@@ -422,7 +424,7 @@ pub(super) fn encode_objects<V: Known>(of: LeafOf, entries: &[(ObjectId, V)], un
 }
 
 impl Leaf {
-    /// Reads what a leaf that must be this one was encoded as.
+    /// Decodes a leaf and checks that it is the one in `of`.
     ///
     /// # Errors
     /// [`MapError::Wire`] for anything out of order or of bounds (MAP-M2), or another leaf.
@@ -464,7 +466,7 @@ impl Leaf {
         Ok(leaf)
     }
 
-    /// About how much memory it takes in bytes: the weight for a cache.
+    /// Approximate memory in bytes, as the weight in a cache.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Leaf::Pages(leaf) => leaf.memory_bytes(),
@@ -528,7 +530,7 @@ fn read_objects<V: Known>(reader: &mut Reader<'_>) -> Result<ObjectLeaf<V>, Wire
 /// Opens one leaf that was range-read from its pack.
 ///
 /// # Errors
-/// [`MapError`] unless the bytes are what was sealed as just this leaf at just this place, under its root's data key.
+/// [`MapError`] unless the bytes were sealed as this leaf at this place, under its root's data key.
 pub fn open_leaf(opener: &ObjectOpener, leaf: &LeafRef, sealed: &[u8]) -> Result<Leaf, MapError> {
     let LeafRef { at, of, key_id } = leaf;
     let length =

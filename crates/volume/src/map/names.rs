@@ -1,10 +1,10 @@
-//! What a root names that others do not: how garbage is found. Of most of its leaves a root has nothing alone, so they are told apart as leaves, without going through them.
+//! Objects that one root names and others do not: they are garbage. Shared leaves are skipped as a whole.
 
 use super::objects::{Objects, PackUse, SegmentUse};
 use super::table::Table;
 use holdfast_control::set::{StoredKind, StoredObject};
 
-/// Page packs and segments of one root, less those of others. Not the packs of its own leaves.
+/// Page packs and segments of one root, minus those of others. Without the packs of its own leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     packs: Table<PackUse>,
@@ -17,16 +17,17 @@ impl Names {
         Self { packs: root.packs.clone(), segments: root.segments.clone() }
     }
 
-    /// Takes out what another root names (MAP-M3). Costs what there are leaves, and the objects of those that the other does not share.
+    /// Removes the objects that another root names (MAP-M3). Cost: the number of leaves, and the objects of leaves that
+    /// the other does not share.
     pub(crate) fn take_out(&mut self, other: &Objects) {
         let has_pages = |pack| other.packs.get(pack).is_some_and(|usage| usage.live_pages > 0);
         self.packs.take_out(&other.packs, |pack| has_pages(pack) || other.leaf_packs.contains_key(&pack));
         self.segments.take_out(&other.segments, |segment| other.segments.get(segment).is_some());
     }
 
-    /// What is left, in order.
+    /// The remaining objects, in order.
     pub(crate) fn objects(&self) -> impl Iterator<Item = StoredObject> {
-        // As a root names them: a pack that no page is in any more it does not.
+        // Like a root, without packs that hold no page.
         let packs = self.packs.iter().filter(|(_, usage)| usage.live_pages > 0);
         let packs = packs.map(|(object, _)| StoredObject { kind: StoredKind::Pages, object });
         packs.chain(self.segments.iter().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))
@@ -45,12 +46,12 @@ mod tests {
 
     const V: VolumeId = VolumeId(1);
 
-    /// Objects of one kind by number, so that there are several leaves of each.
+    /// Objects of one kind by number, so that each kind has several leaves.
     fn any_number() -> impl Strategy<Value = u128> {
         prop_oneof![0_u128..8, 0_u128..900]
     }
 
-    /// Page `number` goes, or is in this pack and names this segment from now on.
+    /// Removes page `number`, or places it in this pack and lets it refer to this segment.
     fn set(root: &mut Root, lives: &mut BTreeMap<u32, Live>, number: u32, to: Option<(u128, u128)>) {
         let before = lives.remove(&number).unwrap_or_default();
         let (mut place, mut after) = (None, Live::new());
@@ -70,7 +71,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Roots that were made from one another, or read from their bytes: what is left of one is what sets say.
+        /// Compares with sets of names, for roots derived from one another and roots decoded from bytes.
         #[test]
         fn what_is_left_is_what_no_other_root_names(
             steps in vec((vec((0_u32..400, any_number(), any_number(), 0_u8..6), 0..60), any::<bool>()), 2..6),
@@ -89,7 +90,7 @@ mod tests {
                 if sealed {
                     root.drop_dead_segments();
                 }
-                // Nothing is shared with those before.
+                // Shares nothing with the roots before.
                 if reread && sealed {
                     root = Root::decode(&root.encode()).unwrap();
                 }
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    /// What both share is not gone through: an object of a leaf that both have is never asked for.
+    /// Shared leaves are skipped: no object of one is ever looked up.
     #[test]
     fn leaves_that_two_roots_share_go_as_they_are() {
         let mut before = Root::new(LogId::new(1, 1));
@@ -123,8 +124,12 @@ mod tests {
             asked.borrow_mut().insert(object);
             after.segments.get(object).is_some()
         });
-        assert_eq!(left.len(), 0, "it names nothing alone");
+        assert_eq!(left.len(), 0, "expected no object that only this root names");
         let asked: BTreeSet<ObjectId> = asked.into_inner();
-        assert!(asked.contains(&object(777)) && asked.len() <= 512, "{} objects of two leaves", asked.len());
+        assert!(
+            asked.contains(&object(777)) && asked.len() <= 512,
+            "found {} objects looked up, expected those of two leaves",
+            asked.len()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What a root names, with what it knows of each: all that garbage, sweeps, repair and keys ask a root for. It takes a third to a sixth of what all of a root
-//! does: who only asks for names keeps no more of it.
+//! The objects that a root names, with their use. Garbage collection, sweeps, repair and key changes need only this
+//! part, which takes a third to a sixth of a root's memory.
 
 use super::table::Table;
 use super::under::Under;
@@ -7,7 +7,7 @@ use holdfast_control::set::{StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Sectors};
 use std::collections::BTreeMap;
 
-/// What a root knows of a segment: enough to judge what collecting it would free.
+/// A root's entry of a segment; enough to tell what collecting it would free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentUse {
     /// Length of the object in bytes.
@@ -18,12 +18,12 @@ pub struct SegmentUse {
     pub live_sectors: Sectors,
 }
 
-/// What a root knows of a page pack.
+/// A root's entry of a page pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackUse {
-    /// Length of the object in bytes; 0 where it is not known.
+    /// Length of the object in bytes; 0 if unknown.
     pub stored_bytes: u64,
-    /// Sealed bytes of the pages that the root names in it.
+    /// Sealed bytes of the root's pages in it.
     pub live_bytes: u64,
     /// How many these are.
     pub live_pages: u64,
@@ -33,11 +33,11 @@ pub struct PackUse {
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     pub(super) segments: Table<SegmentUse>,
-    /// Packs that pages are in, and such whose length was noted before any page was.
+    /// Packs with pages, and packs whose length was noted before their first page.
     pub(super) packs: Table<PackUse>,
-    /// The packs that the root's leaves were written to, with their lengths; none where it is written whole.
+    /// The packs of the root's leaves, with their lengths; none if it is written whole.
     pub(super) leaf_packs: BTreeMap<ObjectId, u64>,
-    /// Which data keys they are under.
+    /// Data keys of the objects.
     pub(super) under: Under,
 }
 
@@ -47,29 +47,29 @@ impl Objects {
         self.segments.iter()
     }
 
-    /// What the root knows of a segment; `None` where it does not name it.
+    /// The root's entry of a segment; `None` if it does not name it.
     pub fn segment(&self, object: ObjectId) -> Option<SegmentUse> {
         self.segments.get(object)
     }
 
-    /// All packs that the root names, of pages and of its own leaves, with their lengths (0: not known).
+    /// All packs that the root names, of pages and of its own leaves, with their lengths (0: unknown).
     pub fn packs(&self) -> BTreeMap<ObjectId, u64> {
         let of_pages = self.page_packs().map(|(object, usage)| (object, usage.stored_bytes));
         of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()
     }
 
-    /// The length of a pack as [`Objects::packs`] has it; `None` where the root does not name it.
+    /// The length of a pack as in [`Objects::packs`]; `None` if the root does not name it.
     pub fn pack_length(&self, object: ObjectId) -> Option<u64> {
         let of_pages = || self.packs.get(object).filter(|usage| usage.live_pages > 0).map(|usage| usage.stored_bytes);
         self.leaf_packs.get(&object).copied().or_else(of_pages)
     }
 
-    /// The packs that the root's own leaves are in, with their lengths; none where it is written whole.
+    /// The packs of the root's own leaves, with their lengths; none if it is written whole.
     pub fn leaf_packs(&self) -> &BTreeMap<ObjectId, u64> {
         &self.leaf_packs
     }
 
-    /// Packs that a page is in, sorted.
+    /// Packs with pages, sorted.
     pub(super) fn page_packs(&self) -> impl Iterator<Item = (ObjectId, PackUse)> + '_ {
         self.packs.iter().filter(|(_, usage)| usage.live_pages > 0)
     }
@@ -79,13 +79,13 @@ impl Objects {
         self.page_packs().collect()
     }
 
-    /// Every object that the root names, without the one that it is itself in (MAP-M3): packs, then segments.
+    /// Every object that the root names, except its own (MAP-M3): packs, then segments.
     pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
         let packs = self.packs().into_keys().map(|object| StoredObject { kind: StoredKind::Pages, object });
         packs.chain(self.segments().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))
     }
 
-    /// Bytes of all segments in the store, and of them those in use, each segment's taken in proportion.
+    /// Bytes of all segments in the store, and how many are in use, in proportion for each segment.
     pub fn segment_bytes(&self) -> (u64, u64) {
         let sums = self.segments.summaries().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
         sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
@@ -97,17 +97,17 @@ impl Objects {
         sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 
-    /// The segments that are not all in use, those with the least in use first.
+    /// The partly unused segments, least used first.
     pub(crate) fn segments_by_use(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> {
         self.segments.by_use()
     }
 
-    /// The page packs that are not all in use, as far as their length is known, those with the least in use first.
+    /// The partly unused page packs of known length, least used first.
     pub(crate) fn packs_by_use(&self) -> impl Iterator<Item = (ObjectId, PackUse)> {
         self.packs.by_use().filter(|(_, usage)| usage.live_pages > 0)
     }
 
-    /// About how much memory they take in bytes, what is shared with others included. Costs what there are leaves.
+    /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.
     pub fn memory_bytes(&self) -> u64 {
         let tables = self.segments.memory_bytes() + self.packs.memory_bytes();
         tables + self.leaf_packs.len() as u64 * 84 + self.under.memory_bytes()

@@ -1,18 +1,18 @@
-//! Pages, leaves and roots as objects: the frame is that of [`crate::object`].
+//! Pages, leaves and roots as objects in the frame of [`crate::object`].
 //!
-//! A page pack's content is sealed pages, each to be range-read and opened by itself; its main part is the table:
+//! The content of a page pack is sealed pages, each range-read and opened by itself. Its main part is the table:
 //!
 //! ```text
 //!   "HFQ" version(1)  count  then per page, in the order in which they stand in the pack:
 //!   volume (step from the one before)   page number (step from the one before)   bytes before sealing
 //! ```
-//! A pack of leaves is a pack whose content is leaves of a root; its table:
+//! A pack of leaves has leaves of a root as content. Its table:
 //!
 //! ```text
 //!   "HFQ" version(2)  count  then per leaf, in the order in which they stand in the pack:
 //!   kind   [volume  first page that it covers  how many it covers]   where it lists pages   bytes before sealing
 //! ```
-//! A root object has no content besides its main part, the root or its top.
+//! A root object has only the main part: the root or its top.
 
 use super::leaf::{LeafOf, LeafRef};
 use super::top::{Opened, PartialRoot, Top};
@@ -36,12 +36,13 @@ const TABLE_ENTRY_BYTES_MIN: usize = 3;
 
 const _: () = assert!(SEGMENT_BYTES_TARGET + PAGE_BYTES_MAX + TAG_BYTES < SEGMENT_BYTES_MAX);
 
-/// What a pack has beside its sealed pages at most: header, tags, magic and count of the table, and a line of it for each page.
+/// Most bytes of a pack besides its sealed pages: header, tags, magic and count of the table, and a table line per
+/// page.
 const PACK_FRAME_BYTES_MAX: u64 = OBJECT_HEADER_BYTES as u64 + 2 * TAG_BYTES as u64 + 16;
 /// See [`PACK_FRAME_BYTES_MAX`]: steps of volume and page number, length.
 const TABLE_ENTRY_BYTES_MAX: u64 = 16;
 
-/// Length at most of one pack that holds `pages` pages of `sealed_bytes` in all.
+/// Upper bound of the length of a pack with `pages` pages of `sealed_bytes` in all.
 pub fn pack_bytes_max(pages: u64, sealed_bytes: u64) -> u64 {
     PACK_FRAME_BYTES_MAX + pages * TABLE_ENTRY_BYTES_MAX + sealed_bytes
 }
@@ -53,7 +54,7 @@ pub struct PackEntry {
     pub volume: VolumeId,
     /// Number of the page in the volume.
     pub page: u32,
-    /// Where it is.
+    /// Place of the page.
     pub place: PageRef,
 }
 
@@ -76,15 +77,16 @@ impl PackBuilder {
         Self { sealer, content: vec![0; OBJECT_HEADER_BYTES], table: Vec::new() }
     }
 
-    /// The object that this will be.
+    /// Id of the object under construction.
     pub fn object(&self) -> ObjectId {
         self.sealer.object()
     }
 
-    /// Seals a page and says where it will be found.
+    /// Seals a page and returns its place.
     ///
     /// # Panics
-    /// R9: when the page is longer than [`PAGE_BYTES_MAX`] or the pack outgrows [`SEGMENT_BYTES_MAX`]: nobody could read it back.
+    /// R9: when the page is longer than [`PAGE_BYTES_MAX`] or the pack exceeds [`SEGMENT_BYTES_MAX`]: it could not be
+    /// read back.
     pub fn push(&mut self, page: &Page) -> PageRef {
         let plain = page.encode();
         assert!(
@@ -124,7 +126,7 @@ impl PackBuilder {
         self.table.iter().map(|entry| (entry.place.number, entry.place.range()))
     }
 
-    /// Whether it is time to close it ([`SEGMENT_BYTES_TARGET`]).
+    /// Whether the pack has reached [`SEGMENT_BYTES_TARGET`] and should be closed.
     pub fn is_full(&self) -> bool {
         self.content.len() >= SEGMENT_BYTES_TARGET
     }
@@ -140,7 +142,7 @@ impl PackBuilder {
 /// Opens one page that was range-read from its pack.
 ///
 /// # Errors
-/// [`MapError`] unless the bytes are what was sealed as just this page at just this place.
+/// [`MapError`] unless the bytes were sealed as this page at this place.
 pub fn open_page(
     opener: &ObjectOpener,
     place: &PageRef,
@@ -173,13 +175,13 @@ pub fn open_page(
 /// The table of a whole page pack, for recovery and offline checks.
 ///
 /// # Errors
-/// [`MapError`] where the object is not exactly this page pack.
+/// [`MapError`] where the object is not this page pack.
 pub fn read_pack(opener: &ObjectOpener, pack: &[u8]) -> Result<Vec<PackEntry>, MapError> {
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Pages, opener, pack)?;
     open_pack(opener, &header, main)
 }
 
-/// The table from its own sealed bytes, which are at [`ObjectHeader::main_range`].
+/// The table from its sealed bytes, which are at [`ObjectHeader::main_range`].
 ///
 /// # Errors
 /// As [`read_pack`].
@@ -257,14 +259,15 @@ impl LeafPackBuilder {
         self.sealer.object()
     }
 
-    /// Seals a leaf's bytes and says where they will be found.
+    /// Seals a leaf's bytes and returns their place.
     ///
     /// # Panics
-    /// R9: when the leaf is longer than [`PAGE_BYTES_MAX`] or the pack outgrows [`SEGMENT_BYTES_MAX`]: nobody could read it back.
+    /// R9: when the leaf is longer than [`PAGE_BYTES_MAX`] or the pack exceeds [`SEGMENT_BYTES_MAX`]: it could not be
+    /// read back.
     pub(super) fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
         assert!(plain.len() <= PAGE_BYTES_MAX, "R9: leaf {of:?}: {} bytes", plain.len());
         let end = self.content.len() + plain.len() + TAG_BYTES;
-        assert!(end <= SEGMENT_BYTES_MAX, "R9: a pack of leaves of {end} bytes");
+        assert!(end <= SEGMENT_BYTES_MAX, "R9: a pack of leaves has {end} bytes, expected at most {SEGMENT_BYTES_MAX}");
         let at = PageRef {
             object: self.object(),
             number: self.table.len() as u32,
@@ -304,7 +307,7 @@ impl LeafPackBuilder {
     }
 }
 
-/// What a pack holds.
+/// Table of a pack, of either kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PackTable {
     /// Pages.
@@ -323,10 +326,10 @@ impl PackTable {
     }
 }
 
-/// The table of a whole pack, whichever it is.
+/// The table of a whole pack of either kind.
 ///
 /// # Errors
-/// [`MapError`] where the object is not exactly this pack.
+/// [`MapError`] where the object is not this pack.
 pub fn read_any_pack(opener: &ObjectOpener, pack: &[u8]) -> Result<PackTable, MapError> {
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Pages, opener, pack)?;
     let plain = opener.open_part_by(header.key_id, Part::Header, main)?;
@@ -385,17 +388,17 @@ fn decode_leaves(object: ObjectId, key_id: u32, plain: &[u8]) -> Result<Vec<Leaf
     Ok(table)
 }
 
-/// A root as an object of its own: all of it, or its top where its leaves were written.
+/// Seals a root as one object: all of it, or its top if its leaves were written.
 ///
 /// # Panics
-/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong. MAP-M3: where it is in leaves,
-/// and one has changed since they were written.
+/// R10: when the sealer has another data key than the root was made for: the keys of unlisted objects would be wrong.
+/// MAP-M3: where the root is in leaves, and one has changed since they were written.
 pub fn seal_root(root: &Root, sealer: ObjectSealer) -> Bytes {
     let plain = if root.is_in_leaves() { root.encode_top() } else { root.encode() };
     seal_encoded(root.key_id(), &plain, sealer)
 }
 
-/// As [`seal_root`], of a root of which leaves may be away.
+/// As [`seal_root`], for a root of which leaves may be absent.
 ///
 /// # Panics
 /// As [`seal_root`].
@@ -411,10 +414,10 @@ fn seal_encoded(made_for: u32, plain: &[u8], mut sealer: ObjectSealer) -> Bytes 
     Bytes::from(object)
 }
 
-/// Opens what [`seal_root`] made.
+/// Opens an object of [`seal_root`].
 ///
 /// # Errors
-/// [`MapError`] where the object is not exactly this root.
+/// [`MapError`] where the object is not this root.
 pub fn open_top(opener: &ObjectOpener, object: &[u8]) -> Result<Opened, MapError> {
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Root, opener, object)?;
     if header.main_offset != OBJECT_HEADER_BYTES as u64 {
@@ -430,7 +433,7 @@ pub fn open_top(opener: &ObjectOpener, object: &[u8]) -> Result<Opened, MapError
     Ok(Opened::Whole(root))
 }
 
-/// Opens what [`seal_root`] made of a root that was written whole.
+/// Opens an object of [`seal_root`] with a whole root.
 ///
 /// # Errors
 /// As [`open_top`], and [`MapError::Leaf`] where it is in leaves.

@@ -1,6 +1,6 @@
 //! One page of the map, in memory and encoded.
 //!
-//! Encoded, version 1, or 2 where the page hides anything of its set's base (numbers are varints, see `wire`):
+//! Encoded as version 1, or version 2 where the page hides ranges of its set's base (numbers are varints, see `wire`):
 //!
 //! ```text
 //!   "HFP" version(1)  volume  page number
@@ -21,7 +21,7 @@
 //!     [skip]                                unless WHOLE
 //!   version 2: the ranges that are hidden, in sectors of the page (see `ranges`)
 //! ```
-//! Extents of one checkpoint that are neighbours on the volume are neighbours in their segment, so most cost 4 to 5 bytes.
+//! Extents of one checkpoint that are adjacent on the volume are adjacent in their segment, so most take 4 to 5 bytes.
 
 use super::ranges::Ranges;
 use super::{
@@ -38,7 +38,7 @@ mod extent;
 use extent::{put_extent, read_extent};
 
 const MAGIC: &[u8] = b"HFP\x01";
-/// Of a page that hides something: pages of sets without a base never do.
+/// For pages that hide ranges; pages of sets without a base never do.
 const MAGIC_HIDING: &[u8] = b"HFP\x02";
 /// Flags and sectors.
 const EXTENT_WIRE_BYTES_MIN: usize = 2;
@@ -95,14 +95,14 @@ pub type Live = BTreeMap<ObjectId, Sectors>;
 pub struct Page {
     volume: VolumeId,
     number: u32,
-    /// Every object that an extent refers to, and possibly some that none does any more. May hold one twice.
+    /// Every object that an extent refers to, possibly also unused ones and duplicates.
     objects: Vec<ObjectId>,
     extents: BTreeMap<u32, Stored>,
-    /// In a set with a base: what reads as zeroes whatever the base says. No extent lies in it.
+    /// In a set with a base: ranges that read as zeroes whatever the base holds. No extent lies in them.
     hidden: Ranges,
 }
 
-/// Pages are the same when they say the same; the order of their lists of objects does not matter.
+/// Equal if the content is equal; the order of the lists of objects does not matter.
 impl PartialEq for Page {
     fn eq(&self, other: &Self) -> bool {
         self.volume == other.volume
@@ -118,7 +118,7 @@ impl Page {
     /// A page that maps nothing.
     ///
     /// # Panics
-    /// R9: when no volume is large enough to have that page.
+    /// R9: when the number is above the largest possible page number.
     pub fn new(volume: VolumeId, number: u32) -> Self {
         assert!(number <= PAGE_NUMBER_MAX, "R9: page {number} of {volume}, of at most {PAGE_NUMBER_MAX}");
         Self { volume, number, objects: Vec::new(), extents: BTreeMap::new(), hidden: Ranges::default() }
@@ -139,17 +139,17 @@ impl Page {
         Lba(u64::from(self.number) * PAGE_SECTORS)
     }
 
-    /// First sector that it does not cover any more.
+    /// First sector behind the page.
     pub fn end(&self) -> Lba {
         Lba(self.lba().0 + PAGE_SECTORS)
     }
 
-    /// Whether it says nothing: such a page is left out of the root.
+    /// Whether it maps and hides nothing: the root omits such a page.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty() && self.hidden.is_empty()
     }
 
-    /// Whether it says of all that shows of the base, up to `end`, that it reads as zeroes, and nothing else: a root says that without a page.
+    /// Whether it hides all of the base up to `end` and does nothing else: a root expresses that without a page.
     pub fn only_hides(&self, end: Lba) -> bool {
         let (_, to) = self.clip(self.lba(), Sectors(end.0.saturating_sub(self.lba().0)));
         self.extents.is_empty() && self.hidden.covers(0, to)
@@ -160,7 +160,7 @@ impl Page {
         self.extents.len()
     }
 
-    /// About how much memory it takes in bytes: the weight for a cache.
+    /// Approximate memory in bytes, as the weight in a cache.
     pub fn memory_bytes(&self) -> usize {
         // Tree nodes are about two thirds full.
         size_of::<Self>()
@@ -191,17 +191,21 @@ impl Page {
         live
     }
 
-    /// What the range is made of: pieces in order, without gap or overlap.
+    /// The pieces of a range in order, without gap or overlap.
     ///
     /// # Panics
-    /// R9: when the range is not within the page. The answer would be short, and the rest read as something else.
+    /// R9: when the range is not within the page. The answer would be short, and the rest would read as other data.
     pub fn lookup(&self, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
         let (from, to) = self.clip(lba, sectors);
         let inside = u64::from(to - from) == sectors.0;
-        assert!(inside, "R9: {sectors} sectors at {lba} asked of page {} of {}", self.number, self.volume);
+        assert!(
+            inside,
+            "R9: lookup of {sectors} sectors at {lba} in page {} of {}, expected a range within it",
+            self.number, self.volume
+        );
         let mut pieces = Vec::new();
         let mut at = from;
-        // The one before the range may reach into it.
+        // The extent before the range may reach into it.
         let first = self.extents.range(..from).next_back().map_or(from, |(start, _)| *start);
         for (start, stored) in self.extents.range(first..to) {
             let (begin, end) = ((*start).max(from), (start + u32::from(stored.sectors)).min(to));
@@ -220,7 +224,8 @@ impl Page {
         pieces
     }
 
-    /// [`Page::lookup`] in a set with a base that shows up to `end`: what the page says nothing of is [`MapPiece::Below`] there.
+    /// [`Page::lookup`] in a set with a base that shows up to `end`: unmapped parts up to there are
+    /// [`MapPiece::Below`].
     ///
     /// # Panics
     /// As [`Page::lookup`].
@@ -252,12 +257,12 @@ impl Page {
         super::push_below(pieces, place(from), place(to), end);
     }
 
-    /// Lets the extent's range be found in the store from now on; whatever it covers is forgotten. Of an extent that
-    /// reaches beyond the page, the part within it.
+    /// Maps the extent's range to the store; older mappings of the range are dropped. Takes only the part of the extent
+    /// within the page.
     ///
     /// # Panics
-    /// R9: when the extent is none that could be read back. Extents come from a segment's builder, or out of a page
-    /// or table that checked them.
+    /// R9: when the extent is invalid. Extents come from a segment's builder, or from a page or table that checked
+    /// them.
     pub fn overlay(&mut self, extent: &MapExtent) {
         let place = extent.place;
         assert!(place.check().is_ok(), "R9: {:?} of {}", place, extent.object);
@@ -284,7 +289,7 @@ impl Page {
         self.extents.insert(from, stored);
     }
 
-    /// Lets the part of the range that is within the page read as zeroes from now on.
+    /// Makes the part of the range that lies within the page read as zeroes.
     pub fn unmap(&mut self, lba: Lba, sectors: Sectors) {
         let (from, to) = self.clip(lba, sectors);
         if from < to {
@@ -292,7 +297,7 @@ impl Page {
         }
     }
 
-    /// [`Page::unmap`] in a set with a base: the base shows no more there either (BASE-O1).
+    /// [`Page::unmap`] in a set with a base: also hides the base in that range (BASE-O1).
     pub fn hide(&mut self, lba: Lba, sectors: Sectors) {
         let (from, to) = self.clip(lba, sectors);
         if from < to {
@@ -301,13 +306,13 @@ impl Page {
         }
     }
 
-    /// Forgets what it hides: the root says it of the whole page, or there is no base.
+    /// Drops its hidden ranges: the root hides the whole page, or there is no base.
     pub fn hide_nothing(&mut self) {
         self.hidden.clear();
     }
 
-    /// Lets what the page has of `from`, still and only that, be found in `to` from now on, which holds the same content; says how
-    /// many sectors that were. Where the page names anything else meanwhile, a newer write was here, and it stays.
+    /// Redirects all that the page still maps to `from` to `to`, which holds the same content. Returns the number of
+    /// sectors. A range that maps anything else by now was overwritten, and stays.
     pub fn redirect(&mut self, from: &MapExtent, to: &MapExtent) -> Sectors {
         let mut moved = 0;
         let (start, end) = self.clip(from.lba, from.sectors);
@@ -343,14 +348,14 @@ impl Page {
         MapExtent {
             lba: Lba(self.lba().0 + u64::from(start)),
             sectors: Sectors(stored.sectors.into()),
-            // Places in the list are made by `intern` and `decode` alone, and the list shrinks in `forget_objects` alone.
+            // Indexes are made by `intern` and `decode` only; the list shrinks in `forget_objects` only.
             object: self.objects[stored.object as usize],
             place: stored.place(),
             skip: Sectors(stored.skip.into()),
         }
     }
 
-    /// Forgets `from..to`; what reaches into it from either side is cut.
+    /// Removes `from..to`; extents that reach into it are cut.
     fn clear(&mut self, from: u32, to: u32) {
         let first = self.extents.range(..from).next_back().map_or(from, |(start, _)| *start);
         let touched: Vec<(u32, Stored)> =
@@ -370,7 +375,7 @@ impl Page {
         }
     }
 
-    /// The object's place in the list. Extents arrive segment by segment, so the last one is nearly always it.
+    /// The object's index in the list. Extents arrive segment by segment, so it is nearly always the last one.
     fn intern(&mut self, object: ObjectId) -> u32 {
         if self.objects.last() != Some(&object) {
             if self.objects.len() > 2 * self.extents.len() + 64 {
@@ -381,7 +386,7 @@ impl Page {
         (self.objects.len() - 1) as u32
     }
 
-    /// Keeps only objects that are in use, each once: a page that lives long must not remember everything it ever saw.
+    /// Drops unused and duplicate objects: the list of a long-lived page must stay bounded.
     fn forget_objects(&mut self) {
         let (objects, places) = self.used_objects();
         for stored in self.extents.values_mut() {
@@ -390,10 +395,10 @@ impl Page {
         self.objects = objects;
     }
 
-    /// The objects in use, sorted, and for each place in the present list its place in the new one.
+    /// The used objects, sorted, and the new index of each present index.
     fn used_objects(&self) -> (Vec<ObjectId>, Vec<u32>) {
         let sorted: Vec<ObjectId> = self.live().into_keys().collect();
-        // An object that is not in use gets some place that nobody asks for.
+        // An unused object gets any index; nothing refers to it.
         let place = |object: &ObjectId| sorted.binary_search(object).unwrap_or(0) as u32;
         let places = self.objects.iter().map(place).collect();
         (sorted, places)
@@ -418,7 +423,7 @@ impl Page {
         assert!(u64::from(end) <= PAGE_SECTORS, "MAP-M1: {end}");
         for (start, stored) in &self.extents {
             let hidden = self.hidden.within(*start, start + u32::from(stored.sectors)).next();
-            assert!(hidden.is_none(), "BASE-O1: {hidden:?} is hidden and has an extent");
+            assert!(hidden.is_none(), "BASE-O1: hidden range {hidden:?} has an extent");
         }
     }
 
@@ -471,12 +476,12 @@ impl Page {
             page.hidden = Self::read_hidden(&mut reader, &extents).map_err(wire)?;
         }
         reader.end().map_err(wire)?;
-        // Sorted already, so the tree is built in bulk, with full nodes.
+        // Sorted, so the tree is built in bulk, with full nodes.
         page.extents = extents.into_iter().collect();
         Ok(page)
     }
 
-    /// One or more ranges, and none that an extent lies in: a page has one form.
+    /// At least one range, and none overlaps an extent: the encoding is canonical.
     fn read_hidden(reader: &mut Reader<'_>, extents: &[(u32, Stored)]) -> Result<Ranges, WireError> {
         let at = reader.at();
         let hidden = Ranges::read(reader, PAGE_SECTORS as u32)?;

@@ -1,14 +1,15 @@
-//! Ranges of numbers: sorted, disjoint, and never two side by side.
+//! Ranges of numbers: sorted, disjoint, never adjacent.
 //!
-//! Encoded: count, then each: numbers left out since the end of the one before (at least 1 but for the first), length (at least 1).
+//! Encoded: count, then each: gap since the end of the range before (at least 1, except for the first), length (at
+//! least 1).
 
 use crate::wire::{self, Reader, WireError};
 use std::collections::BTreeMap;
 
-/// A gap and a length take a byte each at least.
+/// A gap and a length: at least one byte each.
 const RANGE_WIRE_BYTES_MIN: usize = 2;
 
-/// Which numbers are in: begin of each range, and the first number behind it.
+/// First number of each range, and the first number behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(BTreeMap<u32, u32>);
 
@@ -30,9 +31,9 @@ impl Ranges {
         self.0.iter().map(|(from, to)| (*from, *to))
     }
 
-    /// What of `from..to` is in, in order.
+    /// The ranges within `from..to`, in order.
     pub(super) fn within(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
-        // The one that begins before may reach into it.
+        // A range that begins before may reach into it.
         let first = self.0.range(..from).next_back().map_or(from, |(start, _)| *start);
         let found = self.0.range(first..to.max(first)).map(move |(a, b)| ((*a).max(from), (*b).min(to)));
         found.filter(|(a, b)| a < b)
@@ -52,7 +53,7 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (from, to);
-        // Also those that only touch it: two side by side are one.
+        // Also ranges that only touch it: adjacent ranges become one.
         let first = self.0.range(..from).next_back().filter(|(_, end)| **end >= from).map_or(from, |(start, _)| *start);
         let joined: Vec<u32> = self.0.range(first..=to).map(|(start, _)| *start).collect();
         for at in joined {

@@ -1,7 +1,8 @@
-//! The root of the map: which page is where, and how much of each segment is still in use.
+//! Root of the map: the place of each page, and how much of each segment is in use.
 //!
-//! In memory it is leaves, each shared with the roots that have it alike: of pages by ranges of their numbers, of segments and of packs by their ids. Written it
-//! is one object (`whole`), or, where it is large, a top that names leaves (`super::top`).
+//! In memory a root consists of leaves, which it shares with roots that have the same ones: pages by ranges of numbers,
+//! segments and packs by id. It is written as one object (`whole`) or, if large, as a top that names leaves
+//! (`super::top`).
 
 use super::base::Base;
 use super::leaf::{LeafShape, PageLeaf};
@@ -17,7 +18,7 @@ mod whole;
 
 pub(super) use whole::{put_pages, read_next_object, read_pages};
 
-/// Where a page is.
+/// Place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageRef {
     /// The page pack.
@@ -42,46 +43,47 @@ impl PageRef {
 /// Sums over a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RootStats {
-    /// Volumes of which anything is in the store.
+    /// Volumes with anything in the store.
     pub volumes: u64,
     /// Pages.
     pub pages: u64,
     /// Sealed bytes of all pages.
     pub page_bytes: u64,
-    /// Page packs that hold at least one of the pages.
+    /// Page packs with at least one page in use.
     pub packs: u64,
     /// Segments that hold at least one live sector.
     pub segments: u64,
     /// Bytes of these segments in the store.
     pub stored_bytes: u64,
-    /// Raw bytes that were sealed into them.
+    /// Raw bytes sealed in these segments.
     pub raw_bytes: u64,
-    /// Raw bytes of them that volumes still show.
+    /// Raw bytes of them that volumes still use.
     pub live_bytes: u64,
 }
 
 /// The pages of a range of numbers.
 #[derive(Clone, Debug)]
 pub(super) struct PageSlot {
-    /// Where the leaf was written; `None` where it has changed since, or never was. Boxed, for there may be as many leaves as pages.
+    /// Where the leaf was written; `None` if it changed since or was never written. Boxed: there may be as many leaves
+    /// as pages.
     pub at: Option<Box<PageRef>>,
     /// Never empty.
     pub leaf: Arc<PageLeaf>,
 }
 
-/// A checkpoint's map: the objects that it names, which it can be asked for as if it were them, and where the pages are. Cloning is cheap: what did not change is
-/// shared.
+/// A checkpoint's map: the objects that it names (it dereferences to them), and the places of pages. Cloning is cheap:
+/// unchanged parts are shared.
 #[derive(Clone, Debug)]
 pub struct Root {
-    /// The root shows every entry up to this one, and none after (R4).
+    /// The root contains every entry up to this one, and none after (R4).
     pub upto: LogId,
     /// Pages that one leaf covers.
     pub(super) width: u32,
     /// By volume, and number of the range.
     pub(super) leaves: BTreeMap<(VolumeId, u32), PageSlot>,
-    /// What it names. Changed in this module and its neighbours alone.
+    /// The named objects. Changed only in this module and its siblings.
     pub(super) objects: Objects,
-    /// What shows where this root and its pages say nothing.
+    /// The base, which shows where this root and its pages have nothing.
     pub(super) base: Option<Arc<Base>>,
 }
 
@@ -105,7 +107,7 @@ impl Default for Root {
     }
 }
 
-/// Roots are the same when they say the same, however they are divided and wherever their leaves were written.
+/// Equal if the content is equal, however it is divided and wherever its leaves were written.
 impl PartialEq for Root {
     fn eq(&self, other: &Self) -> bool {
         self.upto == other.upto
@@ -126,45 +128,47 @@ impl Root {
         Self { upto, ..Self::default() }
     }
 
-    /// A root that shows what its base does.
+    /// A root that shows its base and nothing else.
     pub fn over(upto: LogId, base: Base) -> Self {
         Self { upto, base: Some(Arc::new(base)), ..Self::default() }
     }
 
-    /// What it names, without where its pages are: for who keeps no more of it.
+    /// The named objects, without the places of pages: for a caller that keeps only these.
     pub fn objects(&self) -> &Objects {
         &self.objects
     }
 
-    /// What shows where this root and its pages say nothing; `None` in a set that is no clone.
+    /// The base, which shows where this root and its pages have nothing; `None` if the set is no clone.
     pub fn base(&self) -> Option<&Base> {
         self.base.as_deref()
     }
 
-    /// Where what shows of the base within a page ends; `None` where nothing of it does: what the page does not map reads as zeroes.
+    /// Where the visible part of the base ends within the page; `None` if none is visible: unmapped sectors read as
+    /// zeroes.
     pub fn below(&self, volume: VolumeId, number: u32) -> Option<Lba> {
         self.base()?.shows(volume, number)
     }
 
-    /// An unmapping: of pages that it covers the base shows nothing any more (BASE-O1). Answers those at its ends that have to say the rest themselves.
+    /// Unmaps a range: the base is hidden in the pages that it covers (BASE-O1). Returns the pages at its ends; these
+    /// have to hide the rest themselves.
     pub fn hide(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<u32> {
         self.base.as_mut().map_or_else(Vec::new, |base| Arc::make_mut(base).hide(volume, lba, sectors))
     }
 
-    /// What a range within one page is made of; `page` is what this root has there, opened.
+    /// The pieces of a range within one page; `page` is the root's page there, opened.
     ///
     /// # Panics
-    /// R9: when the range is not within the page, or it is another page.
+    /// R9: when the range is not within the page, or `page` is another page.
     pub fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
         lookup(self.base(), page, volume, lba, sectors)
     }
 
-    /// Where a page is; `None` where all of it reads as zeroes.
+    /// Place of a page; `None` where all of it reads as zeroes.
     pub fn page(&self, volume: VolumeId, number: u32) -> Option<PageRef> {
         self.leaves.get(&(volume, number / self.width))?.leaf.page(number)
     }
 
-    /// The pages that there are of a range, in order: what a large unmapping has to visit.
+    /// The existing pages of a range, in order: those that a large unmapping has to visit.
     pub fn pages_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> impl Iterator<Item = (u32, PageRef)> + '_ {
         let numbers = page_numbers(lba, sectors);
         let (first, last) = (*numbers.start(), *numbers.end());
@@ -181,7 +185,8 @@ impl Root {
             .flat_map(|((volume, _), slot)| slot.leaf.iter().map(move |(number, page)| (*volume, number, page)))
     }
 
-    /// The pages in any of these packs, as [`Root::pages`] has them. Costs what the leaves of pages have of packs, and the pages of those that have one of these.
+    /// The pages in any of these packs, as [`Root::pages`]. Cost: the pack list of each leaf, and the pages of leaves
+    /// with one of these packs.
     pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
         let leaves = (!packs.is_empty()).then(|| self.leaves.iter());
         leaves.into_iter().flatten().flat_map(move |((volume, _), slot)| {
@@ -189,12 +194,12 @@ impl Root {
         })
     }
 
-    /// How many pages there are. Costs what there are leaves.
+    /// Number of pages. Linear in the number of leaves.
     pub fn page_count(&self) -> u64 {
         self.leaves.values().map(|slot| slot.leaf.len() as u64).sum()
     }
 
-    /// The pages from this one on, as [`Root::pages`] has them.
+    /// The pages from this one on, as [`Root::pages`].
     pub fn pages_from(&self, volume: VolumeId, number: u32) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
         let leaves = self.leaves.range((volume, number / self.width)..);
         let pages = leaves.flat_map(|((of, _), slot)| slot.leaf.iter().map(move |(number, page)| (*of, number, page)));
@@ -212,12 +217,12 @@ impl Root {
         self.objects.segments.set(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
     }
 
-    /// Replaces a page: `page` is where the new one is, `None` when it maps nothing any more; `before` and `after` are
-    /// what [`super::Page::live`] said of the old one (empty if there was none) and of the new one.
+    /// Replaces a page. `page`: place of the new one, `None` if it maps nothing any more. `before` and `after`:
+    /// [`super::Page::live`] of the old page (empty if there was none) and of the new one.
     ///
     /// # Errors
-    /// [`LiveError`] when a segment would have fewer than no live sectors, or more than it holds, or is not known (MAP-M4): the
-    /// page was not that root's. Nothing is changed then.
+    /// [`LiveError`] when the live sectors of a segment would be negative or more than it holds, or when the segment is
+    /// unknown (MAP-M4): the page was not this root's. Nothing is changed then.
     pub fn replace_page(
         &mut self,
         volume: VolumeId,
@@ -234,7 +239,7 @@ impl Root {
             let live = usage.map(|usage| usage.live_sectors.0);
             let known = live.and_then(|live| live.checked_sub(gone)).map(|live| live + new);
             match (usage, known) {
-                // What a page refers to as before is most of it, and changes no leaf.
+                // Most segments of a page stay the same, and change no leaf.
                 (Some(usage), Some(live)) if live <= usage.raw_sectors.0 => {
                     changed.push((*object, SegmentUse { live_sectors: Sectors(live), ..usage }));
                 }
@@ -248,21 +253,21 @@ impl Root {
         Ok(())
     }
 
-    /// MAP-M3: what is counted in each pack is what the pages name there. The counts are stored, so each checkpoint inherits them: one that is too low would have a
-    /// pack deleted which is still needed. Costs what there are pages.
+    /// MAP-M3: compares the count of each pack with the pages in it. The counts are stored, so checkpoints inherit
+    /// them: a count that is too low would get a needed pack deleted. Linear in the number of pages.
     ///
     /// # Errors
-    /// Of the first pack that is counted wrong: what was counted, how many the pages name (found), and how many are noted (expected).
+    /// For the first wrong pack: what was counted, the number from the pages (found), and the noted number (expected).
     pub(super) fn compare_packs(&self) -> Result<(), (&'static str, u64, u64)> {
         let mut counts = PackCounts::default();
         self.leaves.values().for_each(|slot| counts.add(&slot.leaf));
         counts.compare(&self.packs)
     }
 
-    /// Notes where a page is, with what that changes of packs.
+    /// Sets the place of a page and updates the counts of its packs.
     ///
     /// # Panics
-    /// MAP-M3: when less is counted in a pack than its pages are. It would be deleted too early.
+    /// MAP-M3: when the count of a pack is lower than the page in it: the pack would be deleted too early.
     pub(super) fn set_page(&mut self, volume: VolumeId, number: u32, page: Option<PageRef>) {
         let old = self.page(volume, number);
         if old == page {
@@ -295,8 +300,8 @@ impl Root {
         slot.at = None;
     }
 
-    /// Takes out the segments without a live sector, and says which: the root names them no more (MAP-M3). Forgets the lengths of
-    /// packs without a page as well. The last step before a root is sealed, or its leaves are.
+    /// Removes segments without live sectors and returns them: the root no longer names them (MAP-M3). Also forgets
+    /// packs without pages. The last step before a root or its leaves are sealed.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
         self.objects.packs.drop_dead();
         let dead = self.objects.segments.drop_dead();
@@ -304,7 +309,7 @@ impl Root {
         dead
     }
 
-    /// The sums. Costs what there are leaves, segments and packs.
+    /// The sums. Linear in the number of leaves, segments and packs.
     pub fn stats(&self) -> RootStats {
         let volumes: BTreeSet<VolumeId> = self.leaves.keys().map(|(volume, _)| *volume).collect();
         let mut stats = RootStats {
@@ -325,12 +330,12 @@ impl Root {
         stats
     }
 
-    /// About how many bytes it takes written whole. Costs what there are leaves.
+    /// Approximate bytes if written whole. Linear in the number of leaves.
     pub fn whole_bytes(&self) -> u64 {
         self.page_count() * 12 + self.segments.len() as u64 * 30 + self.packs.len() as u64 * 24
     }
 
-    /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
+    /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.
     pub fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
         let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
@@ -339,7 +344,7 @@ impl Root {
     }
 }
 
-/// What pages name in each pack: how many there are, and their sealed bytes.
+/// Pages in each pack: their number, and their sealed bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PackCounts {
     named: BTreeMap<ObjectId, (u64, u64)>,
@@ -354,7 +359,7 @@ impl PackCounts {
         }
     }
 
-    /// Of the first pack that is noted wrong: what was counted, how many the pages name (found), and how many are noted (expected).
+    /// For the first wrong pack: what was counted, the number from the pages (found), and the noted number (expected).
     pub(super) fn compare(mut self, packs: &Table<PackUse>) -> Result<(), (&'static str, u64, u64)> {
         for (object, usage) in packs.iter() {
             let (pages, bytes) = self.named.remove(&object).unwrap_or_default();
@@ -372,7 +377,7 @@ impl PackCounts {
     }
 }
 
-/// What a range within one page is made of, over what the base shows; `page` is what the root has there, opened.
+/// The pieces of a range within one page, over the visible base; `page` is the root's page there, opened.
 pub(super) fn lookup(
     base: Option<&Base>,
     page: Option<&Page>,
@@ -396,7 +401,7 @@ pub(super) fn lookup(
     }
 }
 
-/// A page's live sectors do not fit what the root knows of a segment (MAP-M4).
+/// A page's live sectors contradict the root's entry of a segment (MAP-M4).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "page {number} of {volume}: found segment {object} as {found:?}, expected one that can lose {gone} live sectors and gain {new}"
@@ -408,11 +413,11 @@ pub struct LiveError {
     pub number: u32,
     /// The segment.
     pub object: ObjectId,
-    /// What the root knows of it.
+    /// The root's entry of the segment.
     pub found: Option<SegmentUse>,
-    /// Live sectors that the old page had in it.
+    /// Live sectors of the old page in it.
     pub gone: u64,
-    /// Live sectors that the new page has in it.
+    /// Live sectors of the new page in it.
     pub new: u64,
 }
 
@@ -433,10 +438,13 @@ mod tests {
         root.replace_page(volume, 0, Some(place(10, 104)), &Live::new(), &live).expect("a first page");
         root.objects.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
         root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
-        assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "nothing changed of any segment");
+        assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "expected no segment changed");
         // MAP-M4 is held all the same.
         let more = Live::from([(object(1), Sectors(9))]);
-        assert!(root.replace_page(volume, 0, None, &more, &more).is_err(), "more than there was");
+        assert!(
+            root.replace_page(volume, 0, None, &more, &more).is_err(),
+            "expected an error: more live sectors than the segment has"
+        );
         root.replace_page(volume, 0, None, &live, &Live::new()).expect("gone");
         assert!(root.segments().all(|(_, usage)| usage.live_sectors == Sectors(0)));
     }

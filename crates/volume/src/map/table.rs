@@ -1,10 +1,10 @@
-//! The objects that a root names, segments or packs, with what it knows of each: sorted by id, in leaves.
+//! Table of the objects that a root names (segments or packs) with their use, sorted by id and divided into leaves.
 //!
-//! A leaf knows where it was written, as long as nothing in it has changed since: those are not written again, and roots that were made from one another
-//! share them in memory. It also knows what its objects come to together, so that a checkpoint goes through the leaves, and into those only that it changed or takes
-//! something of:
+//! A leaf keeps its place in the store until it changes: unchanged leaves are not written again, and roots derived from
+//! one another share them in memory. A leaf also caches a summary of its objects. A checkpoint reads the summaries, and
+//! goes through those leaves only that it changed or collects from.
 //!
-//! TABLE-T1  What a leaf says of its objects together is what going through them says: it is forgotten with each change of one.
+//! TABLE-T1  The summary of a leaf equals the sums over its objects; any change of an object drops it.
 
 use super::PageRef;
 use super::leaf::{IN_USE_OF, Known, LOWEST_OF, Sums};
@@ -13,17 +13,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Arc, OnceLock};
 
-/// Objects of one leaf in memory at most, before it is split. Written leaves are smaller ([`super::LeafShape::objects`]).
+/// Objects in one leaf in memory before it is split. Written leaves are smaller ([`super::LeafShape::objects`]).
 const SPLIT: usize = 256;
 
-/// What the objects of a leaf come to together.
+/// Sums over the objects of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     /// As a top has them.
     pub sums: Sums,
-    /// Whether there is one of which nothing is in use.
+    /// Whether an object is entirely unused.
     pub dead: bool,
-    /// Stored bytes, and of them those in use, of the others whose length is known.
+    /// Stored bytes and those in use, of the objects with a known length.
     pub sized: (u64, u64),
 }
 
@@ -45,10 +45,10 @@ impl Summary {
 /// One leaf: never empty, sorted, each object once.
 #[derive(Clone, Debug)]
 pub(super) struct Slot<V> {
-    /// Where it was written; `None` where it has changed since, or never was.
+    /// Where it was written; `None` if it was never written or has changed since.
     pub at: Option<PageRef>,
     entries: Arc<Vec<(ObjectId, V)>>,
-    /// Empty where nobody has asked since the last change (TABLE-T1).
+    /// Empty until the first request after a change (TABLE-T1).
     summary: OnceLock<Summary>,
 }
 
@@ -61,7 +61,7 @@ impl<V> Slot<V> {
         &self.entries
     }
 
-    /// What may be changed: then it is no longer what was written, nor what was said of it.
+    /// The entries, for a change: the written place and the summary become invalid.
     fn changing(&mut self) -> &mut Vec<(ObjectId, V)>
     where
         V: Clone,
@@ -73,23 +73,24 @@ impl<V> Slot<V> {
 }
 
 impl<V: Known> Slot<V> {
-    /// Gone through by the first who asks; roots that are made from that one have it with the leaf.
+    /// Computed by the first caller; roots derived from this one share it with the leaf.
     pub(super) fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| Summary::of(&self.entries))
     }
 
-    /// Before the leaf is written, in release too: whoever made the root goes on with it in memory, and only who reads it from the store would find that its top
-    /// says something else of the leaf than what is in it.
+    /// Checks the summary before the leaf is written, in release builds too. The writer continues with the root in
+    /// memory, so a top that contradicts its leaf would be noticed only by a later reader of the store.
     ///
     /// # Panics
-    /// TABLE-T1: when what is said of it is not what its objects say.
+    /// TABLE-T1: when the summary differs from the sums over the objects.
     pub(super) fn check_summary(&self) {
         let (said, found) = (self.summary(), Summary::of(&self.entries));
-        assert!(*said == found, "TABLE-T1: {said:?} is said of a leaf, found {found:?}");
+        assert!(*said == found, "TABLE-T1: summary of a leaf is {said:?}, expected {found:?} as its objects have it");
     }
 }
 
-/// See the module. The key of a leaf is not above its first object; what lies before the first leaf's key belongs to that leaf.
+/// See the module. A leaf's key is at most its first object; objects before the first leaf's key belong to the first
+/// leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Table<V> {
     leaves: BTreeMap<ObjectId, Slot<V>>,
@@ -114,7 +115,7 @@ impl<V: Copy + PartialEq> Table<V> {
         slot.entries.get(at).map(|(_, value)| *value)
     }
 
-    /// Notes the object, or what is known of it from now on.
+    /// Adds the object, or replaces its entry.
     pub(super) fn set(&mut self, object: ObjectId, value: V) {
         let Some(mut key) = self.key_for(object) else {
             self.leaves.insert(object, Slot::new(None, Arc::new(vec![(object, value)])));
@@ -135,7 +136,7 @@ impl<V: Copy + PartialEq> Table<V> {
         if slot.entries.len() >= SPLIT {
             let lower = slot.changing();
             let upper = lower.split_off(SPLIT / 2);
-            // Most of what is left of it never grows again.
+            // This part is unlikely to grow again.
             lower.shrink_to_fit();
             if let Some((first, _)) = upper.first().copied() {
                 self.leaves.insert(first, Slot::new(None, Arc::new(upper)));
@@ -162,7 +163,7 @@ impl<V: Copy + PartialEq> Table<V> {
         self.leaves.values().map(|slot| slot.entries.len()).sum()
     }
 
-    /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
+    /// Approximate memory in bytes, shared leaves included. Linear in the number of leaves.
     pub(super) fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
         let frame = size_of::<(ObjectId, Slot<V>)>() * 3 / 2;
@@ -178,15 +179,15 @@ impl<V: Copy + PartialEq> Table<V> {
         self.leaves.values_mut()
     }
 
-    /// Adds a leaf behind all that there are. It must not be empty, and its objects must be sorted and above theirs.
+    /// Adds a leaf at the end. It must not be empty; its objects must be sorted and above all that are there.
     pub(super) fn push(&mut self, slot: Slot<V>) {
         if let Some((first, _)) = slot.entries.first() {
             self.leaves.insert(*first, slot);
         }
     }
 
-    /// Makes leaves of at most `most` objects, and one of two neighbours that have become small, where either is to be written anyway. What is as it was
-    /// written stays as it is.
+    /// Splits leaves above `most` objects and joins small neighbours, but only where one of them has to be written
+    /// anyway. Other leaves stay as they were written.
     pub(super) fn settle(&mut self, most: usize) {
         let most = most.max(1);
         let mut out = Self::default();
@@ -215,21 +216,22 @@ impl<V: Copy + PartialEq> Table<V> {
         if slot.at.is_some() || count <= most {
             return self.push(slot);
         }
-        // Parts of one length, with room in each for what comes.
+        // Parts of equal length, so that each can grow.
         let parts = count.div_ceil(most);
         for part in slot.entries.chunks(count.div_ceil(parts)) {
             self.push(Slot::new(None, Arc::new(part.to_vec())));
         }
     }
 
-    /// Whether this very leaf is one of its leaves, in memory: only the one that its first object belongs to can be it.
+    /// Whether the table shares this leaf in memory. Only the leaf of its first object can be the same.
     fn shares(&self, slot: &Slot<V>) -> bool {
         let Some((first, _)) = slot.entries.first() else { return false };
         let ours = self.leaves.range(..=*first).next_back();
         ours.is_some_and(|(_, ours)| Arc::ptr_eq(&ours.entries, &slot.entries))
     }
 
-    /// Takes out what a root names that has the table `other`: the objects that `named` says yes to. Leaves that are the other's as well go as they are.
+    /// Removes objects of the table `other` for which `named` is true. Leaves shared with `other` are removed as a
+    /// whole.
     pub(super) fn take_out(&mut self, other: &Self, named: impl Fn(ObjectId) -> bool) {
         self.leaves.retain(|_, slot| {
             if other.shares(slot) {
@@ -244,19 +246,19 @@ impl<V: Copy + PartialEq> Table<V> {
 }
 
 impl<V: Known> Table<V> {
-    /// How many leaves are to be gone through for what they come to, of how many.
+    /// How many leaves lack a summary, of how many.
     #[cfg(test)]
     pub(super) fn changed(&self) -> (usize, usize) {
         let changed = self.leaves.values().filter(|slot| slot.summary.get().is_none());
         (changed.count(), self.leaves.len())
     }
 
-    /// What each leaf's objects come to.
+    /// The summary of each leaf.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &Summary> {
         self.leaves.values().map(Slot::summary)
     }
 
-    /// Takes out those of which nothing is in use, and says which, in order.
+    /// Removes entirely unused objects; returns them in order.
     pub(super) fn drop_dead(&mut self) -> Vec<ObjectId> {
         let with_dead = self.leaves.values().filter(|slot| slot.summary().dead);
         let dead = with_dead.flat_map(|slot| slot.entries.iter().filter(|(_, known)| known.is_dead()));
@@ -265,14 +267,14 @@ impl<V: Known> Table<V> {
         dead
     }
 
-    /// Objects that are not all in use, those with the least in use first; of equals the lower id.
+    /// Partly unused objects, least used first; of equal ones the lower id first.
     pub(super) fn by_use(&self) -> ByUse<'_, V> {
         let leaves: Vec<&Slot<V>> = self.leaves.values().collect();
         let mut next: BinaryHeap<Next> = BinaryHeap::new();
         for (leaf, slot) in leaves.iter().enumerate() {
             let lowest = slot.summary().sums.lowest;
             if lowest < LOWEST_OF {
-                // Not above the share of any of them, for it was rounded down.
+                // Rounded down, so at most the share of any of its objects.
                 next.push(Reverse((lowest * (IN_USE_OF / LOWEST_OF), None, leaf, 0)));
             }
         }
@@ -280,10 +282,11 @@ impl<V: Known> Table<V> {
     }
 }
 
-/// Share in use; of an object its id, so that of one share leaves come before all objects; place of the leaf, and in it.
+/// Share in use; id of the object (leaves sort before objects of the same share); place of the leaf, and place in it.
 type Next = Reverse<(u64, Option<ObjectId>, usize, usize)>;
 
-/// See [`Table::by_use`]. A leaf is gone through once its lowest share is the lowest of what is left: who takes a few goes through a few.
+/// See [`Table::by_use`]. A leaf is opened once its lowest share is the lowest left, so a caller that takes a few
+/// objects opens few leaves.
 pub(super) struct ByUse<'a, V> {
     leaves: Vec<&'a Slot<V>>,
     next: BinaryHeap<Next>,
@@ -322,7 +325,7 @@ mod tests {
         table
     }
 
-    /// Leaves in which nothing is out of use, and those whose emptiest is not among what is taken, are not gone through.
+    /// Leaves without unused space, and leaves whose least used object is not taken, are not opened.
     #[test]
     fn who_takes_a_few_goes_through_a_few() {
         let whole = PackUse { stored_bytes: 1 << 20, live_bytes: 1 << 20, live_pages: 9 };
@@ -337,11 +340,11 @@ mod tests {
         while let Some((object, _)) = by_use.next() {
             taken.push((object.random, closed(&by_use)));
         }
-        // Two of one leaf with nearly nothing in use, both before either is taken for they may be told apart only by going through them.
+        // Two nearly unused objects of one leaf: only opening it tells them apart, so both come before either is taken.
         assert_eq!(taken, [(1500, 1), (900, 1), (1501, 1), (3, 0)]);
     }
 
-    /// TABLE-T1: whole leaves answer from what was found before, and one in which anything changed does not.
+    /// TABLE-T1: unchanged leaves answer from their summary, changed ones do not.
     #[test]
     fn only_a_leaf_that_changed_is_gone_through_again() {
         let one = PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 };
@@ -352,10 +355,10 @@ mod tests {
         next.remove(object(1900));
         next.set(object(1000), one);
         assert_eq!(next.changed().0, 2);
-        assert_eq!(table.changed().0, 0, "the other one is as it was");
+        assert_eq!(table.changed().0, 0, "expected the other table unchanged");
         table.settle(64);
         let (changed, all) = table.changed();
-        assert_eq!(changed, all, "all were divided");
+        assert_eq!(changed, all, "expected all leaves divided");
     }
 
     #[test]
@@ -371,7 +374,7 @@ mod tests {
     }
 
     fn any_use() -> impl Strategy<Value = PackUse> {
-        // Shares that are the same, or the same but for what a top says of them; lengths that are not known; none in use.
+        // Shares that are equal, or equal after rounding in a top; unknown lengths; unused objects.
         let sizes = prop_oneof![Just(0_u64), Just(1_u64 << 20), Just((1_u64 << 20) + 1), 1_u64..50];
         (sizes, 0_u64..60, 0_u64..3, any::<bool>()).prop_map(|(stored_bytes, live, live_pages, near)| {
             let live_bytes = if near { stored_bytes.saturating_sub(live) } else { live };
@@ -379,11 +382,11 @@ mod tests {
         })
     }
 
-    /// A table, and what was in it.
+    /// A table and its expected content.
     type Copied = (Table<PackUse>, Vec<(ObjectId, PackUse)>);
 
     proptest! {
-        /// TABLE-T1, against going through all of it each time: changes of any sort, roots that were copied before, leaves of any size.
+        /// TABLE-T1 against a full pass each time: changes of any sort, cloned roots, leaves of any size.
         #[test]
         fn what_leaves_say_together_is_what_their_objects_say(
             rounds in vec((vec((0_u128..700, prop_oneof![3 => any_use().prop_map(Some), 1 => Just(None)]), 0..200), 1_usize..90), 1..6),
@@ -396,7 +399,7 @@ mod tests {
                         Some(usage) => table.set(object(random), usage),
                         None => table.remove(object(random)),
                     }
-                    // Also in between, so that what was said is there to be forgotten.
+                    // Also in between, so that there are summaries to drop.
                     if at % 7 == 0 {
                         prop_assert!(table.summaries().all(|found| found.sums.objects > 0));
                     }
@@ -436,7 +439,7 @@ mod tests {
             }
         }
 
-        /// Against a plain sorted map: what is there, what a leaf may hold, and that only what changed is written.
+        /// Against a plain sorted map: content, leaf sizes, and that only changed leaves are written.
         #[test]
         fn a_table_is_a_sorted_map_in_leaves(
             rounds in vec((vec((0_u128..600, 0_u8..4), 0..300), 1_usize..9), 1..6),
@@ -471,7 +474,8 @@ mod tests {
                     prop_assert!(slot.entries.windows(2).all(|w| w[0].0 < w[1].0));
                     prop_assert!(slot.at.is_some() || slot.entries.len() <= most, "{} of {most}", slot.entries.len());
                 }
-                // A leaf that stays written has what it had, and no leaf in which nothing changed is written for that alone, but for the join with a neighbour.
+                // A leaf that stays written has its old content. An unchanged leaf is rewritten only to join it with a
+                // neighbour.
                 for (key, slot) in table.leaves().filter(|(_, slot)| slot.at.is_some()) {
                     let had = written.iter().find(|(_, entries)| entries.first().map(|e| e.0) == slot.entries.first().map(|e| e.0));
                     prop_assert_eq!(had.map(|(_, entries)| entries), Some(&*slot.entries), "{}", key);

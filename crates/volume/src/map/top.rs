@@ -4,10 +4,12 @@
 //!   root object: top ─▶ leaf of pages, by volume and range of numbers ─▶ page
 //!                    ─▶ leaf of segments, by range of ids     ─▶ leaf of packs, by range of ids
 //! ```
-//! LEAF-L1  A leaf is written once, and named by every root that has it alike: a checkpoint writes those that it changed, and the top.
-//! LEAF-L2  A leaf of objects has those from its first one up to the first one of the next; a leaf of pages those of its range. Each page or object is in one.
-//! LEAF-L3  A top names the packs that its leaves are in, and no other (MAP-M3), and not too many. Where a pack is less than a quarter in use its leaves are moved, as many
-//!     bytes in a checkpoint as that writes of leaves anyway.
+//! LEAF-L1  A leaf is written once; roots that share it name the same copy. A checkpoint writes the changed leaves and
+//!     the top.
+//! LEAF-L2  A leaf of objects holds the ids from its first one up to the first one of the next leaf; a leaf of pages
+//!     those of its range. Each page or object is in exactly one leaf.
+//! LEAF-L3  A top names the packs of its leaves and no other (MAP-M3), and a bounded number of them. Leaves move out of
+//!     a pack that is less than a quarter in use; a checkpoint moves at most as many bytes of leaves as it writes.
 //!
 //! Encoded, version 5 (numbers are varints, see `wire`):
 //!
@@ -50,21 +52,21 @@ pub use remains::Remains;
 pub use write::LeafPack;
 
 pub(super) const MAGIC: &[u8] = b"HFR\x05";
-/// A place: step, number, offset, length.
+/// A place: step, number, offset, length; at least one byte each.
 const PLACE_WIRE_BYTES_MIN: usize = 4;
 /// Volume, range, count, place.
 const PAGES_WIRE_BYTES_MIN: usize = 3 + PLACE_WIRE_BYTES_MIN;
 /// Id, four sums, place.
 const OBJECTS_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 4 + PLACE_WIRE_BYTES_MIN;
 
-/// A leaf of pages, as the top names it.
+/// A top's entry of a leaf of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PagesAt {
     at: PageRef,
     pages: u64,
 }
 
-/// A leaf of segments or packs, as the top names it.
+/// A top's entry of a leaf of segments or packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ObjectsAt {
     first: ObjectId,
@@ -72,13 +74,13 @@ struct ObjectsAt {
     at: PageRef,
 }
 
-/// What a root in leaves is without them: enough to find where anything is with one leaf more.
+/// A root in leaves, without the leaves: finding a page or an object takes one more leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
-    /// The root shows every entry up to this one, and none after (R4).
+    /// The root contains every entry up to this one, and none after (R4).
     pub upto: LogId,
     width: u32,
-    /// The data key that it is sealed under; its leaves too (UNDER-U3).
+    /// The data key of the root and its leaves (UNDER-U3).
     key_id: u32,
     leaf_packs: BTreeMap<ObjectId, u64>,
     pages: BTreeMap<(VolumeId, u32), PagesAt>,
@@ -91,7 +93,7 @@ pub struct Top {
 /// A root as it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// All of it was in the object.
+    /// The object holds all of it.
     Whole(Root),
     /// It is in leaves, which are to be fetched.
     Leaves(Top),
@@ -100,16 +102,16 @@ pub enum Opened {
 /// Where a page is, as far as an opened root tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageAt {
-    /// Nowhere: it has none.
+    /// The root has no such page.
     Nowhere,
     /// There.
     Page(PageRef),
-    /// This leaf says it.
+    /// This leaf has the page's place.
     Leaf(LeafRef),
 }
 
 impl Opened {
-    /// The root shows every entry up to this one, and none after (R4).
+    /// The root contains every entry up to this one, and none after (R4).
     pub fn upto(&self) -> LogId {
         match self {
             Opened::Whole(root) => root.upto,
@@ -125,7 +127,7 @@ impl Opened {
         }
     }
 
-    /// Every data key that it and what it names are under.
+    /// Every data key of the root and of the objects that it names.
     pub fn keys_needed(&self) -> BTreeSet<u32> {
         match self {
             Opened::Whole(root) => root.keys_needed(),
@@ -133,7 +135,7 @@ impl Opened {
         }
     }
 
-    /// What shows where it and its pages say nothing; `None` in a set that is no clone.
+    /// The base, which shows where the root and its pages have nothing; `None` if the set is no clone.
     pub fn base(&self) -> Option<&Base> {
         match self {
             Opened::Whole(root) => root.base(),
@@ -149,7 +151,7 @@ impl Opened {
         }
     }
 
-    /// How many pages there are. Costs what there are leaves.
+    /// Number of pages. Linear in the number of leaves.
     pub fn page_count(&self) -> u64 {
         match self {
             Opened::Whole(root) => root.page_count(),
@@ -157,7 +159,7 @@ impl Opened {
         }
     }
 
-    /// The leaves that it takes to have all of it; none where it is whole.
+    /// All leaves of the root; none where it is whole.
     pub fn leaves(&self) -> Vec<LeafRef> {
         match self {
             Opened::Whole(_) => Vec::new(),
@@ -165,10 +167,10 @@ impl Opened {
         }
     }
 
-    /// All of the root, with the leaves that [`Opened::leaves`] named.
+    /// The whole root, from the leaves that [`Opened::leaves`] named.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where one is not there, or is not what the top says of it.
+    /// [`MapError::Leaf`] where a leaf is missing, or does not match the top.
     pub fn complete(&self, leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<Root, MapError> {
         match self {
             Opened::Whole(root) => Ok(root.clone()),
@@ -183,17 +185,17 @@ impl Top {
         self.key_id
     }
 
-    /// What shows where it and its pages say nothing; `None` in a set that is no clone.
+    /// The base, which shows where the root and its pages have nothing; `None` if the set is no clone.
     pub fn base(&self) -> Option<&Base> {
         self.base.as_deref()
     }
 
-    /// Every data key that the root and what it names are under.
+    /// Every data key of the root and of the objects that it names.
     pub fn keys_needed(&self) -> BTreeSet<u32> {
         self.older_keys.iter().copied().chain([self.key_id]).collect()
     }
 
-    /// Bytes of all segments in the store, and of them those in use.
+    /// Bytes of all segments in the store, and how many of them are in use.
     pub fn segment_bytes(&self) -> (u64, u64) {
         let sums = self.segments.iter().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
         sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
@@ -207,7 +209,7 @@ impl Top {
         lookup(self.base(), page, volume, lba, sectors)
     }
 
-    /// Which leaf says where a page is.
+    /// Finds the leaf that has a page's place.
     pub fn page(&self, volume: VolumeId, number: u32) -> PageAt {
         let range = number / self.width;
         let found = self.pages.get(&(volume, range));
@@ -219,14 +221,14 @@ impl Top {
         LeafRef { at: found.at, of, key_id: self.key_id }
     }
 
-    /// All leaves: what it takes to have all of the root.
+    /// All leaves of the root.
     pub fn leaves(&self) -> impl Iterator<Item = LeafRef> + '_ {
         let pages = self.pages.iter().map(|((volume, range), found)| self.pages_ref(*volume, *range, found));
         let of = |of| move |found: &ObjectsAt| LeafRef { at: found.at, of, key_id: self.key_id };
         pages.chain(self.segments.iter().map(of(LeafOf::Segments))).chain(self.packs.iter().map(of(LeafOf::Packs)))
     }
 
-    /// About how much memory it takes in bytes.
+    /// Approximate memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
         let pages = self.pages.len() * size_of::<((VolumeId, u32), PagesAt)>() * 3 / 2;
@@ -234,16 +236,16 @@ impl Top {
         (size_of::<Self>() + pages + objects + self.leaf_packs.len() * 84) as u64
     }
 
-    /// What its leaves of pages take in memory at most, in bytes: each page with a pack of its own.
+    /// Upper bound of the memory for its leaves of pages, in bytes: each page with a pack of its own.
     pub fn leaf_bytes_most(&self) -> u64 {
         let leaf = |found: &PagesAt| PageLeaf::memory_bytes_most(found.pages);
         self.pages.values().map(leaf).fold(0, u64::saturating_add)
     }
 
-    /// All of the root, with the leaves that [`Top::leaves`] named.
+    /// The whole root, from the leaves that [`Top::leaves`] named.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where one is not there, or is not what this says of it.
+    /// [`MapError::Leaf`] where a leaf is missing, or does not match this top.
     pub fn complete(&self, mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<Root, MapError> {
         let mut root = Root { width: self.width, ..Root::new(self.upto) };
         for ((volume, range), found) in &self.pages {
@@ -255,7 +257,7 @@ impl Top {
         Ok(root)
     }
 
-    /// What a root is beside its leaves of pages.
+    /// Reads the leaves of segments and packs into `root`.
     fn take_objects(&self, root: &mut Root, mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<(), MapError> {
         let (mut under, key_id) = (Under::default(), self.key_id);
         for (place, found) in self.segments.iter().enumerate() {
@@ -290,7 +292,7 @@ impl Top {
         root.objects.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })
     }
 
-    /// What a comparison of the counts of packs came to, as an error of the root.
+    /// Turns a mismatch in the counts of packs into an error of this root.
     fn compared(&self, counts: Result<(), (&'static str, u64, u64)>) -> Result<(), MapError> {
         let at = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at));
         match (at, counts) {
@@ -304,7 +306,7 @@ fn wrong(at: &PageRef, what: &'static str, found: u64, expected: u64) -> MapErro
     MapError::Leaf { object: at.object, number: at.number, what, found, expected }
 }
 
-/// A leaf of pages, compared with what its root says of it.
+/// A leaf of pages, after comparing it with the root's entry of it.
 fn page_leaf(at: &PageRef, pages: u64, leaf: Option<Leaf>) -> Result<Arc<PageLeaf>, MapError> {
     let Some(Leaf::Pages(leaf)) = leaf else { return Err(wrong(at, "leaves of pages", 0, 1)) };
     if leaf.len() as u64 != pages {
@@ -313,7 +315,7 @@ fn page_leaf(at: &PageRef, pages: u64, leaf: Option<Leaf>) -> Result<Arc<PageLea
     Ok(leaf)
 }
 
-/// Takes a leaf of objects over into the root's table, compared with what the top says of it.
+/// Adds a leaf of objects to the root's table, after comparing it with the top's entry of it.
 fn take<V: Known>(
     table: &mut Table<V>,
     under: &mut Under,
@@ -375,12 +377,12 @@ impl Places {
 }
 
 impl Top {
-    /// Whether these are the bytes of a top, rather than of a root that was written whole.
+    /// Whether the bytes are a top, as opposed to a whole root.
     pub(super) fn is_one(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// Reads what a root in leaves was encoded as. `key_id`: the data key that it was found sealed under.
+    /// Decodes a top. `key_id`: the data key that it was sealed under.
     ///
     /// # Errors
     /// [`MapError`] for anything out of order or of bounds (MAP-M2).
@@ -430,13 +432,13 @@ fn read_page_leaves(
     let count = reader.count("count of leaves of pages", PAGES_WIRE_BYTES_MIN, u64::MAX)?;
     let last_range = u64::from(PAGE_NUMBER_MAX / width);
     let mut pages = BTreeMap::new();
-    // The volume that the leaf before was of, the range behind that one, and how many volumes there were.
+    // The volume of the leaf before, the range behind that leaf, and the number of volumes so far.
     let (mut volume, mut next, mut volumes) = (0, 0, 0);
     for place in 0..count {
         let at = reader.at();
         let found = reader.step("volume of a leaf", volume, volume, u32::MAX.into())?;
         let head = reader.number("ranges left out", 0, 2 * last_range + 1)?;
-        // Said twice, so that a volume cannot come a second time.
+        // The volume is encoded twice, so that a volume cannot appear again later.
         let same = place > 0 && found == volume;
         if same != (head & 1 == 1) {
             return Err(WireError::Range { field: "volume of a leaf", at, found, least: volume + 1, most: volume });

@@ -1,14 +1,16 @@
-//! Which data key the objects that a root names are sealed under, while a set's data key is changed (ADR 0023).
+//! Data keys of the objects that a root names, while a set's data key is changed (ADR 0023).
 //!
 //! ```text
-//!   root made for key 2:   not listed ─▶ key 2      listed ─▶ the older key that stands there
+//!   root made for key 2:   object not listed ─▶ key 2      object listed ─▶ the older key of its entry
 //! ```
-//! UNDER-U1  An object that a root names and does not list is under the root's own key; a listed one under a lower one. So which keys a root needs is known from
-//!     the root alone, authentically, and one that lists nothing needs its own.
+//! UNDER-U1  A named object that the root does not list is under the root's own key; a listed one is under a lower key.
+//!     So the root alone tells, authenticated, which keys it needs.
 //! UNDER-U2  The key of a root is never lower than that of the root that it was built on.
-//! UNDER-U3  A root's leaves are under its own key: one that was written under an older key is written anew. So what a leaf does not list is under the root's.
+//! UNDER-U3  A root's leaves are under its own key: a leaf under an older key is written again. So an object that a
+//!     leaf does not list is under the root's key.
 //!
-//! Encoded at the end of a root of version 4, only where something is listed (of a root in leaves each leaf lists what is its own, see `leaf`):
+//! Encoded at the end of a root of version 4, only if something is listed (in a root in leaves, each leaf has its own
+//! list, see `leaf`):
 //!
 //! ```text
 //!   count, then each, sorted:  id (steps)  key
@@ -22,22 +24,22 @@ use holdfast_types::{ObjectId, SECTOR_BYTES};
 use imbl::OrdMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The keys of what a root names.
+/// The data keys of a root and its objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Under {
-    /// The root's own; 0 where nothing was said of it yet.
+    /// The root's own key; 0 if none was set yet.
     key: u32,
     older: OrdMap<ObjectId, u32>,
 }
 
-/// How much of a root is under one data key.
+/// The amount of a root under one data key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
     /// Segments and page packs.
     pub objects: u64,
     /// Their bytes in the store, as far as they are known.
     pub stored_bytes: u64,
-    /// Bytes of them that volumes still show, before compression: what is still to be written anew.
+    /// Bytes of them that volumes still use, before compression: they are still to be written again.
     pub live_bytes: u64,
 }
 
@@ -46,7 +48,7 @@ impl Under {
         !self.older.is_empty()
     }
 
-    /// The key of an object that is listed.
+    /// The key of a listed object.
     pub(super) fn older_of(&self, object: ObjectId) -> Option<u32> {
         self.older.get(&object).copied()
     }
@@ -56,12 +58,12 @@ impl Under {
         self.older.insert(object, key);
     }
 
-    /// Every key that something listed is under.
+    /// Every key in the list.
     pub(super) fn keys(&self) -> BTreeSet<u32> {
         self.older.values().copied().collect()
     }
 
-    /// About how much memory what is listed takes in bytes: after a change of the key that is everything which the root names.
+    /// Approximate memory of the list in bytes. After a key change the list holds every object of the root.
     pub(super) fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
         (self.older.len() * size_of::<(ObjectId, u32)>() * 3 / 2) as u64
@@ -89,25 +91,26 @@ impl Under {
 }
 
 impl Root {
-    /// What is built on it is sealed under `key_id`: everything that it names by now is under older keys, where that is another one (UNDER-U1).
+    /// The next root is sealed under `key_id`: if that differs, all objects named so far are now under older keys
+    /// (UNDER-U1).
     ///
     /// # Panics
-    /// UNDER-U2: when the key is a lower one.
+    /// UNDER-U2: when the key is lower than the present one.
     pub fn seal_under(&mut self, key_id: u32) {
         self.objects.seal_under(key_id);
     }
 }
 
 impl Objects {
-    /// The data key that the root is, or is to be, sealed under; 0 where nothing was said of it yet.
+    /// The data key that the root is or will be sealed under; 0 if none was set yet.
     pub fn key_id(&self) -> u32 {
         self.under.key
     }
 
-    /// It was found sealed under this key.
+    /// Sets the key that the root was sealed under.
     ///
     /// # Errors
-    /// [`WireError::Range`] where it lists an object under a key that is no older one (UNDER-U1).
+    /// [`WireError::Range`] where it lists an object under a key that is not older (UNDER-U1).
     pub(super) fn opened_under(&mut self, key_id: u32) -> Result<(), WireError> {
         if let Some(found) = self.under.older.values().copied().find(|older| *older >= key_id) {
             let most = u64::from(key_id.saturating_sub(1));
@@ -126,7 +129,10 @@ impl Objects {
     /// As [`Root::seal_under`].
     fn seal_under(&mut self, key_id: u32) {
         let before = std::mem::replace(&mut self.under.key, key_id);
-        assert!(before <= key_id, "UNDER-U2: a root under data key {key_id} on one under {before}");
+        assert!(
+            before <= key_id,
+            "UNDER-U2: found a root under data key {key_id}, expected at least {before} as of the root before"
+        );
         if before == 0 || before == key_id {
             return;
         }
@@ -136,7 +142,7 @@ impl Objects {
         }
     }
 
-    /// Of what is named no more nothing need be known.
+    /// Removes objects from the list that are no longer named.
     pub(super) fn forget_keys_of_others(&mut self) {
         if self.under.lists_any() {
             let named: BTreeSet<ObjectId> = self.names().map(|named| named.object).collect();
@@ -145,13 +151,13 @@ impl Objects {
         }
     }
 
-    /// What is listed but for its own leaves' packs, of which nothing is written.
+    /// The list without the packs of the root's own leaves, which are not encoded.
     pub(super) fn older_without_leaves(&self) -> BTreeMap<ObjectId, u32> {
         let left = self.under.older.iter().filter(|(object, _)| !self.leaf_packs.contains_key(*object));
         left.map(|(object, key)| (*object, *key)).collect()
     }
 
-    /// The data key that an object which the root names is under (UNDER-U1).
+    /// The data key of an object that the root names (UNDER-U1).
     pub fn key_of(&self, object: ObjectId) -> u32 {
         self.under.older.get(&object).copied().unwrap_or(self.under.key)
     }
@@ -161,12 +167,12 @@ impl Objects {
         self.under.older.contains_key(&object)
     }
 
-    /// Every data key that the root and what it names are under.
+    /// Every data key of the root and of the objects that it names.
     pub fn keys_needed(&self) -> BTreeSet<u32> {
         self.under.older.values().copied().chain([self.under.key]).collect()
     }
 
-    /// How much of it is under which data key; the root itself counts for nothing.
+    /// The amount under each data key; the root itself does not count.
     pub fn key_uses(&self) -> BTreeMap<u32, KeyUse> {
         let mut uses: BTreeMap<u32, KeyUse> = BTreeMap::new();
         for (object, usage) in self.segments() {

@@ -1,20 +1,22 @@
-//! What collection, or the repair of several stores, may take of a store, in bytes and in requests: filled by time, paid afterwards.
+//! Budget of collection, or of the repair of stores, in bytes and requests: a token bucket that may go into debt.
 
 use std::time::Duration;
 
-/// What may be taken at once after a long rest, in time: longer than from one checkpoint to the next as a rule, so that what one does not take the next one may.
+/// Most that can be saved up, as time. Usually longer than a checkpoint interval, so that the next checkpoint can use
+/// what one left.
 const REST: Duration = Duration::from_secs(60);
 
 /// Limits of either; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveLimits {
-    /// Bytes read and written a second: of collection's segments and what is read of the map for them, or of the repair's copies.
+    /// Bytes read and written per second: collection's segments and the parts of the map read for them, or the repair's
+    /// copies.
     pub bytes_per_second: u64,
-    /// Requests a second: segments read and written, and pages of the map read for them.
+    /// Requests per second: segments read and written, and pages of the map read for them.
     pub requests_per_second: u32,
 }
 
-/// What was taken, as the moments at which it is paid for.
+/// Usage, as the moments at which it is paid off.
 #[derive(Clone, Debug)]
 pub struct MoveBudget {
     limits: MoveLimits,
@@ -30,20 +32,21 @@ fn paid(before: Duration, now: Duration, taken: u64, per_second: u64) -> Duratio
 }
 
 impl MoveBudget {
-    /// With nothing saved up. Moments are those since any one moment before.
+    /// A budget with nothing saved up. Moments are durations since any fixed moment.
     #[must_use]
     pub const fn new(limits: MoveLimits) -> Self {
         Self { limits, bytes_paid: Duration::ZERO, requests_paid: Duration::ZERO }
     }
 
-    /// Whether more may be taken at `now`: what was taken is paid for.
+    /// Whether more may be used at `now`: earlier use is paid off.
     #[must_use]
     pub fn allows(&self, now: Duration) -> bool {
         (self.limits.bytes_per_second == 0 || self.bytes_paid <= now)
             && (self.limits.requests_per_second == 0 || self.requests_paid <= now)
     }
 
-    /// `bytes` were read or written by `requests` at `now`. May be more than was left: the next one waits for it.
+    /// Records that `requests` requests read or wrote `bytes` at `now`. May exceed what was left: the next use waits
+    /// for it.
     pub fn took(&mut self, now: Duration, bytes: u64, requests: u64) {
         let MoveLimits { bytes_per_second, requests_per_second } = self.limits;
         if bytes_per_second > 0 {
@@ -83,7 +86,7 @@ mod tests {
         assert!(!bytes.allows(at(129)) && bytes.allows(at(130)));
         assert!(!requests.allows(at(139)) && requests.allows(at(140)));
         requests.took(at(140), 0, u64::MAX);
-        assert!(!requests.allows(at(u32::MAX.into())), "stays at the end of time rather than wrap");
+        assert!(!requests.allows(at(u32::MAX.into())), "expected saturation at the end of time, not wrapping");
     }
 
     #[test]

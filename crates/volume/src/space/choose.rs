@@ -20,7 +20,7 @@ impl Amplification {
         Self { stored_bytes, live_bytes }
     }
 
-    /// Without a segment that was counted.
+    /// Removes a segment that was counted.
     fn without(self, usage: &SegmentUse) -> Self {
         let live_bytes = share(usage.stored_bytes, usage.live_sectors, usage.raw_sectors);
         Self {
@@ -29,15 +29,16 @@ impl Amplification {
         }
     }
 
-    /// Whether there is more than `percent` hundredths of what is in use.
+    /// Whether stored bytes exceed `percent` percent of used bytes.
     pub fn above(&self, percent: u32) -> bool {
         u128::from(self.stored_bytes) * 100 > u128::from(self.live_bytes) * u128::from(percent)
     }
 }
 
-/// The target for this collection, so that `percent` holds when the present checkpoint ends: that adds `coming_bytes`, which replace as many
-/// used bytes. At most half of the allowed unused bytes are reserved for it. Otherwise a small set, of which each checkpoint rewrites a large
-/// part, would be moved completely each time; for such a set `percent` may be exceeded.
+/// The target for this collection, so that `percent` holds when the present checkpoint ends. The checkpoint adds
+/// `coming_bytes`, which replace as many used bytes. At most half of the allowed unused bytes are reserved for it.
+/// Otherwise a small set, of which each checkpoint rewrites a large part, would be moved completely each time; for such
+/// a set `percent` may be exceeded.
 pub fn percent_before(sums: Amplification, percent: u32, coming_bytes: u64) -> u32 {
     let coming = (u128::from(coming_bytes) * 100).div_ceil(u128::from(sums.live_bytes.max(1)));
     percent - u32::try_from(coming).unwrap_or(u32::MAX).min(percent.saturating_sub(100) / 2)
@@ -57,7 +58,7 @@ pub struct Spared {
 }
 
 impl Spared {
-    /// A checkpoint on `root` begins: forgets segments that it does not name, and those of an earlier term.
+    /// A checkpoint on `root` begins: forgets segments that the root does not name, and those of an earlier term.
     pub fn begin(&mut self, term: Term, root: &Objects) {
         if std::mem::replace(&mut self.term, term) != term {
             self.at.clear();
@@ -67,7 +68,7 @@ impl Spared {
         }
     }
 
-    /// A victim that could not be emptied.
+    /// Notes a segment that could not be emptied.
     pub fn note(&mut self, root: &Objects, victim: ObjectId) {
         self.at.extend(root.segment(victim).map(|usage| (victim, usage.live_sectors)));
     }
@@ -116,7 +117,7 @@ pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u6
 pub fn packs_to_collect(root: &Objects, target_percent: u32) -> BTreeSet<ObjectId> {
     let (stored_bytes, live_bytes) = root.pack_bytes();
     let mut sums = Amplification { stored_bytes, live_bytes };
-    // Emptying those of which all is in use would not help: without the others no more is stored than is in use.
+    // Excludes fully used packs: emptying them frees nothing.
     let mut by_use = root.packs_by_use();
     let mut chosen = BTreeSet::new();
     let (mut before, mut pages, mut live) = (0, 0, 0);

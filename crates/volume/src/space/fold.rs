@@ -1,4 +1,4 @@
-//! A checkpoint's new pages, and what moves out of the segments that are being emptied.
+//! Computes a checkpoint's new pages, and moves live data out of segments that are being emptied.
 
 use crate::index::{Memtable, Source};
 use crate::map::{MapExtent, Page, page_numbers};
@@ -7,12 +7,12 @@ use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use std::collections::BTreeSet;
 
-/// Pieces of one segment that lie side by side on their volume, to be sealed anew as one extent.
+/// Adjacent pieces of one segment, to be sealed again as one extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Their volume.
     pub volume: VolumeId,
-    /// The pieces in order, without gaps, as the map named them. Never empty.
+    /// The pieces in order, without gaps, as the map has them. Never empty.
     pub from: Vec<MapExtent>,
 }
 
@@ -28,17 +28,17 @@ impl Run {
     }
 }
 
-/// Content that is in the store twice: where the map found it, and where it shall find it.
+/// Content that is in the store twice: its present place, and its new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// What was copied.
+    /// The copied pieces.
     pub from: Vec<MapExtent>,
     /// The copy, which holds all of `from`.
     pub to: MapExtent,
 }
 
-/// The pages that a segment was written for, from its table. Pages only ever take extents for their own range, so no other page
-/// can name the segment.
+/// The pages that a segment was written for, from its table. Pages take extents only for their own range, so no other
+/// page can name the segment.
 pub fn pages_of(table: &[TableEntry]) -> BTreeSet<(VolumeId, u32)> {
     let pages = table
         .iter()
@@ -46,7 +46,7 @@ pub fn pages_of(table: &[TableEntry]) -> BTreeSet<(VolumeId, u32)> {
     pages.collect()
 }
 
-/// What `page` still names of `victim` and the checkpoint's memtable does not replace.
+/// The pieces of `victim` that `page` names and the checkpoint's memtable does not replace.
 pub fn pieces_to_move(page: &Page, victim: ObjectId, memtable: &Memtable) -> Vec<MapExtent> {
     let mut pieces = Vec::new();
     for extent in page.extents().filter(|extent| extent.object == victim) {
@@ -60,8 +60,8 @@ pub fn pieces_to_move(page: &Page, victim: ObjectId, memtable: &Memtable) -> Vec
     pieces
 }
 
-/// Joins pieces that lie side by side, as far as an extent may reach (it never crosses a multiple of [`EXTENT_SECTORS_MAX`]: PLAN-P3).
-/// `pieces` are those of one volume in order of place.
+/// Joins adjacent pieces into extents (which never cross a multiple of [`EXTENT_SECTORS_MAX`]: PLAN-P3). `pieces` are
+/// those of one volume, in order.
 pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for piece in pieces {
@@ -79,10 +79,10 @@ pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
     runs
 }
 
-/// The content of a run, out of the whole segment.
+/// The content of a run, from the whole segment.
 ///
 /// # Errors
-/// [`SegmentError`] where the segment is not what the map says of it (R9).
+/// [`SegmentError`] where the segment does not match the map (R9).
 pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<u8>, SegmentError> {
     let mut raw = Vec::new();
     let mut opened: Option<(MapExtent, Vec<u8>)> = None;
@@ -92,22 +92,22 @@ pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<
             Some((_, content)) => content,
             None => {
                 let range = piece.place.range();
-                // A place beyond the object gives too few bytes, which does not open.
+                // A place beyond the object gives too few bytes, and these do not open.
                 let start = (range.start as usize).min(segment.len());
                 let sealed = &segment[start..(range.end as usize).clamp(start, segment.len())];
                 open_extent(opener, &piece.place, run.volume, piece.sealed_lba(), sealed)?
             }
         };
-        // `open_extent` gave as many bytes as the place says, and a piece lies within its place (MAP-M1).
+        // `open_extent` returned as many bytes as the place has, and a piece lies within its place (MAP-M1).
         raw.extend_from_slice(content.get(piece.raw_range()).unwrap_or_default());
         opened = Some((*piece, content));
     }
     Ok(raw)
 }
 
-/// The page after a checkpoint: `old` without what `memtable` zeroed, under the checkpoint's own `extents`, with `moves` taken where
-/// the page still names what was copied (SPACE-G2). `below` is where what shows of the set's base within the page ends ([`Root::below`], of the new
-/// root): what is zeroed hides it from now on (BASE-O1). Where nothing of a base shows, nothing need be hidden.
+/// The page after a checkpoint: `old`, minus the ranges that `memtable` zeroed, plus the checkpoint's `extents`, plus
+/// `moves` where the page still names the copied extent (SPACE-G2). `below`: the end of the visible part of the base
+/// within the page ([`Root::below`] of the new root). Zeroed ranges hide the base up to there (BASE-O1).
 ///
 /// [`Root::below`]: crate::map::Root::below
 pub fn fold_page(old: Page, memtable: &Memtable, extents: &[MapExtent], moves: &[Move], below: Option<Lba>) -> Page {

@@ -37,7 +37,7 @@ impl Garbage {
         let objects: Vec<StoredObject> = left.filter(|object| after.is_none_or(|after| *object > after)).collect();
         let max = max.max(1);
         let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max).map(<[StoredObject]>::to_vec).collect();
-        // All in the entry that takes the root, unless there are more than one may have.
+        // All in the entry that takes the root, unless that exceeds an entry's limit.
         let leaves: Vec<StoredObject> =
             self.leaves.into_iter().map(|object| StoredObject { kind: StoredKind::Pages, object }).collect();
         match chunks.last_mut() {
@@ -95,9 +95,9 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// For a leader of `term` that has applied an entry of it: then no checkpoint of an earlier term can end any more. `spared`: objects
-    /// that are known to the state otherwise (dropped roots, what is retired already, segments of the checkpoint under way). `given_up`: of its own term,
-    /// by the very state whose kept roots are told (SPACE-G4).
+    /// `term`: this leader's, of which it has applied an entry: no checkpoint of an earlier term can end any more.
+    /// `spared`: objects that the state knows otherwise (dropped roots, retired objects, segments of the checkpoint in
+    /// progress). `given_up`: of its own term, by the same state as the retained roots passed to `keep` (SPACE-G4).
     pub fn new(term: Term, spared: impl Iterator<Item = ObjectId>, given_up: Lapsed) -> Self {
         Self { term, named: BTreeSet::new(), spared: spared.collect(), given_up }
     }
@@ -108,14 +108,15 @@ impl Orphans {
         self.named.extend(names.names().map(|named| named.object));
     }
 
-    /// Whether the object, found in the store, is one. What was made in this term is none unless it was given up: a checkpoint may be
-    /// under way that names it. Nor is what was made in a later one: its leader is another.
+    /// Whether an object found in the store is an orphan. An object of this term is one only if it was given up: a
+    /// checkpoint in progress may name it. An object of a later term never is: it belongs to another leader.
     pub fn is_orphan(&self, object: ObjectId) -> bool {
         let over = object.term < self.term || self.given_up.objects.contains(&object);
         over && !self.named.contains(&object) && !self.spared.contains(&object)
     }
 
-    /// What was given up and a kept root names all the same: that one's checkpoint did end, and nobody heard of it. Once all kept roots were told.
+    /// Objects that were given up but that a retained root names: their checkpoint did end, unnoticed. Call it after
+    /// `keep` for all retained roots.
     pub fn named_after_all(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.given_up.objects.intersection(&self.named).copied()
     }

@@ -58,9 +58,10 @@ impl GivenUp {
         self.made.len()
     }
 
-    /// Those that a leader of `term` may judge by this state, which is its own, applied here: a checkpoint of the term that began later has ended.
+    /// The objects that a leader of `term` may judge by this state, which it has applied itself: a later checkpoint of
+    /// the term has ended.
     pub fn lapsed(&self, term: Term, state: &SetState) -> Lapsed {
-        // SET-S12: a rollback takes the place of a checkpoint without one, and the head may name what was there before it.
+        // SET-S12: a rollback replaces a checkpoint without one, and the head may name the state before it.
         let checkpoint = state.checkpoint.filter(|_| state.rolled_back.is_none());
         let Some(ended) = checkpoint.map(|checkpoint| checkpoint.upto).filter(|ended| ended.term == term) else {
             return Lapsed::default();
@@ -70,7 +71,7 @@ impl GivenUp {
         Lapsed { ended, objects }
     }
 
-    /// They are retired, or a root names them: who comes to dropped roots finds them.
+    /// Forgets objects that were retired, or that a root names: garbage collection of dropped roots handles them.
     pub fn forget(&mut self, objects: impl Iterator<Item = ObjectId>) {
         for object in objects {
             self.made.remove(&object);
@@ -78,10 +79,10 @@ impl GivenUp {
     }
 }
 
-/// What may be judged of what was given up.
+/// Given-up objects that may be judged now.
 #[derive(Clone, Debug, Default)]
 pub struct Lapsed {
-    /// Where the checkpoint began that has ended.
+    /// Begin of the checkpoint that has ended.
     pub(super) ended: LogId,
     pub(super) objects: BTreeSet<ObjectId>,
 }

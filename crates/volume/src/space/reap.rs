@@ -1,14 +1,14 @@
-//! When a retired object may be deleted, and by whom (SPACE-G3). Deleting is the only thing that loses data for good.
+//! Decides when a retired object may be deleted, and by which leader (SPACE-G3). Only deletion loses data for good.
 
 use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetState, StoredKind, StoredObject};
 use holdfast_types::{MonoTime, ObjectId, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a leader knows of its right to delete: a quorum acknowledged this heartbeat.
+/// A leader's confirmation: a quorum acknowledged this heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmed {
-    /// The term that it led in then.
+    /// The term in which it led then.
     pub term: Term,
     /// When the heartbeat was sent.
     pub sent: MonoTime,
@@ -17,26 +17,26 @@ pub struct Confirmed {
 /// Why an object is not deleted now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDeletion {
-    /// Another term than the confirmed one, or no leadership at all.
+    /// The gateway leads another term than the confirmed one, or none.
     #[error("confirmed as leader of {confirmed}, now {}", match .now {
         Some(term) => format!("leading {term}"),
         None => "not leading".to_string(),
     })]
     Term {
-        /// What a quorum confirmed.
+        /// The confirmed term.
         confirmed: Term,
-        /// What it is now.
+        /// The present term.
         now: Option<Term>,
     },
-    /// The confirmation is older than what others promised to wait for.
+    /// The confirmation is older than the time during which no other leader can be elected.
     #[error("confirmed as leader {age:?} ago, expected at most {most:?}")]
     Old {
         /// Its age.
         age: Duration,
-        /// How long it counts.
+        /// How long a confirmation is valid.
         most: Duration,
     },
-    /// No committed entry retired it, or it was deleted already.
+    /// No committed entry retired it, or it was deleted before.
     #[error("object {object} is not retired")]
     NotRetired {
         /// The object.
@@ -45,13 +45,13 @@ pub enum NoDeletion {
 }
 
 impl Confirmed {
-    /// The last question before a deletion is sent: asked for each object, after whatever was waited for.
+    /// The last check before a deletion is sent: made for each object, after all waiting.
     ///
-    /// `leading`: the term that the gateway leads in now, an entry of which it has applied. `valid`: how long no other gateway can
-    /// have been elected after a quorum answered.
+    /// `leading`: the term that the gateway leads now, with an applied entry of that term. `valid`: how long after a
+    /// quorum's answer no other gateway can be elected.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against the deletion.
     pub fn may_delete(
         &self,
         now: MonoTime,
@@ -67,7 +67,7 @@ impl Confirmed {
         if age >= valid {
             return Err(NoDeletion::Old { age, most: valid });
         }
-        // Neither a root that is kept nor one that is dropped can be among them (SET-S8).
+        // No retained or dropped root can be among them (SET-S8).
         if !state.retired.contains_key(&object) {
             return Err(NoDeletion::NotRetired { object });
         }
@@ -75,15 +75,15 @@ impl Confirmed {
     }
 }
 
-/// Waits out the readers' grace of each retired object. It is counted from when this leader first saw the object retired, by its own
-/// clock, so a new leader waits all of it again.
+/// Waits for the readers' grace period of each retired object. The period begins when this leader first sees the object
+/// retired, by its own clock, so a new leader waits again.
 #[derive(Debug, Default)]
 pub struct Reaper {
     term: Option<Term>,
     seen: BTreeMap<ObjectId, Seen>,
-    /// Dropped roots, numbered in the order in which they were first seen.
+    /// Dropped roots, numbered in the order in which they were seen.
     dropped: BTreeMap<ObjectId, u64>,
-    /// How many dropped roots were seen so far.
+    /// Number of dropped roots seen so far.
     count: u64,
 }
 
@@ -91,22 +91,23 @@ pub struct Reaper {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     at: MonoTime,
-    /// Dropped roots that had been seen by then: a pack waits for those of them that are still to be looked through.
+    /// Number of dropped roots seen by then: a pack waits until those of them that remain are processed.
     behind: u64,
 }
 
 impl Reaper {
-    /// One that has seen nothing.
+    /// Without any object seen.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Retired objects whose grace is over, at most `max`, in the order in which they are to be deleted: roots, then packs, then
-    /// segments, so that what is left after a crash is never a root without its objects.
+    /// Retired objects whose grace period is over, at most `max`, in the order of deletion: roots, then packs, then
+    /// segments. So a crash never leaves a root without its objects.
     ///
-    /// No pack as long as a root waits to be looked through that was dropped before the pack was seen, unless the list is so full that such roots wait for that:
-    /// two of them may have leaves in one pack (ADR 0034), and what only the second one names would be found by nobody but the sweep. A root that is dropped
-    /// later was kept when the pack was retired, or was made of kept ones: it does not name the pack.
+    /// A pack waits while a dropped root remains to be processed that was seen before the pack (unless the list of
+    /// retired objects is so full that such roots wait for deletions). Two dropped roots may share a pack of leaves
+    /// (ADR 0034), and without it only the sweep would find the objects that only the second one names. A root that is
+    /// dropped later was retained when the pack was retired, or was built on retained ones: it does not name the pack.
     pub fn due(
         &mut self,
         term: Term,

@@ -1,12 +1,13 @@
-//! What is written anew because it is under an older data key (ADR 0023), beside what is emptied for its garbage.
+//! Chooses what to write again because it is under an older data key (ADR 0023), in addition to garbage collection.
 
 use super::Spared;
 use crate::map::Objects;
 use holdfast_types::{ObjectId, SECTOR_BYTES};
 use std::collections::BTreeSet;
 
-/// Segments under a lower data key than `key_id` that are to be emptied, those with the least in use first: not more than `budget_bytes` of raw data beside
-/// what `chosen` takes already, but one at least where that is nothing. What is `spared` cannot be read or moved: it keeps its key.
+/// Segments under a lower data key than `key_id` to be emptied, least used first. At most `budget_bytes` of raw data
+/// together with `chosen`, but at least one segment if `chosen` is empty. `spared` segments cannot be read or moved,
+/// and keep their key.
 pub fn segments_to_reseal(
     root: &Objects,
     key_id: u32,
@@ -40,7 +41,8 @@ pub fn segments_to_reseal(
     out
 }
 
-/// Page packs under a lower data key than `key_id` whose pages are to be written anew: whole packs, `pages_max` pages in all, but one pack at least.
+/// Page packs under a lower data key than `key_id` whose pages are to be written again: whole packs, at most
+/// `pages_max` pages, but at least one pack.
 pub fn packs_to_reseal(root: &Objects, key_id: u32, pages_max: u64) -> BTreeSet<ObjectId> {
     if root.keys_needed().into_iter().all(|key| key >= key_id) {
         return BTreeSet::new();

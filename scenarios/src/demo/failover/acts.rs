@@ -1,4 +1,5 @@
-//! The five faults of a round. Each goes: load, the fault, PostgreSQL takes writes again (somewhere), clients go on, the ledger is compared.
+//! The five faults of a round. Each: load, the fault, PostgreSQL accepts writes again on some host, clients continue,
+//! the ledger is compared.
 
 use super::lab::{Lab, PROBE_AT};
 use super::report::Act;
@@ -17,16 +18,16 @@ use crate::stats;
 use anyhow::{Context, Result};
 use std::time::Instant;
 
-/// Commits that are waited for before a fault, and after it.
+/// Commits to wait for before and after a fault.
 const COMMITS: u64 = 100;
 
 /// Bytes of the probe's block.
 const BLOCK: usize = 4096;
 
-/// What a fault tells of itself.
+/// Report of a fault.
 #[derive(Debug, Default)]
 struct Story {
-    /// When it was made, Unix milliseconds.
+    /// When it was injected, Unix milliseconds.
     at: u64,
     moments: Vec<Moment>,
     stopped_ms: Option<u64>,
@@ -45,19 +46,19 @@ impl Story {
     }
 }
 
-/// What was counted before and while it happened.
+/// Counts before and during a fault.
 struct Counted {
-    /// Lines that each history had before.
+    /// Lines of each history before it.
     before: [usize; 2],
-    /// Connections of pgbench that broke since, and its new beginnings.
+    /// Connections of pgbench that broke since, and its restarts.
     broken: u64,
 }
 
 impl Lab {
-    /// One fault, from load to the ledger.
+    /// One fault, from load to ledger.
     ///
     /// # Errors
-    /// When clients do not get on within [`LIMIT`], or the host that was cut off can still write.
+    /// When clients do not continue within [`LIMIT`], or the cut-off host can still write.
     pub fn act(&mut self, round: u32, kind: Kind) -> Result<Act> {
         let from = self.stage.primary()?;
         step(format!("Round {round}: {} (primary is {})", kind.words(), self.stage.hosts[from].name));
@@ -84,7 +85,7 @@ impl Lab {
         told.push(Moment::new(last, "", "the last commit acknowledged before the clients' longest pause"));
         told.push(Moment::new(first, "", "the first commit acknowledged after it, through HAProxy"));
         let gone = story.stopped_ms.map(|stopped| story.at + stopped);
-        // Who granted it says it to the millisecond. Where attach had to go on under a newer grant meanwhile, that one is later than what the agent saw.
+        // The gateway's time of the grant is exact. A newer grant to attach meanwhile is later than the one that the agent saw.
         let grant = way_up.map(|line| story.granted.unwrap_or(u64::MAX).min(granted(line)));
         let gone_before_grant_ms = gone.zip(grant).map(|(gone, grant)| over_before(grant, gone));
         if let Some((grant, ms)) = grant.zip(gone_before_grant_ms) {
@@ -153,7 +154,7 @@ impl Lab {
         Ok(Counted { before, broken: self.broken() - broken })
     }
 
-    /// What a fault left broken is put right, so that the next one finds everything there.
+    /// Repairs what a fault broke, for the next one.
     fn mend(&mut self, kind: Kind, from: usize) -> Result<()> {
         match kind {
             Kind::HostKilled => self.stage.hosts[from].boot()?,
@@ -182,7 +183,7 @@ impl Lab {
         last.context("through HAProxy")
     }
 
-    /// What both agents have added to their histories, in order.
+    /// New lines of both agents' histories, in order.
     fn lines_since(&self, before: [usize; 2]) -> Vec<Line> {
         let new =
             self.stage.hosts.iter().zip(before).flat_map(|(host, before)| host.history().into_iter().skip(before));
@@ -223,14 +224,14 @@ impl Lab {
         Ok(())
     }
 
-    /// The host's cable is pulled while everything on it goes on. Its PostgreSQL must end by itself, and what its users still ask the device to
-    /// write must never be carried out, also after the cable is in again.
+    /// The host's network is cut while its processes keep running. Its PostgreSQL must end by itself, and pending
+    /// writes of its users must never be carried out, also after the network is back.
     fn cut_off(&mut self, from: usize, story: &mut Story) -> Result<()> {
         let name = self.stage.hosts[from].name;
         let mut probe = Probe::at(&self.stage.hosts[from], 1).context("before the cut")?;
         story.begins(format!("{name} is cut off from everything and goes on running"));
         self.stage.net.isolate(node(from))?;
-        // On its way at once: into a connection that looks well still.
+        // Sent at once, into a connection that still seems to work.
         let late = std::thread::spawn(move || probe.write(2));
         let stopped = self.stage.hosts[from].postgres_ends(LIMIT);
         let said = || self.stage.hosts[from].said();
@@ -257,8 +258,8 @@ impl Lab {
         Ok(())
     }
 
-    /// The primary's host and the gateway that serves it go in the same moment. Who takes over finds no leader at first, and then one that has not seen the old
-    /// owner renew, and waits for a whole lease from its election on.
+    /// The primary's host and its serving gateway are killed at the same time. The new host finds no leader at first,
+    /// and then one that has not seen the old owner renew, and waits for a whole lease from the election on.
     fn lose_region(&mut self, from: usize, story: &mut Story) -> Result<()> {
         let index = self.stage.serving(from)?;
         let (name, serving) = (self.stage.hosts[from].name, gateways::name(index));
@@ -275,11 +276,11 @@ impl Lab {
     }
 }
 
-/// Somebody who writes to the device itself, behind the file system.
+/// A client that writes to the device directly, beside the file system.
 struct Probe(Client);
 
 impl Probe {
-    /// Through a host's attach, where it writes `tag` first: it can.
+    /// Connects through a host's attach, and writes `tag` first to show that it can.
     fn at(host: &Host, tag: u64) -> Result<Self> {
         let bridge = Bridge::to(&host.socket(gateways::VOLUME), &export())?;
         let mut probe = Self(Client::connect(&bridge.uri, LIMIT)?);

@@ -1,4 +1,4 @@
-//! What a run stands on: gateways, hosts and HAProxy, pgbench, the ledger.
+//! Components of a run: gateways, hosts and HAProxy, pgbench, the ledger.
 
 use super::Args;
 use super::pgbench::{self, Said};
@@ -12,15 +12,15 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A block behind the file system.
+/// A block that the file system does not use.
 pub const PROBE_AT: u64 = stage::VOLUME_BYTES - (512 << 10);
 
 const LEDGER_WRITERS: usize = 4;
 
-/// Between two questions for the connections of pgbench: each costs PostgreSQL a process.
+/// Pause between two queries for pgbench's connections: each takes a PostgreSQL process.
 const AGAIN: Duration = Duration::from_millis(45);
 
-/// Everything that runs. Fields are dropped in this order.
+/// All components. Fields are dropped in this order.
 pub struct Lab {
     pgbench: Proc,
     pgbench_log: PathBuf,
@@ -46,15 +46,15 @@ impl Lab {
         Ok(Self { pgbench, pgbench_log, stage, ledger, load })
     }
 
-    /// How often pgbench lost a connection so far, or had to begin anew.
+    /// Number of connections that pgbench lost so far, and of its restarts.
     pub fn broken(&self) -> u64 {
         self.pgbench_said().broken
     }
 
-    /// The same once pgbench is whole: no connection that broke before is still to be counted.
+    /// The same once pgbench is complete: then all earlier breaks are counted.
     ///
     /// # Errors
-    /// When it is not whole within [`LIMIT`].
+    /// When it is not complete within [`LIMIT`].
     pub fn broken_before(&self) -> Result<u64> {
         let mut last = self.whole();
         wait_until(LIMIT, || {
@@ -81,16 +81,16 @@ impl Lab {
             left > 0 && found == left,
             "run {run}: found {found} connections of it at the primary, expected one for each of its {left} clients"
         );
-        // Nothing broke while it was looked.
+        // No connection broke during the query.
         let after = self.pgbench_said();
         anyhow::ensure!(after == before, "its log: found {after:?}, expected {before:?} still");
         Ok(after.broken)
     }
 
-    /// Looks at everything as a whole, and ends it.
+    /// Checks the whole run, and ends it.
     ///
     /// # Errors
-    /// When something is not as it has to be.
+    /// When a check fails.
     pub fn finish(mut self) -> Result<()> {
         step("Checking the database as a whole");
         let primary = self.stage.primary()?;

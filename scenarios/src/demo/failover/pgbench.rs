@@ -1,7 +1,8 @@
-//! pgbench, as its log has it: which run it is at, and which of its connections broke. No I/O.
+//! Parses pgbench's log: its present run, and its broken connections. No I/O.
 //!
-//! The log does not say when a connection broke. So nothing is counted before pgbench is whole: as many connections of its present run are at the primary as that run has
-//! clients left. Whatever an earlier fault broke has been logged by then, and what is logged later broke later.
+//! The log does not say when a connection broke. So nothing is counted before pgbench is complete: the primary has as
+//! many connections of its present run as that run has clients left. By then every earlier break has been logged, and
+//! breaks logged later are later.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ pub const CLIENTS: usize = 4;
 /// What it is started with: one thread, so that a client that lost its connection is noticed while the others wait.
 pub const ARGS: [&str; 4] = ["-c", "4", "-j", "1"];
 
-/// What the log says so far.
+/// State according to the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// Number of its present run; none before the first.
     pub run: u64,
-    /// Clients of that run whose connection broke: it goes on without them.
+    /// Clients of that run with a broken connection: it continues without them.
     lost: BTreeSet<u32>,
-    /// Connections that broke, and new beginnings, of all runs together.
+    /// Broken connections and restarts, of all runs together.
     pub broken: u64,
 }
 
@@ -37,7 +38,7 @@ impl Said {
         said
     }
 
-    /// Clients that its present run still has.
+    /// Remaining clients of its present run.
     pub fn left(&self) -> usize {
         CLIENTS.saturating_sub(self.lost.len())
     }

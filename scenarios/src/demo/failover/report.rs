@@ -1,4 +1,4 @@
-//! The figures of a run: a table for people, JSON for programs.
+//! Results of a run: a table for display, JSON for programs.
 
 use super::timeline::{KINDS, Kind, Phases};
 use crate::stats;
@@ -9,29 +9,29 @@ use std::path::Path;
 /// Name of the JSON file.
 pub const FILE: &str = "failover.json";
 
-/// One fault and what it came to.
+/// One fault and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Act {
     pub round: u32,
     pub kind: Kind,
     /// Where PostgreSQL was.
     pub from: String,
-    /// Where it was afterwards.
+    /// The primary afterwards.
     pub to: String,
-    /// Of the agent that started PostgreSQL, from its history; none where PostgreSQL went on running.
+    /// From the history of the agent that started PostgreSQL; none if PostgreSQL kept running.
     pub phases: Phases,
-    /// From the fault to the agent's word that a commit was durable.
+    /// From the fault to the agent's report that a commit was durable.
     pub primary_ms: Option<u64>,
     /// From the fault to the end of the clients' pause: the first commit acknowledged through HAProxy.
     pub first_commit_ms: u64,
     /// Longest time without an acknowledged commit of any ledger writer.
     pub pause_ms: u64,
-    /// Cut off: from the cut until no process of PostgreSQL was left on that host.
+    /// Cut off: from the cut until no PostgreSQL process was left on that host.
     pub stopped_ms: Option<u64>,
-    /// The same: how long before the grant to the other host that was; negative where PostgreSQL outlived it. A process that was killed and waits for its
-    /// device counts as there, though nothing of it can reach a client.
+    /// The same: how long that was before the grant to the other host; negative if PostgreSQL outlived it. A killed
+    /// process that waits for its device counts as present, although it can reach no client.
     pub gone_before_grant_ms: Option<i64>,
-    /// Connections of pgbench that broke after the fault, and its new beginnings.
+    /// Connections of pgbench that broke after the fault, and its restarts.
     pub broken: u64,
     /// Ledger rows so far, all rounds together.
     pub commits_acknowledged: u64,
@@ -43,7 +43,7 @@ pub struct Act {
 }
 
 impl Act {
-    /// What makes the run a failure, if anything.
+    /// The failure, if there is one.
     pub fn wrong(&self) -> Option<String> {
         let Self { round, kind, from, to, broken, .. } = self;
         let Self { commits_lost: lost, rows_invented: invented, commits_acknowledged: all, .. } = self;
@@ -60,7 +60,7 @@ impl Act {
         (!wrong.is_empty()).then(|| format!("{} (round {round}, {})", wrong.join("; "), kind.words()))
     }
 
-    /// What everybody is to see, though it ends no run: a machine that stands still for a moment makes it so.
+    /// A warning that fails no run: a machine that stalls for a moment can cause it.
     pub fn outlived(&self) -> Option<String> {
         let Self { round, from, to, .. } = self;
         let late = self.gone_before_grant_ms.filter(|ms| *ms < 0)?.unsigned_abs();
@@ -90,7 +90,7 @@ pub struct Summary {
     commits_acknowledged: u64,
     commits_lost: u64,
     rows_invented: u64,
-    /// Faults after which PostgreSQL was there for longer than the set was its host's.
+    /// Faults after which PostgreSQL outlived its host's lease.
     outlived_the_grant: usize,
     figures: Vec<Figure>,
     acts: Vec<Act>,
@@ -113,7 +113,7 @@ impl Summary {
         }
     }
 
-    /// One more.
+    /// Adds a fault.
     pub fn add(&mut self, act: Act) {
         self.commits_acknowledged = act.commits_acknowledged;
         self.commits_lost = self.commits_lost.max(act.commits_lost);
@@ -187,7 +187,7 @@ fn figures(acts: &[Act], kind: Kind) -> Vec<Figure> {
 mod tests {
     use super::*;
 
-    /// PostgreSQL is where it has to be afterwards.
+    /// PostgreSQL is on the expected host afterwards.
     fn act(kind: Kind, detect: Option<u64>, pause: u64, lost: u64) -> Act {
         Act {
             round: 1,
@@ -239,7 +239,7 @@ mod tests {
         assert!(moved.wrong().unwrap().contains("R8: PostgreSQL moved from db1 to db2"));
         let broke = Act { broken: 3, ..well };
         assert!(broke.wrong().unwrap().contains("R8: pgbench lost connections, or began anew, 3 times"));
-        // Elsewhere both belong to it.
+        // Elsewhere both are part of the fault.
         assert_eq!(Act { broken: 9, ..act(Kind::RegionLost, None, 1, 0) }.wrong(), None);
         let both = Act { broken: 3, commits_lost: 1, ..moved }.wrong().unwrap();
         assert!(both.contains("R1: ") && both.contains("moved") && both.contains("pgbench"), "{both}");

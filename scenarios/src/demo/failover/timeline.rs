@@ -1,4 +1,4 @@
-//! What one fault came to: phases from the agents' histories, the clients' pause from the ledger. No I/O.
+//! Timeline of one fault: phases from the agents' histories, the clients' pause from the ledger. No I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub enum Kind {
     Switchover,
     GatewayKilled,
     HostCutOff,
-    /// The primary's host and the gateway that serves its set, in the same moment.
+    /// The primary's host and the gateway that serves its set, at the same time.
     RegionLost,
 }
 
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// Milliseconds that each phase of becoming primary took, as an agent's history has them.
+/// Milliseconds of each phase of becoming primary, from an agent's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
@@ -56,7 +56,7 @@ impl Phases {
     }
 }
 
-/// A line of an agent's history, as far as it is read here.
+/// The used fields of a line of an agent's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Line {
@@ -68,7 +68,7 @@ pub struct Line {
     pub phases: Option<Phases>,
 }
 
-/// Something that happened, Unix milliseconds.
+/// An event, with its time in Unix milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
     pub at: u64,
@@ -82,7 +82,7 @@ impl Moment {
     }
 }
 
-/// Moments of a way to primary: its phases counted back from its end.
+/// Times on the way to primary: its phases, counted back from its end.
 pub fn way(line: &Line) -> Vec<Moment> {
     let phases = line.phases.clone().unwrap_or_default();
     let whole: u64 = phases.all().iter().filter_map(|(_, took)| *took).sum();
@@ -104,20 +104,20 @@ pub fn way(line: &Line) -> Vec<Moment> {
     moments
 }
 
-/// When the set was granted, as the agent that took it saw it: some looks of its own (50 ms) late, never early.
+/// Time of the grant as seen by the agent that got it: some checks (50 ms each) late, never early.
 pub fn granted(line: &Line) -> u64 {
     let phases = line.phases.clone().unwrap_or_default();
     let after = [phases.attach_ms, phases.mount_ms, phases.recover_ms, phases.first_write_ms];
     line.at_unix_ms.saturating_sub(after.into_iter().flatten().sum())
 }
 
-/// How long before `grant` something was over, in milliseconds; negative where it outlived the grant. Both by the wall clock that everything here shares.
+/// How long before `grant` something ended, in milliseconds; negative if it ended later. Both by the shared wall clock.
 pub fn over_before(grant: u64, over: u64) -> i64 {
     grant.cast_signed().saturating_sub(over.cast_signed())
 }
 
-/// The time in which no writer had a commit acknowledged, the longest behind the fault: from which moment to which. What was over before the fault is not of it, and of
-/// a pause that had begun by then only the rest is compared. `moments` are in order.
+/// The longest time without an acknowledged commit of any writer that ends after the fault: begin and end. Of a pause
+/// that began before the fault only the rest counts for the comparison. `moments` are in order.
 pub fn longest_pause(moments: &[(u64, usize)], fault: u64) -> Option<(u64, u64)> {
     let pauses = moments.windows(2).map(|pair| (pair[0].0, pair[1].0));
     pauses.filter(|(_, to)| *to > fault).max_by_key(|(from, to)| to - fault.max(*from))
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(longest_pause(&[(5, 0), (6, 1), (4006, 1), (4010, 0)], 7), Some((6, 4006)));
     }
 
-    /// A checkpoint, or a neighbour on the machine, makes pauses as well.
+    /// A checkpoint, or other load on the machine, causes pauses too.
     #[test]
     fn a_pause_before_the_fault_is_not_of_the_fault() {
         let moments = [(0, 0), (4000, 1), (4017, 0), (5200, 1), (5201, 0)];

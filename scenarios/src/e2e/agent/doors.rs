@@ -1,8 +1,8 @@
-//! What clients of a PostgreSQL that moves go through: HAProxy, and PgBouncer before it.
+//! Clients of a PostgreSQL that moves: through HAProxy, and through PgBouncer in front of it.
 //!
 //! ```text
-//!   a program that asks now and then ──────┐
-//!   a program that writes all the time ────┴─▶ PgBouncer ─▶ HAProxy ─▶ whichever host is primary
+//!   a client with occasional queries ──────┐
+//!   a client that writes all the time ─────┴─▶ PgBouncer ─▶ HAProxy ─▶ the present primary
 //! ```
 
 use super::Lab;
@@ -15,28 +15,28 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Who comes through PgBouncer: with a password, as the sample asks for. The host's own programs come as another one.
+/// User of the clients through PgBouncer: with a password, as in the sample. The host's own programs use another one.
 pub(super) const USER: User = User { name: "app", password: "not-a-secret" };
 
 /// Until a client is at the new primary.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The writer has had no answer for so long: PgBouncer has tried to connect in vain by then.
+/// After this time without an answer to the writer PgBouncer has failed to connect.
 const OUTAGE: Duration = Duration::from_millis(1500);
 
 /// Where a client is.
 const WHERE: &str = "select host(inet_server_addr())";
 
-/// Commits of the writer that are waited for.
+/// Commits of the writer to wait for.
 const COMMITS: u64 = 20;
 
-/// Both, and two programs that come through PgBouncer.
+/// Both proxies, and two clients through PgBouncer.
 pub(super) struct Doors {
     proxy: Proxy,
     pool: Pool,
     /// Connected once, at the beginning.
     session: Session,
-    /// It has asked where it is, and has no answer yet.
+    /// It has sent its query, and has no answer yet.
     asked: bool,
     writer: Writer,
 }
@@ -58,7 +58,7 @@ impl Doors {
         let secret = rows.into_iter().flatten().next().flatten().context("no secret of a password")?;
         let at = local(port + 2);
         let pool = Pool::start(&lab.dir, at, waiting(proxy.at()), USER, &secret)?;
-        // Whoever has no password is no user of it.
+        // A user without the password is refused.
         let stranger = Session::open(at, User { password: "wrong", ..USER }, &lab.dir.join("psql.log"))?;
         let let_in = { stranger }.ask("select 1").is_ok();
         anyhow::ensure!(!let_in, "PgBouncer let somebody in with a wrong password");
@@ -66,8 +66,8 @@ impl Doors {
         Ok(Self { proxy, pool, session, asked: false, writer })
     }
 
-    /// While there is no primary, and PgBouncer knows it: a program asks over the connection that it had before. It has to wait, and gets its answer at
-    /// [`Doors::lead_to`].
+    /// While there is no primary, and PgBouncer knows it: a client sends a query over its old connection. It has to
+    /// wait, and gets its answer in [`Doors::lead_to`].
     pub fn ask_meanwhile(&mut self) -> Result<()> {
         let Self { session, asked, writer, .. } = self;
         let (mut last, mut since) = (writer.acknowledged(), Instant::now());
@@ -94,7 +94,7 @@ impl Doors {
         let on = wait_until(LIMIT, || writer.acknowledged() >= before + COMMITS);
         anyhow::ensure!(on, "the writer behind PgBouncer does not go on: {before} commits so far");
         let took = begun.elapsed();
-        // It is never shown that PgBouncer's connections were lost.
+        // The client never sees that PgBouncer's connections broke.
         let meanwhile = if *asked { "asked meanwhile, " } else { "" };
         if !std::mem::take(asked) {
             session.send(WHERE)?;
@@ -110,7 +110,7 @@ impl Doors {
         Ok(())
     }
 
-    /// Takes them down. What was acknowledged through them is at `host`.
+    /// Closes them. All commits acknowledged through them are at `host`.
     pub fn close(self, host: &Host) -> Result<()> {
         let Self { pool, session, writer, .. } = self;
         drop(session);

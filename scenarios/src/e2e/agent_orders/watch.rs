@@ -1,4 +1,4 @@
-//! `holdfast watch` in the background, as a person has it open: a line for each change of sets, leases and gateways.
+//! `holdfast watch` in the background: one line for each change of sets, leases and gateways.
 
 use crate::cluster::{Cluster, SET};
 use crate::cmd::cmd;
@@ -11,30 +11,30 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-/// Between two looks of it.
+/// Its polling interval.
 const EVERY: &str = "200ms";
 
-/// Until it shows what has happened. Not a promise: a busy machine is no fault here.
+/// Limit until it shows an event. Long, since a busy machine is no fault here.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// From the signal to its end.
 const END: Duration = Duration::from_secs(10);
 
-/// One that runs.
+/// A running `holdfast watch`.
 pub(super) struct Watch {
     proc: Proc,
     told: Receiver<String>,
-    /// All that it has said so far.
+    /// Its output so far.
     lines: Vec<Value>,
 }
 
-/// Whether a look shows that `owner` holds the set.
+/// Whether a line shows `owner` as holder of the set.
 pub(super) fn held_by(seen: &Value, owner: &str) -> bool {
     seen["sets"][SET]["owner"] == owner
 }
 
 impl Watch {
-    /// Starts it; `first` is the gateway that each of its looks asks first.
+    /// Starts it; `first` is the gateway that it asks first each time.
     pub(super) fn start(cluster: &Cluster, first: usize, log: &Path) -> Result<Self> {
         let order = std::iter::once(first).chain(cluster.others(first));
         let apis: Vec<&str> = order.map(|at| cluster.gateways[at].api.as_str()).collect();
@@ -54,7 +54,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until what it showed last is so.
+    /// Waits until its last line fulfils `so`.
     pub(super) fn shows(&mut self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
         let mut heard = Ok(());
         let shown = wait_until(LIMIT, || {
@@ -70,13 +70,14 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends it as Ctrl-C does, and judges all that it has shown: it was never without an answer, and these were the owners of the set, one after the other.
+    /// Ends it like Ctrl-C, and checks its whole output: it always had an answer, and showed these owners of the set in
+    /// order.
     pub(super) fn end(mut self, owners: &[&str]) -> Result<()> {
         self.proc.must_run()?;
         self.proc.signal(Signal::INT);
         let status = self.proc.wait(END)?;
         anyhow::ensure!(status.code() == Some(0), "holdfast watch: found {status} after SIGINT, expected exit code 0");
-        // To the end of what it has said: it has ended.
+        // The rest of its output, up to its end.
         while let Ok(line) = self.told.recv() {
             self.take_in(&line)?;
         }
@@ -89,7 +90,7 @@ impl Watch {
     }
 }
 
-/// The owners in these lines, one after the other, each with the first epoch that it was shown with.
+/// The owners in these lines, in order, each with its first epoch.
 fn grants(lines: &[Value]) -> Result<Vec<(String, u64)>> {
     let (mut grants, mut before) = (Vec::<(String, u64)>::new(), 0);
     for line in lines {

@@ -1,10 +1,11 @@
-//! PostgreSQL on two hosts with agents, over a gateway pair with `durability = "flush"`: a device ends with its gateway (PAIR-P5), so the loss of the gateway that serves is
-//! a takeover for PostgreSQL as well.
+//! PostgreSQL on two hosts with agents, over a gateway pair with `durability = "flush"`: a device ends with its gateway
+//! (PAIR-P5), so the loss of the serving gateway is a takeover for PostgreSQL too.
 //!
-//! 1. The gateway that serves is killed under four writers. PostgreSQL ends where it ran, and its host lets go of everything; one of the two hosts, whichever is first,
-//!    is primary over the other gateway, under a later epoch (R6). No acknowledged commit is lost, since each had waited for the store (PAIR-P4); none is invented.
-//! 2. It takes commits there. The killed gateway comes back and waits; the other host stands by.
-//! 3. In the long form, the gateway that serves now is told to stop: the same again, at once and not once a lease has run out.
+//! 1. The serving gateway is killed under four writers. PostgreSQL ends, and its host releases everything; either host
+//!    becomes primary over the other gateway, under a later epoch (R6). No acknowledged commit is lost, since each had
+//!    waited for the store (PAIR-P4); none is invented.
+//! 2. PostgreSQL takes commits there. The killed gateway comes back and waits; the other host is standby.
+//! 3. In the long form, the serving gateway is told to stop: the same again, without waiting for a lease to expire.
 
 use super::{Gateway, Lab, Pair, TAKEOVER_LIMIT};
 use crate::cluster::SET;
@@ -16,16 +17,16 @@ use crate::say::note;
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
-/// Of the volume: PostgreSQL and its WAL.
+/// Volume size: PostgreSQL and its WAL.
 const SIZE: &str = "1GiB";
 
-/// Commits before a gateway is lost, at least. Each waits for the store.
+/// Fewest commits before a gateway is lost. Each waits for the store.
 const BEFORE: u64 = 100;
 
 /// Commits over the other gateway.
 const AFTER: u64 = 20;
 
-/// With which a host's history says that PostgreSQL lost its device there.
+/// History events with which a host loses its device.
 const LET_GO: &[&str] = &["fenced", "cut-off"];
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -43,18 +44,18 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     hosts.iter_mut().try_for_each(|host| host.kill().map(drop))
 }
 
-/// The epoch that a host's attach has the set under; 0 without one.
+/// The epoch of a host's attach; 0 without one.
 fn epoch(host: &Host) -> u64 {
     host.attach_status()["epoch"].as_u64().unwrap_or(0)
 }
 
-/// Lines of a host's history that say that it has lost its device.
+/// Number of history lines with which a host lost its device.
 fn losses(host: &Host) -> usize {
     let let_go = |line: &serde_json::Value| LET_GO.iter().any(|event| line["event"] == *event);
     host.history().iter().filter(|line| let_go(line)).count()
 }
 
-/// The gateway that serves is lost under writers at the host `from`; at which host PostgreSQL is primary afterwards.
+/// The serving gateway is lost under writers at the host `from`; returns the host that is primary afterwards.
 fn gateway_lost(
     pair: &mut Pair,
     (hosts, from): (&[Host; 2], usize),
@@ -66,7 +67,7 @@ fn gateway_lost(
     let (before, let_go) = (epoch(&hosts[from]), losses(&hosts[from]));
     anyhow::ensure!(before > 0, "{} has no lease: {}", hosts[from].name, hosts[from].said());
     let mut moment = Instant::now();
-    // The writers are taken back once their sessions are lost: their commits wait for a device that is at its end.
+    // The writers end once their sessions are lost: their commits wait for a device that ends.
     after_commits(BEFORE, ledger, &hosts[from].pg, || {
         moment = Instant::now();
         lose(&mut pair.gateways[holder])
@@ -75,7 +76,7 @@ fn gateway_lost(
     note(format!("gateway {name} {how}: PostgreSQL ended at {} after {:?}", hosts[from].name, moment.elapsed()));
 
     let mut there = None;
-    // What an agent has said last may be of before: only a later grant counts.
+    // An agent's last report may be from before: only a later grant counts.
     wait_until(TAKEOVER, || {
         there = hosts.iter().position(|host| host.is_primary() && epoch(host) > before);
         there.is_some()

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut without a word: nothing passes, nothing is closed.
+//! A TCP proxy that can be cut silently: nothing passes, and nothing is closed.
 
 use anyhow::Result;
 use std::io::{Read, Write};
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a stream looks whether it is cut.
+/// Interval at which a stream checks whether it is cut.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// In front of one port of 127.0.0.1.
+/// A proxy in front of one port of 127.0.0.1.
 pub(super) struct Proxy {
     port: u16,
     cut: Arc<AtomicBool>,

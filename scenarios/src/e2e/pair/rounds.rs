@@ -1,4 +1,4 @@
-//! What is done to the pair, one after the other.
+//! The steps of the scenario, one after the other.
 
 use super::{
     BLOCK, BLOCKS, Lab, Ledger, PATIENCE, Pair, SERVES, TAKEOVER_LIMIT, TTL, answers_nothing, snapshots, words,
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// What a flush costs here, alone and where many wait for one checkpoint.
+/// Time of a flush, alone and with many that share one checkpoint.
 pub(super) fn costs(pair: &Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut client, token) = pair.open(holder, "costs")?;
@@ -39,7 +39,8 @@ pub(super) fn costs(pair: &Pair, ledger: &mut Ledger) -> Result<()> {
 const WRITERS: u8 = 8;
 const FLUSHES: u32 = 20;
 
-/// Several writers, each of which writes and flushes over and over: their flushes share checkpoints. Time in all by flushes.
+/// Several writers that write and flush repeatedly: their flushes share checkpoints. Returns the total time divided by
+/// flushes.
 fn many_at_once(pair: &Pair, holder: usize, token: &str) -> Result<Duration> {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -70,7 +71,8 @@ fn release(pair: &Pair, holder: usize, client: Client, token: &str) -> Result<()
     Ok(())
 }
 
-/// `kill -9`: the other one takes over, with everything that was flushed. What hangs on a lease of before is told that it is at its end.
+/// `kill -9`: the other gateway takes over, with everything flushed. Clients of an old lease are told that it has
+/// ended.
 pub(super) fn killed(pair: &mut Pair, ledger: &mut Ledger, lab: &Lab) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut client, token) = pair.open(holder, "writer")?;
@@ -111,7 +113,7 @@ fn device_is_over(pair: &Pair, at: usize, owner: &str, token: &str) -> Result<()
     Ok(())
 }
 
-/// PAIR-P5 for `holdfast attach`: it replays nothing over what is gone, and says so.
+/// PAIR-P5 for `holdfast attach`: it replays nothing over lost writes, and reports that.
 fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     let (_, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let apis = pair.gateways.iter().map(|g| g.api.clone()).collect::<Vec<_>>().join(",");
@@ -135,7 +137,7 @@ fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// SIGSTOP for longer than the lease. What lay in its sockets is not answered when it goes on.
+/// SIGSTOP for longer than the lease. Requests in its sockets are not answered when it resumes.
 pub(super) fn paused(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut old, _) = pair.open(holder, "writer")?;
@@ -176,13 +178,13 @@ fn while_paused(
     anyhow::ensure!(seen == 1, "PAIR-P4: found write {seen}, expected 1");
     new.write(at, &pattern(3, at, BLOCK)).map_err(words)?;
     new.flush().map_err(words)?;
-    // Asked after write 3 was answered: each answer that is not 3 would be stale (R3).
+    // Sent after write 3 was answered: any answer but 3 would be stale (R3).
     old.send_read(at, BLOCK as u32).map_err(words)?;
     old.send_flush().map_err(words)?;
     Ok((next, token, new))
 }
 
-/// Reads from the old holder until it is gone; when the last answer came.
+/// Reads from the old holder until it is gone; returns the time of the last answer.
 fn read_until_gone(client: &mut Client) -> Result<Instant> {
     let mut last = Instant::now();
     let begun = Instant::now();
@@ -195,7 +197,8 @@ fn read_until_gone(client: &mut Client) -> Result<Instant> {
     bail!("PAIR-P1: the old holder answers for {TAKEOVER_LIMIT:?} without the etcd")
 }
 
-/// The holder is cut off from the etcd without a word, and everything else goes on: it answers until its limit, and the other one takes over after that.
+/// The holder is silently cut off from the etcd, and nothing else is: it answers until its limit, and the other gateway
+/// takes over after that.
 pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut old, _) = pair.open(holder, "writer")?;
@@ -218,7 +221,7 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     );
     let (mut client, token) = pair.open(next, "reader")?;
     ledger.check(&mut client)?;
-    // It stands by, and does not take the seat from the other one, once it reaches the etcd again.
+    // Once it reaches the etcd again it waits, and does not take the seat from the other one.
     pair.gateways[holder].proxy.cut(false);
     note(format!(
         "cut off: it answered for {served:?} more; the other one serves {:?} after the cut",
@@ -227,7 +230,7 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
-/// The etcd is killed: the holder stops at its limit, nobody serves, and somebody does soon after the etcd is back.
+/// The etcd is killed: the holder stops at its limit, no gateway serves, and one does soon after the etcd is back.
 pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut old, _) = pair.open(holder, "writer")?;
@@ -254,7 +257,7 @@ pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
-/// S3 is stopped: a flush waits, reads and writes go on, the seat stays; the flush is answered once S3 is back (R8).
+/// S3 is stopped: a flush waits, reads and writes continue, the seat stays; the flush is answered once S3 is back (R8).
 pub(super) fn store_stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut client, token) = pair.open(holder, "writer")?;
@@ -277,7 +280,7 @@ pub(super) fn store_stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> 
     release(pair, holder, client, &token)
 }
 
-/// Told to stop, the holder gives the seat up: the other one need not wait for the lease to expire.
+/// Told to stop, the holder gives up the seat: the other gateway need not wait for the lease to expire.
 pub(super) fn stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let begun = Instant::now();
@@ -291,8 +294,8 @@ pub(super) fn stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
-/// PAIR-P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over, with their snapshots. Which gateway is
-/// stopped after that.
+/// PAIR-P3: a gateway of another pair does not take the sets until an administrator gives them up for it. Then it takes
+/// them over, with their snapshots. Returns the gateway to stop after that.
 pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) -> Result<usize> {
     let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
     let cluster = pair.status()?["holder"]["cluster_id"].as_str().context("no cluster id")?.to_string();
@@ -338,7 +341,7 @@ pub(super) fn every_write(pair: &mut Pair) -> Result<()> {
         times.push(begun.elapsed());
     }
     times.sort();
-    // It never says more than what it answered.
+    // Never more than the answered writes.
     ledger.flushed.extend(std::mem::take(&mut ledger.written));
     pair.gateways[holder].kill()?;
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;

@@ -1,5 +1,5 @@
-//! Snapshots and the schedule outlive the gateway that took them (ADR 0035): the other one has them, each with what it showed, and deletes nothing of them. And a gateway
-//! of an older build than the pair needs does not get the seat (PAIR-P6).
+//! Snapshots and the schedule survive the gateway that took them (ADR 0035): the other one has them, with the same
+//! content, and deletes none. And a gateway with an older build than the pair needs does not get the seat (PAIR-P6).
 
 use super::{BLOCK, BLOCKS, PATIENCE, Pair, TAKEOVER_LIMIT, words};
 use crate::cluster::{SET, VOLUME};
@@ -11,13 +11,13 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// It takes a snapshot at once, and none after it.
+/// Takes a snapshot at once, and none after it.
 const SCHEDULE: &str = "300dx3";
 const KEPT: &str = "kept";
 const GONE: &str = "gone";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Behind the blocks of the ledger and of the writers: so many, all written with one tag at a time.
+/// Behind the blocks of the ledger and the writers: this many blocks, all written with one tag at a time.
 const AT: u64 = BLOCKS + 128;
 const COUNT: u64 = 32;
 
@@ -32,7 +32,7 @@ fn fill(client: &mut Client, tag: u64) -> Result<()> {
     client.flush().map_err(words)
 }
 
-/// The tag that all of them show (R4).
+/// The tag of all of them (R4).
 fn shown(client: &mut Client) -> Result<u64> {
     let mut tags = BTreeSet::new();
     for at in places() {
@@ -42,7 +42,7 @@ fn shown(client: &mut Client) -> Result<u64> {
     tags.pop_first().context("no blocks")
 }
 
-/// What a snapshot shows at the gateway that serves.
+/// The content of a snapshot at the serving gateway.
 fn shown_by(pair: &Pair, at: usize, snapshot: &str) -> Result<u64> {
     // Its token is the same at both gateways, and after a takeover.
     let said = pair.must(at, &["snapshot", "token", &format!("{SET}@{snapshot}")])?;
@@ -54,7 +54,7 @@ fn shown_by(pair: &Pair, at: usize, snapshot: &str) -> Result<u64> {
     Ok(tag)
 }
 
-/// The set's snapshots that are finished, by name.
+/// The set's finished snapshots, by name.
 fn listed(pair: &Pair, at: usize) -> Result<Vec<String>> {
     let said = pair.must(at, &["snapshot", "list", SET])?;
     let all = said["snapshots"].as_array().cloned().unwrap_or_default();
@@ -64,7 +64,7 @@ fn listed(pair: &Pair, at: usize) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// These and no others are there, and the schedule that took one of them.
+/// Exactly these exist, with the schedule that took one of them.
 pub(super) fn are_there(pair: &Pair, at: usize, expected: &[String]) -> Result<()> {
     let found = listed(pair, at)?;
     anyhow::ensure!(found == expected, "SET-S15: found snapshots {found:?}, expected {expected:?}");
@@ -85,7 +85,7 @@ fn segments(pair: &Pair) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Takes snapshots, by hand and by the schedule, and lets go of one; which are left.
+/// Takes snapshots, by hand and by the schedule, and deletes one; returns the remaining ones.
 fn take(pair: &Pair, at: usize) -> Result<Vec<String>> {
     for name in [KEPT, GONE] {
         pair.must(at, &["snapshot", "create", &format!("{SET}@{name}"), "--timeout", "90s"])?;
@@ -97,12 +97,12 @@ fn take(pair: &Pair, at: usize) -> Result<Vec<String>> {
         last.len() == 3
     });
     anyhow::ensure!(taken, "found snapshots {last:?}, expected {KEPT}, {GONE} and the schedule's");
-    // Answered once the head says so: from then on it does not come back.
+    // Answered once the head omits it: from then on it does not come back.
     pair.must(at, &["snapshot", "delete", &format!("{SET}@{GONE}"), "--yes", "--timeout", "30s"])?;
     listed(pair, at)
 }
 
-/// Two takeovers, one after the other. Which snapshots there are after them.
+/// Two takeovers, one after the other. Returns the snapshots after them.
 pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
     let (mut client, _) = pair.open(holder, "writer")?;
@@ -125,7 +125,7 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
     anyhow::ensure!(found == 2, "PAIR-P4: found write {found}, flushed was 2");
     note(format!("killed: the other one serves after {took:?}, with snapshots {snapshots:?} and schedule {SCHEDULE}"));
 
-    // What nothing keeps is deleted there; what a snapshot keeps is not.
+    // Objects without a snapshot are deleted there; those of a snapshot are not.
     let before = segments(pair)?;
     fill(&mut client, 3)?;
     let deletes = wait_until(LIMIT, || segments(pair).is_ok_and(|now| !before.is_subset(&now)));
@@ -140,13 +140,13 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
         let found = shown_by(pair, back, snapshot)?;
         anyhow::ensure!(found == 1, "SET-S15: snapshot {snapshot} shows write {found} two takeovers later, expected 1");
     }
-    // Nothing else is written or waited for before the next takeover.
+    // No other write or wait before the next takeover.
     pair.must(back, &["snapshot", "delete", &format!("{SET}@{KEPT}"), "--yes", "--timeout", "30s"])?;
     pair.start_gateway(next)?;
     listed(pair, back)
 }
 
-/// PAIR-P6: what the stores of a pair have may be newer than a build. Such a gateway says so, and ends.
+/// PAIR-P6: a pair's stores may be of a higher level than a build knows. Such a gateway reports that, and exits.
 pub(super) fn too_old(pair: &mut Pair, at: usize) -> Result<()> {
     let roster = "{\"form\":1,\"level\":99,\"gateways\":{\"new\":99,\"newer\":99}}";
     pair.etcd.ctl(&["put", "/e2e/pairs/newer/roster", roster])?;

@@ -1,4 +1,5 @@
-//! Wrong clocks, each gateway's own: jepsen/clock/clock.c is laid over the clocks of its process, and a file per gateway says how wrong they are.
+//! Wrong clocks, separate for each gateway: jepsen/clock/clock.c replaces the clocks of its process, and a file per
+//! gateway has the error.
 
 use super::fault::{Wrong, draw};
 use crate::chaos::seed::Seeded;
@@ -7,14 +8,15 @@ use crate::gateways::{GATEWAYS, name};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Millionths that gateways are too fast: as far apart as two may be, and less. Leases are promised for clocks up to 10 % off (R3).
+/// Clock rate errors of the gateways in millionths: as far apart as two may be, and less. Leases hold for clocks up to
+/// 10 % off (R3).
 const RATES: [i64; GATEWAYS] = [80_000, -80_000, 30_000];
 
-/// A jump, in milliseconds: nothing may depend on the time of day.
+/// A jump in milliseconds: nothing may depend on the time of day.
 const JUMP_MIN: i64 = 60_000;
 const JUMP_SPREAD: usize = 12 * 3_600_000;
 
-/// What the tool says.
+/// Output of the tool.
 #[derive(Clone, Copy, Debug, serde::Deserialize)]
 struct Reading {
     ahead_ms: i64,
@@ -24,7 +26,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Readings of the clock that is wrong: leases go by CLOCK_BOOTTIME.
+    /// Number of readings of the wrong clock: leases use CLOCK_BOOTTIME.
     fn handed(&self, wrong: Wrong) -> u64 {
         match wrong {
             Wrong::Jump => self.realtime,
@@ -33,7 +35,7 @@ impl Reading {
     }
 }
 
-/// What was turned, and what had been read before.
+/// The changed clocks, and their readings before.
 #[derive(Clone, Debug)]
 pub struct Turned {
     wrong: Wrong,
@@ -50,15 +52,15 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Right ones, with files in `dir` and what is built of clock.c in `tools`.
+    /// Right clocks, with files in `dir` and the build of clock.c in `tools`.
     ///
     /// # Errors
-    /// When there is no such tool.
+    /// When the tool is missing.
     pub fn make(tools: &Path, dir: &Path) -> Result<Self> {
         let files = (0..GATEWAYS).map(|gateway| dir.join(format!("{}.clock", name(gateway)))).collect();
         let clocks = Self { tool: tools.join("clock"), files, preload: tools.join("clock.so") };
         anyhow::ensure!(clocks.preload.is_file(), "found no {}", clocks.preload.display());
-        // A gateway that starts without its file ends at once.
+        // A gateway that starts without its file exits at once.
         (0..GATEWAYS).try_for_each(|gateway| clocks.turn(gateway, &[]).map(drop))?;
         Ok(clocks)
     }
@@ -69,10 +71,10 @@ impl Clocks {
         env.map(|(key, path)| (key.into(), path.display().to_string())).into()
     }
 
-    /// Makes all of them wrong, or only says so.
+    /// Makes all of them wrong, or only reports so.
     ///
     /// # Errors
-    /// When one cannot be turned.
+    /// When one cannot be changed.
     pub fn begin(&self, wrong: Wrong, really: bool, chance: &mut Seeded) -> Result<(Turned, String)> {
         let by = amounts(wrong, chance);
         let mut before = Vec::new();
@@ -86,10 +88,10 @@ impl Clocks {
         Ok((Turned { wrong, by: if really { by } else { [0; GATEWAYS] }, before }, told.join(", ")))
     }
 
-    /// Right again; how often each wrong clock was read, and whether all were.
+    /// Makes them right; returns how often each wrong clock was read, and whether all were.
     ///
     /// # Errors
-    /// When one cannot be turned.
+    /// When one cannot be changed.
     pub fn end(&self, turned: &Turned) -> Result<(String, bool)> {
         let mut told = Vec::new();
         let mut hit = true;
@@ -116,7 +118,7 @@ fn verb(wrong: Wrong) -> &'static str {
     }
 }
 
-/// Of each gateway: all of them wrong, some one way and some the other.
+/// The error of each gateway: all are wrong, in different directions.
 fn amounts(wrong: Wrong, chance: &mut Seeded) -> [i64; GATEWAYS] {
     let mut amounts = match wrong {
         Wrong::Drift => RATES,

@@ -1,4 +1,4 @@
-//! Disks of the gateways that lose what was not synced: each a process of its own (jepsen/disk.rs), spoken to by lines.
+//! Disks of the gateways that lose unsynced data: each is a process (jepsen/disk.rs) with a line protocol.
 
 use crate::cmd::{cmd, show};
 use crate::process::wait_until;
@@ -12,13 +12,13 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-/// How long it may take to answer: a mount, or its end, is in that.
+/// Limit of an answer, which may include a mount or an unmount.
 const ANSWERS: Duration = Duration::from_secs(30);
 
-/// How long it may take to end once nobody speaks to it any more.
+/// Limit of its exit after its input ends.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// What a power cut left of what was not synced.
+/// Effect of a power cut on unsynced data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct Left {
     pub kept: u64,
@@ -35,13 +35,13 @@ impl fmt::Display for Left {
 }
 
 impl Left {
-    /// Whether there was anything to lose: otherwise the cut was a kill.
+    /// Whether there was anything to lose; otherwise the cut was only a kill.
     pub fn found(&self) -> bool {
         self.kept + self.lost + self.torn + self.names > 0
     }
 }
 
-/// One of them.
+/// One such disk.
 #[derive(Debug)]
 pub struct Disk {
     at: PathBuf,
@@ -51,8 +51,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts an empty one at `at`. Only those see it who have its mounts: a host of PostgreSQL copies all of ours when it boots, and a copy would
-    /// keep a mount alive that a power cut takes away.
+    /// Mounts an empty disk at `at`, visible only to processes with its mounts. A PostgreSQL host copies all of our
+    /// mounts when it boots, and a copy would keep a mount alive that a power cut removes.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -61,7 +61,7 @@ impl Disk {
         let command = cmd("unshare").args(["--mount", "--"]).arg(std::env::current_exe()?);
         let command = command.args(["jepsen", "--disk"]).arg(at).args(["--seed", &seed.to_string()]);
         let mut command = command.into_command();
-        // A group of its own: Ctrl-C in the terminal reaches us, and it ends with its input.
+        // Its own process group: Ctrl-C in the terminal reaches us, and it ends with its input.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).process_group(0);
         let mut child = command.spawn().with_context(|| show(&command))?;
         let input = child.stdin.take();
@@ -76,21 +76,21 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Its mounts, for who is to see it.
+    /// Its mount namespace, for processes that use it.
     pub fn mounts(&self) -> PathBuf {
         format!("/proc/{}/ns/mnt", self.child.id()).into()
     }
 
-    /// Where we find what is on it.
+    /// Path to its content for this process.
     pub fn seen(&self) -> PathBuf {
         let at = self.at.strip_prefix("/").unwrap_or(&self.at);
         Path::new(&format!("/proc/{}/root", self.child.id())).join(at)
     }
 
-    /// The power is gone at all of these, in one moment as far as that can be: as soon as the first has something to lose.
+    /// Cuts the power of all these at about the same moment: as soon as the first has something to lose.
     ///
     /// # Errors
-    /// When one does not say so.
+    /// When one does not confirm it.
     pub fn switch_off(mut disks: Vec<&mut Self>) -> Result<()> {
         if let Some(first) = disks.first_mut() {
             first.tell("busy")?;
@@ -100,10 +100,10 @@ impl Disk {
         disks.iter_mut().skip(1).try_for_each(|disk| disk.hears("off"))
     }
 
-    /// The power is back. Whoever had files open must be dead.
+    /// Restores the power. Processes with open files must have ended.
     ///
     /// # Errors
-    /// When it is not mounted anew.
+    /// When it cannot be mounted again.
     pub fn switch_on(&mut self) -> Result<Left> {
         self.tell("on")?;
         let said = self.answer()?;

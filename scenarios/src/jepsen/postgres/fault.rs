@@ -1,10 +1,10 @@
-//! The faults of `append` by name, and what each needs below the gateways. No I/O.
+//! The faults of `append` by name, and their needs below the gateways. No I/O.
 
 use crate::chaos::seed::Seeded;
 use crate::gateways::GATEWAYS;
 use crate::shape::Shape;
 
-/// A fault, as Jepsen calls it.
+/// A fault, with its name in Jepsen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     KillHost,
@@ -42,7 +42,7 @@ pub enum Parting {
     OneWay,
 }
 
-/// What the store does.
+/// Behaviour of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
     Down,
@@ -50,14 +50,14 @@ pub enum Outage {
     Refuses,
 }
 
-/// In which way clocks are wrong.
+/// Kind of clock error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     Jump,
     Drift,
 }
 
-/// All of them. jepsen/src/jepsen/holdfast/hosts.clj says what each is.
+/// All faults. jepsen/src/jepsen/holdfast/hosts.clj describes each.
 pub const FAULTS: [(&str, Fault); 30] = [
     ("kill-host", Fault::KillHost),
     ("cut-host", Fault::CutHost),
@@ -94,12 +94,12 @@ pub const FAULTS: [(&str, Fault); 30] = [
 /// Names of several in turn.
 pub const SETS: [&str; 2] = ["mix", "mix-2"];
 
-/// Those that have no namesake among the faults of the other workloads.
+/// Faults that the other workloads do not have.
 const OWN: [&str; 7] =
     ["kill-host", "cut-host", "pause-host", "kill-gateway", "cut-gateway", "pause-gateway", "restart-gateways"];
 
 impl Fault {
-    /// Whether it has one gateway away while it is made, and gives it back itself.
+    /// Whether it takes one gateway away and gives it back by itself.
     pub fn takes_one(self) -> bool {
         matches!(self, Fault::Upgrade | Fault::Restored | Fault::Twice)
     }
@@ -124,16 +124,16 @@ pub fn is_own(nemesis: &str) -> bool {
     names(nemesis).any(|name| OWN.contains(&name))
 }
 
-/// What has to be there before the gateways start.
+/// Components that must exist before the gateways start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Disks that lose what was not synced.
+    /// Disks that lose unsynced data.
     pub disks: bool,
     /// Clocks that can be wrong.
     pub clocks: bool,
-    /// Somebody between the gateways who can be late.
+    /// A relay between the gateways that can delay.
     pub late: bool,
-    /// An S3 server as the store, with somebody in front of it.
+    /// An S3 server as the store, with a proxy in front of it.
     pub store: bool,
 }
 
@@ -149,7 +149,7 @@ impl Needs {
                 Some(Fault::Clock(_)) => needs.clocks = true,
                 Some(Fault::Delay) => needs.late = true,
                 Some(Fault::Store(_)) => needs.store = true,
-                // Draws from all that need something.
+                // Draws from all faults that need something.
                 None if name == "mix-2" => return Self::ALL,
                 _ => {}
             }
@@ -164,7 +164,7 @@ pub fn draw(chance: &mut Seeded, n: usize) -> usize {
 }
 
 impl Parting {
-    /// The shape that it has this time.
+    /// Its shape this time.
     pub fn shape(self, serving: usize, chance: &mut Seeded) -> Shape {
         match self {
             Parting::Primary => Shape::Alone(serving),
@@ -186,7 +186,7 @@ mod tests {
 
     const HOSTS: &str = include_str!("../../../../jepsen/src/jepsen/holdfast/hosts.clj");
 
-    /// What stands in quotation marks between two texts of hosts.clj.
+    /// Texts in quotation marks between two places of hosts.clj.
     fn quoted(from: &str, to: &str) -> Vec<&'static str> {
         let there = HOSTS.split(from).nth(1).and_then(|rest| rest.split(to).next()).unwrap_or_default();
         there.split('"').skip(1).step_by(2).collect()
@@ -197,7 +197,7 @@ mod tests {
         for (name, _) in FAULTS {
             assert!(HOSTS.contains(&format!("\"{name}\" ")), "hosts.clj has no {name}");
         }
-        // A name and what it is, each.
+        // A name and a description for each.
         assert_eq!(quoted("(def faults", "})").len(), 2 * FAULTS.len());
     }
 

@@ -1,7 +1,7 @@
-//! What stands below and around the gateways for the faults of a run, and nothing that no fault of it needs: disks in memory are slower, and nobody
-//! has wrong clocks who is not to have them.
+//! Components below and around the gateways that the faults of a run need, and no others: disks in memory are slower,
+//! and clocks must be right unless a fault needs wrong ones.
 //!
-//! Owns: making it. Does not own: when it is turned (`scene`).
+//! Owns: making them. Does not own: when they inject faults (`scene`).
 
 use super::clocks::Clocks;
 use super::disks::Disk;
@@ -15,14 +15,15 @@ use crate::stage::{self, Below};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Small files that are purged soon, since disks hold them in memory; and something for the store every two seconds, or an outage meets nobody.
+/// Small files that are purged soon, since disks keep them in memory; and an upload every two seconds, so that an
+/// outage has an effect.
 const GATEWAY: &str = "[journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\ntail = \"16MiB\"\n\
      [cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n[upload]\ninterval_ms = 2000\nbytes = \"32MiB\"\n";
 
 /// See the module. Dropped after the gateways.
 #[derive(Debug, Default)]
 pub struct Ground {
-    /// One for each gateway, or none at all.
+    /// One per gateway, or none.
     disks: Vec<Disk>,
     clocks: Option<Clocks>,
     late: Option<Late>,
@@ -31,7 +32,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes what is needed, below `dir`, the stage's folder; `tools` has what Jepsen's faults are built of.
+    /// Makes the needed components below `dir`, the stage's folder; `tools` has the tools of Jepsen's faults.
     ///
     /// # Errors
     /// When something does not come up.
@@ -61,7 +62,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// What the gateways are told of it.
+    /// The gateways' settings for them.
     pub fn below(&self, dir: &Path) -> Below {
         let mut below = Below::usual(dir);
         if self.needed {
@@ -78,7 +79,7 @@ impl Ground {
         below
     }
 
-    /// Where we find what a gateway keeps.
+    /// Path to a gateway's data for this process.
     pub fn data(&self, dir: &Path, gateway: usize) -> PathBuf {
         self.disks.get(gateway).map_or_else(|| stage::cluster(dir).join(name(gateway)), Disk::seen)
     }
@@ -95,15 +96,15 @@ impl Ground {
     /// The clocks.
     ///
     /// # Errors
-    /// When this run has only right ones.
+    /// When this run has only right clocks.
     pub fn clocks(&self) -> Result<&Clocks> {
         self.clocks.as_ref().context("this run has no clocks that can be wrong")
     }
 
-    /// Who can be late.
+    /// The delaying relays.
     ///
     /// # Errors
-    /// When nobody stands between the gateways of this run.
+    /// When this run has no relays between gateways.
     pub fn late(&mut self) -> Result<&mut Late> {
         self.late.as_mut().context("this run has nobody between its gateways who can be late")
     }

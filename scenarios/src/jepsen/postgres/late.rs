@@ -1,4 +1,5 @@
-//! What gateways say to one another, late: in front of each one's peer door stands a jepsen/between, at the address that it tells the others.
+//! Delayed messages between gateways: a jepsen/between stands in front of each one's peer port, at its advertised
+//! address.
 //!
 //! ```text
 //!   other gateways ──▶ :7402 between ──▶ :7401 gateway        in the gateway's own namespace, so that partitions and losses reach it too
@@ -18,21 +19,21 @@ const PEER: u16 = 7401;
 const BETWEEN: u16 = 7402;
 const CONTROL: u16 = 7403;
 
-/// One way, each piece; the answer is late as well.
+/// Delay of each piece in one direction; answers are delayed too.
 const LATE: &str = "delay=30ms&jitter=40ms";
 const AT_ONCE: &str = "delay=0s&jitter=0s";
 
-/// Until it listens.
+/// Limit until it listens.
 const STARTS: Duration = Duration::from_secs(20);
 
-/// One for each gateway.
+/// One relay per gateway.
 #[derive(Debug)]
 pub struct Late {
     procs: Vec<Proc>,
 }
 
 impl Late {
-    /// Starts them; they hand on at once until told otherwise.
+    /// Starts them; they forward at once until told otherwise.
     ///
     /// # Errors
     /// When one does not listen.
@@ -50,21 +51,21 @@ impl Late {
         Ok(Self { procs })
     }
 
-    /// The section of a gateway's settings by which the others come to it this way.
+    /// The settings with which the other gateways use this relay.
     pub fn settings(gateway: usize) -> String {
         format!("[advertise]\npeer = \"{}:{BETWEEN}\"\n", address(gateway))
     }
 
-    /// Late from now on, or only said to be. How many pieces each has held back before.
+    /// Delays from now on, or only reports so. Returns how many pieces each has delayed before.
     ///
     /// # Errors
-    /// When one cannot be turned, or has ended.
+    /// When one cannot be changed, or has ended.
     pub fn begin(&mut self, really: bool) -> Result<Vec<u64>> {
         self.procs.iter_mut().try_for_each(Proc::must_run)?;
         turn_all(if really { LATE } else { AT_ONCE })
     }
 
-    /// At once again; how many pieces each has held back, and whether all have.
+    /// Ends the delay; returns how many pieces each has delayed, and whether all have.
     ///
     /// # Errors
     /// As [`Late::begin`].
@@ -84,7 +85,7 @@ fn turn_all(query: &str) -> Result<Vec<u64>> {
     (0..GATEWAYS).map(|gateway| delayed(&web::page(&door(gateway), &format!("/?{query}"))?)).collect()
 }
 
-/// Of an answer, how many pieces were held back so far.
+/// Number of delayed pieces in an answer.
 fn delayed(page: &str) -> Result<u64> {
     let body = page.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let said: serde_json::Value = serde_json::from_str(body).with_context(|| format!("between: found {page:?}"))?;

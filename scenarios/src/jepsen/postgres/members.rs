@@ -1,7 +1,8 @@
-//! What an operator does to the gateways of a healthy cluster (start each anew, drain one, replace one that lost its disk), and what must not be done
-//! to their disks: put back an old copy, use one twice. Of the last two one process must be refused, and the door's words say whether it was.
+//! Operations of an administrator on a healthy cluster (restart each gateway, drain one, replace one with a lost disk),
+//! and forbidden ones on their disks: restore an old copy, use one twice. Of the last two a process must be refused,
+//! and the answer at the door shows whether it was.
 //!
-//! Owns: doing it and undoing it. Does not own: when (`scene`).
+//! Owns: the operations and their reversal. Does not own: their times (`scene`).
 
 use super::fault::draw;
 use super::scene::{Lasting, Scene};
@@ -14,37 +15,38 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// For a command that moves nothing but leadership.
+/// Limit of a command that only moves leadership.
 const COMMAND: Duration = Duration::from_secs(20);
 
-/// From a start until a gateway that must be refused has been: it ends, or tells that it learns anew what it has forgotten.
+/// Limit until a gateway that must be refused is: it exits, or reports that it fetches what it has forgotten.
 const REFUSED: Duration = Duration::from_secs(20);
 
-/// Of a log a fault says so many lines.
+/// Log lines that a fault reports.
 const LINES: usize = 2;
 
-/// What was changed, and has to be changed back.
+/// A change that has to be reversed.
 #[derive(Debug)]
 pub(super) enum Changed {
-    /// It stands aside.
+    /// It is drained.
     Drained(usize),
     /// Its disk is empty; it was this member.
     Emptied { gateway: usize, member: u64 },
-    /// Its disk goes on, and the copy is what it was.
+    /// Its disk is in use, and the copy is an old state of it.
     Copied { gateway: usize, copy: PathBuf },
     /// A second process runs on a copy of its disk.
     Twin { gateway: usize, member: u64, twin: Proc, copy: PathBuf, log: PathBuf },
 }
 
 impl Changed {
-    /// Whether it is changed back once all gateways run. A twin is judged before: who was refused must not have been started anew.
+    /// Whether it is reversed after all gateways run. A twin is judged before: a refused process must not be restarted
+    /// first.
     pub fn wants_all(&self) -> bool {
         !matches!(self, Self::Twin { .. })
     }
 }
 
 impl Scene {
-    /// Each gateway ended by SIGTERM and started again, the next one once this one has caught up.
+    /// Ends each gateway by SIGTERM and starts it again, the next one once it has caught up.
     pub(super) fn upgrade(&mut self) -> Result<(String, bool)> {
         let mut order: Vec<usize> = (0..GATEWAYS).filter(|gateway| self.spoilt != Some(*gateway)).collect();
         self.chance.shuffle(&mut order);
@@ -60,7 +62,7 @@ impl Scene {
         Ok((format!("{}, each started anew", told.join(" ")), true))
     }
 
-    /// Every other time the one that serves.
+    /// Every other time the serving gateway.
     pub(super) fn drain(&mut self) -> Result<(String, bool)> {
         let primary = self.stage.primary()?;
         let gateway = match self.stage.serving(primary) {
@@ -71,7 +73,7 @@ impl Scene {
         let done = self.stage.gateways.holdfast(&["gateway", "drain", &name], COMMAND);
         // Also where the outcome is not known.
         self.lasting.push(Lasting::Changed(Changed::Drained(gateway)));
-        // A refusal is an answer. It is no fault.
+        // A refusal is an answer, but no fault.
         Ok(match done {
             Ok(_) => (name, true),
             Err(e) => (format!("{name} was not drained: {e:#}"), false),
@@ -81,7 +83,7 @@ impl Scene {
     /// A gateway loses its disk.
     pub(super) fn empty(&mut self) -> Result<(String, bool)> {
         if self.spoilt.is_some() || !self.all_on() {
-            // With another one away, to take this one's disk is to lose a majority.
+            // If another one is away, taking this one's disk would lose a majority.
             return Ok(("not all gateways run".into(), false));
         }
         let gateway = draw(&mut self.chance, GATEWAYS);
@@ -92,7 +94,7 @@ impl Scene {
         Ok((format!("{} was m{member}", gateways::name(gateway)), true))
     }
 
-    /// Keeps what a gateway's disk is now.
+    /// Copies a gateway's disk.
     pub(super) fn keep_copy(&mut self) -> Result<(String, bool)> {
         if let Some(done) = self.spoilt {
             return Ok((format!("done already, at {}", gateways::name(done)), false));
@@ -108,7 +110,7 @@ impl Scene {
         Ok((format!("{}: its disk was copied", gateways::name(gateway)), true))
     }
 
-    /// Starts a second process on a copy of a gateway's disk, of one moment.
+    /// Starts a second process on a copy of a gateway's disk.
     pub(super) fn start_twin(&mut self) -> Result<(String, bool)> {
         if let Some(done) = self.spoilt {
             return Ok((format!("done already, at {}", gateways::name(done)), false));
@@ -125,7 +127,7 @@ impl Scene {
         Ok((format!("{} runs twice", gateways::name(gateway)), true))
     }
 
-    /// Puts one of them right: what it came to, and whether it happened.
+    /// Reverses one change: its result, and whether the fault happened.
     pub(super) fn change_back(&mut self, changed: &mut Changed) -> Result<(String, bool)> {
         match changed {
             Changed::Drained(gateway) => {
@@ -179,7 +181,7 @@ impl Scene {
         }
         let log = self.stage.gateways.log(gateway);
         let before = std::fs::metadata(&log).map_or(0, |log| log.len());
-        // It may end before it listens; then it is not on.
+        // It may exit before it listens; then it is not on.
         self.bring_back(gateway)?;
         let gateways = &mut self.stage.gateways;
         let refused = wait_until(REFUSED, || {
@@ -188,7 +190,8 @@ impl Scene {
         Ok((format!("restored {name}: {} ({})", outcome(refused), tail_of(&log, LINES)), true))
     }
 
-    /// How often the others refused a life of this member. Who is refused so may run on: nobody counts its answers.
+    /// How often the others refused a life of this member. A refused process may keep running: its answers do not
+    /// count.
     fn refused_by_others(&self, gateway: usize, member: u64) -> Result<usize> {
         let said = format!("m{member} is not who it says");
         let mut by = 0;
@@ -211,7 +214,7 @@ impl Scene {
     }
 }
 
-/// As jepsen/src/jepsen/holdfast/hosts.clj reads it.
+/// The text that jepsen/src/jepsen/holdfast/hosts.clj expects.
 fn outcome(refused: bool) -> &'static str {
     if refused { "refused" } else { "not refused" }
 }
@@ -238,7 +241,7 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// Leaves the folder, which may be a mount.
+/// Empties the folder, which may be a mount point, without removing it.
 fn clear(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;

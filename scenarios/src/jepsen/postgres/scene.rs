@@ -1,7 +1,7 @@
-//! The stage, what stands below it, and what faults do to both: one begins, several may last, and the end puts everything right. Each is judged by
-//! what it did: packets that were dropped, blocks that were lost, readings of a clock.
+//! The stage, the components below it, and the effect of faults on both: one fault begins, several may last, and the
+//! end repairs everything. Each fault is judged by its effect: dropped packets, lost blocks, readings of a clock.
 //!
-//! Owns: making faults and undoing them. Does not own: when they come (Jepsen), what is asked at the door (`postgres`).
+//! Owns: making faults and undoing them. Does not own: their times (Jepsen), the requests at the door (`postgres`).
 
 use super::clocks;
 use super::disks::Disk;
@@ -22,25 +22,25 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a host that was stopped or cut off may take until it stands by; then it is booted anew, as its operator would do.
+/// Time for a stopped or cut-off host to become standby; then it is rebooted, as its operator would do.
 const RECOVERS: Duration = Duration::from_secs(45);
 
-/// Of the packets that come in at a gateway, from gateways and hosts.
+/// Share of incoming packets of a gateway, from gateways and hosts.
 const LOSS: &str = "0.2";
 
-/// Lines in a gateway's log, by which the check of the logs knows what was done to it (jepsen/src/jepsen/holdfast/logs.clj).
+/// Lines in a gateway's log that tell the check of logs which faults it had (jepsen/src/jepsen/holdfast/logs.clj).
 const DARK: &str = "jepsen: the disk of this node is about to be switched off";
 const LIGHT: &str = "jepsen: the disk of this node is on again";
 const SPOILT: &str = "jepsen: the journal of this node is about to be spoilt";
 
-/// What the door says of a fault.
+/// The door's answer on a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Transactions must succeed from now on.
     pub served: bool,
-    /// It happened.
+    /// Whether it happened.
     pub hit: bool,
-    /// To whom, or what it came to.
+    /// Its target, or its effect.
     pub what: String,
 }
 
@@ -51,14 +51,14 @@ impl fmt::Display for Said {
     }
 }
 
-/// What has to be put right, and is judged then.
+/// A fault that has to be undone, and is judged then.
 #[derive(Debug)]
 pub(super) enum Lasting {
-    /// Connections that rules cut.
+    /// Connections cut by rules.
     Cut,
-    /// Packets that rules drop by chance.
+    /// Packets dropped by rules at random.
     Lost,
-    /// Pieces that each gateway's neighbour had held back before.
+    /// Pieces that each gateway's relay had delayed before.
     Late(Vec<u64>),
     Store(store::Begun),
     Clock(clocks::Turned),
@@ -75,7 +75,7 @@ impl Lasting {
     }
 }
 
-/// What came of putting things right.
+/// Result of undoing the faults.
 #[derive(Debug)]
 struct Mended {
     said: Vec<String>,
@@ -83,7 +83,7 @@ struct Mended {
     failed: Option<anyhow::Error>,
 }
 
-/// Packets that were dropped, over all nodes and by chance at each gateway.
+/// Dropped packets, over all nodes, and at random at each gateway.
 #[derive(Clone, Debug, Default)]
 struct Packets {
     cut: u64,
@@ -98,12 +98,13 @@ pub struct Scene {
     pub(super) chance: Seeded,
     pub(super) trouble: Trouble,
     pub(super) lasting: Vec<Lasting>,
-    /// The gateway whose journal was spoilt, or that is there twice: one in a run, since two that have forgotten something are outside of what is promised.
+    /// The gateway with a damaged journal, or with a twin: one per run, since two gateways with forgotten data are
+    /// outside of the promise.
     pub spoilt: Option<usize>,
 }
 
 impl Scene {
-    /// Brings it up, with what the faults need.
+    /// Starts it, with the components that the faults need.
     ///
     /// # Errors
     /// When something does not come up.
@@ -123,10 +124,10 @@ impl Scene {
         })
     }
 
-    /// Makes a fault. Where it is not to happen `really`, everything is as if it did, and its end has to notice.
+    /// Makes a fault. Unless `really`, pretends to: then its end has to notice that nothing happened.
     ///
     /// # Errors
-    /// When it cannot be made; or cannot be missed, since it is judged at once.
+    /// When it cannot be made; or cannot be pretended, since it is judged at once.
     pub fn begin(&mut self, fault: Fault, really: bool) -> Result<Said> {
         let later =
             matches!(fault, Fault::Partition(_) | Fault::Loss | Fault::Delay | Fault::Store(_) | Fault::Clock(_));
@@ -169,17 +170,18 @@ impl Scene {
             Fault::Restored => self.keep_copy()?,
             Fault::Twice => self.start_twin()?,
         };
-        // Of those that had a gateway away for a moment it is asked whether the others could do without it then.
+        // After a fault that took a gateway away for a moment: could the others do without it then?
         let served = if fault.takes_one() { self.trouble.bears_one_more() } else { self.trouble.served() };
         Ok(Said { served, hit, what })
     }
 
-    /// Puts everything right; what came of what lasted, and who is primary then. The next fault finds everybody there.
+    /// Undoes everything; returns the effect of lasting faults, and the primary. The next fault finds everything
+    /// running.
     ///
     /// # Errors
-    /// When something does not come back within its limit; what could not be put right is tried again by the next end.
+    /// When something does not come back in time; the next end tries again.
     pub fn end(&mut self) -> Result<Said> {
-        // Read before the rules are taken away, and needed only after that.
+        // Read before the rules are removed, needed only after that.
         let packets = self.packets();
         self.stage.net.heal()?;
         let lasting = std::mem::take(&mut self.lasting).into_iter();
@@ -220,10 +222,10 @@ impl Scene {
         }
     }
 
-    /// Waits until one host is primary and the other stands by; says so.
+    /// Waits until one host is primary and the other standby; reports both.
     fn settle(&mut self) -> Result<String> {
         let stage = &mut self.stage;
-        // A host that comes back may say for a moment what it was before.
+        // A returning host may still report its old role for a moment.
         let settled = wait_until(RECOVERS, || {
             let primaries = [stage.hosts[0].is_primary(), stage.hosts[1].is_primary()];
             primaries[0] != primaries[1] && stage.hosts[usize::from(primaries[0])].asks("/readiness") == 200
@@ -239,7 +241,7 @@ impl Scene {
         Ok(format!("{name} is primary; {} did not stand by and was booted anew", other.name))
     }
 
-    /// A fault of the host that is primary.
+    /// A fault of the primary's host.
     fn host(&mut self, fault: Fault) -> Result<(String, bool)> {
         let primary = self.stage.primary()?;
         let (name, other) = (self.stage.hosts[primary].name, self.stage.hosts[1 - primary].name);
@@ -258,7 +260,7 @@ impl Scene {
                 let stopped = self.stage.hosts[primary].pause()?;
                 (format!("{name}, {stopped} processes"), stopped > 0)
             }
-            // A refusal is an answer: something stands against it now. It is no fault.
+            // A refusal is an answer, since something prevents it now; but no fault.
             _ => match self.stage.hosts[primary].holdfast(&["agent", "switchover", "--to", other, "--yes"]) {
                 Ok(_) => (format!("{name} to {other}"), true),
                 Err(e) => (format!("not done: {e:#}"), false),
@@ -266,7 +268,7 @@ impl Scene {
         })
     }
 
-    /// A fault of the gateway that serves.
+    /// A fault of the serving gateway.
     fn gateway(&mut self, fault: Fault) -> Result<(String, bool)> {
         let primary = self.stage.primary()?;
         let gateway = self.stage.serving(primary)?;
@@ -292,7 +294,7 @@ impl Scene {
         (0..GATEWAYS).all(|gateway| self.stage.gateways.is_on(gateway))
     }
 
-    /// Rules that cut are counted once, however many faults made them.
+    /// Cutting rules are counted once, however many faults made them.
     fn cuts(&mut self) {
         if !self.lasting.iter().any(|what| matches!(what, Lasting::Cut)) {
             self.lasting.push(Lasting::Cut);
@@ -301,7 +303,7 @@ impl Scene {
 
     fn part(&mut self, parting: Parting, really: bool) -> Result<String> {
         let primary = self.stage.primary()?;
-        // Attach may know of nobody just now: then chance says who is meant.
+        // Attach may have no gateway just now: then the target is random.
         let serving = match self.stage.serving(primary) {
             Ok(serving) => serving,
             Err(_) => draw(&mut self.chance, GATEWAYS),
@@ -345,7 +347,7 @@ impl Scene {
         let disks = self.ground.disks()?.iter_mut().enumerate();
         let of = disks.filter(|(gateway, _)| gateways.contains(gateway)).map(|(_, disk)| disk);
         let mut of: Vec<&mut Disk> = of.collect();
-        // The first one's moment is chosen.
+        // The first one's time is chosen.
         self.chance.shuffle(&mut of);
         let off = Disk::switch_off(of);
         let killed = gateways.iter().try_for_each(|gateway| self.kill(*gateway));
@@ -355,7 +357,7 @@ impl Scene {
         Ok(told.join(" "))
     }
 
-    /// Does something to what one gateway has in its journal, while it is down. It stays down until the end.
+    /// Damages the journal of one gateway while it is down. It stays down until the end.
     fn spoil(&mut self, how: fn(&Path, &mut Seeded) -> Result<String>) -> Result<(String, bool)> {
         if let Some(done) = self.spoilt {
             return Ok((format!("done already, at {}", gateways::name(done)), false));
@@ -369,7 +371,7 @@ impl Scene {
         Ok((format!("{}: {what}", gateways::name(gateway)), true))
     }
 
-    /// Puts one thing right: what it came to, and whether it happened.
+    /// Undoes one fault: its effect, and whether it happened.
     fn mend(&mut self, what: &mut Lasting, packets: &Result<Packets>) -> Result<(String, bool)> {
         let counted = || packets.as_ref().map_err(|e| anyhow::anyhow!("packets were not counted: {e:#}"));
         match what {
@@ -388,7 +390,7 @@ impl Scene {
             Lasting::Dark(gateways) => {
                 let (mut told, mut hit) = (Vec::new(), false);
                 for gateway in gateways.iter() {
-                    // Whoever has a file open keeps the disk from being mounted anew.
+                    // A process with an open file prevents mounting the disk again.
                     self.stage.gateways.kill(*gateway)?;
                     let disk = self.ground.disks()?.get_mut(*gateway).context("no such disk")?;
                     let left = disk.switch_on()?;
@@ -414,8 +416,8 @@ impl Scene {
         Ok(packets)
     }
 
-    /// A gateway goes on, or is started again. One whose journal was spoilt, or whose disk was copied, may end, and is started by whatever looks after it; it may also stay away
-    /// (R9), and is told.
+    /// Resumes or restarts a gateway. One with a damaged journal or a copied disk may exit, and is restarted by its
+    /// supervisor; it may also stay out (R9), which is reported.
     pub(super) fn bring_back(&mut self, gateway: usize) -> Result<()> {
         let spoilt = self.spoilt == Some(gateway);
         let stage = &mut self.stage;
@@ -434,7 +436,7 @@ impl Scene {
         }
     }
 
-    /// Writes a line into a gateway's log, where its own lines go as well.
+    /// Writes a line into a gateway's log.
     fn mark(&self, gateway: usize, line: &str) -> Result<()> {
         let log = self.stage.gateways.log(gateway);
         let mut file = std::fs::File::options().append(true).open(&log).with_context(|| log.display().to_string())?;

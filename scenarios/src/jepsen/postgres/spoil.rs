@@ -1,4 +1,4 @@
-//! What is done to the journal of a gateway that does not run: a bit flipped, a file cut off.
+//! Damage to the journal of a stopped gateway: a flipped bit, a truncated file.
 
 use super::fault::draw;
 use crate::chaos::seed::Seeded;
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Files of a journal, by name: chance decides which of them is meant, not the order of a folder.
+/// Files of a journal, sorted by name, so that a random choice is reproducible.
 fn files_of(journal: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(journal).with_context(|| journal.display().to_string())?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
@@ -18,7 +18,7 @@ fn files_of(journal: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Flips a bit in one of the files of a journal; says which.
+/// Flips a bit in a file of a journal; returns the file.
 pub(super) fn flip(journal: &Path, chance: &mut Seeded) -> Result<String> {
     let mut files = files_of(journal)?;
     chance.shuffle(&mut files);
@@ -34,7 +34,7 @@ pub(super) fn flip(journal: &Path, chance: &mut Seeded) -> Result<String> {
     anyhow::bail!("{}: found no file with anything in it", journal.display())
 }
 
-/// Cuts a file of a journal off within what was written to it, an older one where there is one; says which, and where.
+/// Truncates a file of a journal within its written part, an older file if there is one; returns file and place.
 pub(super) fn cut_off(journal: &Path, chance: &mut Seeded) -> Result<String> {
     let mut files = files_of(journal)?;
     if files.len() > 1 {
@@ -50,12 +50,12 @@ pub(super) fn cut_off(journal: &Path, chance: &mut Seeded) -> Result<String> {
     Ok(format!("{name} of {} bytes, written to byte {}: cut to {at}", bytes.len(), written(&bytes).unwrap_or(0)))
 }
 
-/// Up to where something was written to a file that is zero-filled ahead.
+/// End of the written part of a file that is zero-filled ahead.
 fn written(bytes: &[u8]) -> Option<usize> {
     bytes.iter().rposition(|byte| *byte != 0).map(|last| last + 1)
 }
 
-/// A place of what was written, and a bit of the byte there.
+/// A place in the written part, and a bit of the byte there.
 fn bit_of(bytes: &[u8], chance: &mut Seeded) -> Option<(usize, u8)> {
     let written = written(bytes)?;
     let from = draw(chance, written);

@@ -1,4 +1,4 @@
-//! An S3 server as the set's store, with somebody in front of it who counts requests and answers with 503 when told to.
+//! An S3 server as the set's store, with a proxy that counts requests and can answer 503.
 
 use super::fault::Outage;
 use crate::faults::{self, Proxy};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use std::time::Duration;
 
-/// Until all threads of a server have stopped.
+/// Limit until all threads of a server have stopped.
 const STOPS: Duration = Duration::from_secs(10);
 
-/// An outage that lasts, and what had been asked before.
+/// A lasting outage, and the number of requests before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     outage: Outage,
@@ -20,7 +20,7 @@ pub struct Begun {
     refused: u64,
 }
 
-/// The server, and who stands in front of it.
+/// The server and its proxy.
 #[derive(Debug)]
 pub struct Store {
     server: S3,
@@ -28,7 +28,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts both where the gateways reach them.
+    /// Starts both in reach of the gateways.
     ///
     /// # Errors
     /// When the server does not listen.
@@ -38,7 +38,7 @@ impl Store {
         Ok(Self { server, front })
     }
 
-    /// As `holdfast` wants it.
+    /// URL for `holdfast`.
     pub fn url(&self) -> String {
         self.server.url_by(self.front.address())
     }
@@ -52,10 +52,10 @@ impl Store {
         self.front.played().get(&faults::Fault::SlowDown).copied().unwrap_or_default()
     }
 
-    /// Makes it, or only says so.
+    /// Makes it, or only reports so.
     ///
     /// # Errors
-    /// When the server does not end, or does not stop.
+    /// When the server does not exit, or does not stop.
     pub fn begin(&mut self, outage: Outage, really: bool) -> Result<(Begun, String)> {
         let begun = Begun { outage, asked: self.front.asked(), refused: self.refused() };
         let what = match outage {
@@ -80,12 +80,12 @@ impl Store {
         Ok((begun, what.into()))
     }
 
-    /// Puts it right; how many requests came meanwhile, and whether any met with it.
+    /// Ends it; returns how many requests came meanwhile, and whether any was affected.
     ///
     /// # Errors
     /// When the server does not start again.
     pub fn end(&mut self, begun: &Begun) -> Result<(String, bool)> {
-        // Looked at, not taken on trust: a server that goes on has met nobody with silence.
+        // Checked, not assumed: a server that keeps running has affected no request.
         let hit = match begun.outage {
             Outage::Down => !self.server.is_running(),
             Outage::Slow => self.server.pid().is_some_and(process::is_stopped),

@@ -1,16 +1,17 @@
-//! What is wrong with the gateways, and around them; and whether PostgreSQL must be served all the same. No I/O.
+//! Present faults of the gateways and their surroundings; and whether PostgreSQL must be served in spite of them. No
+//! I/O.
 
 use crate::gateways::GATEWAYS;
 use std::collections::BTreeSet;
 
-/// What lasts now.
+/// The present faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// Gateways that do not run, do not go on, or reach nobody at all.
+    /// Gateways that are down, stopped, or cut off from everything.
     pub away: BTreeSet<usize>,
     /// Pairs of gateways of which the first receives nothing from the second.
     pub deaf: BTreeSet<(usize, usize)>,
-    /// Packets are lost: whether anything gets through is a matter of luck.
+    /// Packets are lost: whether messages get through is random.
     pub lossy: bool,
     /// The store does not answer, or refuses.
     pub store_away: bool,
@@ -24,13 +25,13 @@ impl Trouble {
         let talk = |a: usize, b: usize| !self.deaf.contains(&(a, b)) && !self.deaf.contains(&(b, a));
         let here: Vec<usize> = (0..GATEWAYS).filter(|gateway| !self.away.contains(gateway)).collect();
         let majority = here.iter().any(|a| here.iter().filter(|b| talk(*a, **b)).count() > GATEWAYS / 2);
-        // R8: without the store a set is served from journal and cache. What is in neither waits: a host that starts, or a gateway that begins
-        // to serve, may need just that.
+        // R8: without the store a set is served from journal and cache. Reads of other data wait; a starting host, or a
+        // new serving gateway, may need just these.
         let stays = self.away.is_empty() && self.deaf.is_empty() && !self.moved;
         majority && !self.lossy && (!self.store_away || stays)
     }
 
-    /// Whether they must, whichever gateway goes away as well for a moment.
+    /// Whether it must be served even if any further gateway goes away for a moment.
     pub fn bears_one_more(&self) -> bool {
         (0..GATEWAYS).all(|gateway| {
             let mut more = self.clone();

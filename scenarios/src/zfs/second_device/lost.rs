@@ -1,4 +1,5 @@
-//! What goes with a disk of the host: alone, with its host while it holds copies only, and with its host while it holds what was acknowledged.
+//! Loss of a disk of the host: alone; with its host while it holds copies only; with its host while it holds
+//! acknowledged commits.
 
 use super::{ADD_CACHE, CACHE, DISKS, PART, SET, SLOG, detach, partition, sum, vdev};
 use crate::ledger::{Verdict, unix_ms};
@@ -14,13 +15,13 @@ use crate::zfs::report::Report;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Commits between the last state of the pool that is whole without its log and the end of the host.
+/// Commits between the last state of the pool that is complete without its log and the loss of the host.
 const COMMITS: u64 = 10;
 
-/// What the agent's refusal says: what is missing, and what is left to a person.
+/// Parts of the agent's refusal: the missing device, and the manual remedy.
 const REFUSED: &[&str] = &["(SLOG) is not found on this host", "import -f -m"];
 
-/// The acts; `what` is what the file has that is read.
+/// The tests; `what` is the checksum of the file to read.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, what: &str) -> Result<()> {
     begin_for(&a, 0, SET, "")?;
     becomes_primary(&a)?;
@@ -39,7 +40,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, what: &st
     by_hand(lab, report, args, &a)
 }
 
-/// The cache device is pulled under load: what it had is read from the set.
+/// The cache device is removed under load: its content is read from the set.
 fn disk(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest, what: &str) -> Result<()> {
     step("The disk of the L2ARC is pulled under load");
     let (cache, _) = vdev(a, "cache")?;
@@ -67,7 +68,7 @@ fn disk(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest, what: &str) 
     a.run(&format!("{ADD_CACHE} {again}"), LIMIT).map(drop)
 }
 
-/// Kills a guest just when commits were acknowledged that are in the log only: the pool is whole as of before them.
+/// Kills a guest just after commits that are only in the log: the pool is consistent as of before them.
 fn killed(lab: &mut Lab, report: &mut Report, guest: Guest) -> Result<std::time::Instant> {
     let writers = lab.writers(&guest)?;
     go_on(&writers, 20)?;
@@ -79,7 +80,8 @@ fn killed(lab: &mut Lab, report: &mut Report, guest: Guest) -> Result<std::time:
     Ok(killed)
 }
 
-/// The host is killed. Its cache is gone, its log is a volume of the set: the other imports, and has everything.
+/// The host is killed. Its cache is lost, its log is a volume of the set: the other one imports the pool, with
+/// everything.
 fn host(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, b: &Guest) -> Result<()> {
     step("The host is killed: cache on its disk, log on a volume of the set");
     pool::load(&a, args.load + 60)?;
@@ -96,7 +98,7 @@ fn host(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, b: &Guest) ->
     timed(report, PART, b, "zpool remove of it, zpool add of its own", &script)
 }
 
-/// The reason of the last takeover of a guest that failed.
+/// The reason of a guest's last failed takeover.
 fn failed(guest: &Guest) -> Result<String> {
     let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
     let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -104,7 +106,8 @@ fn failed(guest: &Guest) -> Result<String> {
     Ok(last["reason"].as_str().unwrap_or_default().to_string())
 }
 
-/// The log is moved to a disk of the host, and the host is killed: the other's agent does not import the pool, and says why.
+/// The log is moved to a disk of the host, and the host is killed: the other's agent refuses to import the pool, with
+/// the reason.
 fn host_with_log(lab: &mut Lab, report: &mut Report, b: Guest, a: &Guest) -> Result<()> {
     step("The host is killed: log on its disk");
     let ((old, _), own) = (vdev(&b, "logs")?, partition(&b, SLOG)?);
@@ -138,7 +141,8 @@ fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> 
     Ok(b)
 }
 
-/// The host is killed once more, and what a person can do where its disk does not come back: -m, and the log is taken out of the pool. What was on it alone is given up.
+/// The host is killed again, without its disk: an administrator imports with -m and removes the log from the pool. The
+/// commits on it are lost.
 fn by_hand(lab: &Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("The host is killed again: zpool import -m by hand");
     start_after(a, SET, args.sockets)?;

@@ -1,4 +1,5 @@
-//! Deletions over random commands, against a model that keeps every voter's doings; the order of their steps; what the fence (DELETE-D2) is worth.
+//! Deletions under random commands against a model that keeps each voter's actions; order of the steps; the fence
+//! (DELETE-D2).
 
 use super::{Anyway, DeletionStage, FINISHED_MAX, Found, GroupVoters, in_the_way};
 use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
@@ -106,14 +107,14 @@ fn no_step_is_taken_before_the_one_before_it() {
     assert_eq!(apply(&mut state, &ended(1, 2, None)), noted);
     assert!(!state.deletions.under_way[&GroupId(1)].entry.wrapped_key.is_empty());
     assert_eq!(apply(&mut state, &forget(1)), noted);
-    assert!(state.deletions.under_way[&GroupId(1)].entry.wrapped_key.is_empty(), "the key is gone");
+    assert!(state.deletions.under_way[&GroupId(1)].entry.wrapped_key.is_empty(), "expected the key destroyed");
     assert!(state.deletion_named(&Name::new("s1").unwrap()).is_some(), "DELETE-D3");
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2])), noted);
     assert!(state.deletions.under_way.contains_key(&GroupId(1)), "DELETE-D4: m3 was away");
     assert_eq!(apply(&mut state, &create("s1", 12)), ClusterAnswer::SetCreated { set: GroupId(2) }, "the name is free");
     assert_eq!(apply(&mut state, &ended(1, 3, None)), noted);
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2])), noted);
-    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "DELETE-D4: nobody looked since");
+    assert!(state.deletions.under_way.contains_key(&GroupId(1)), "DELETE-D4: the store was not checked since");
     assert_eq!(apply(&mut state, &emptied(1, &[1, 2, 3])), noted);
     assert!(state.deletions.under_way.is_empty());
     // R12: late copies of everything.
@@ -155,8 +156,8 @@ fn the_fence_is_a_majority_of_the_newest_voters_told() {
         }
         apply(&mut state, &forget(1)) == ClusterAnswer::DeletionNoted
     };
-    assert!(!fenced(&[]), "nobody has ended it");
-    assert!(!fenced(&[(1, None), (2, None)]), "who votes nobody could say");
+    assert!(!fenced(&[]), "no member has ended the group");
+    assert!(!fenced(&[(1, None), (2, None)]), "no member knew the voters");
     assert!(fenced(&[(1, None), (2, None), (3, None)]), "all have ended it");
     assert!(fenced(&[(1, voters(1, &[&[1, 2, 3]])), (2, None)]));
     assert!(!fenced(&[(1, voters(1, &[&[1, 2, 3]]))]));
@@ -168,7 +169,7 @@ fn the_fence_is_a_majority_of_the_newest_voters_told() {
         !fenced(&[(1, voters(9, &[&[1, 2, 3], &[3, 4, 5]])), (2, None)]),
         "3, 4 and 5 could end the change, and go on"
     );
-    assert!(!fenced(&[(1, voters(9, &[&[]]))]), "voters of nobody prove nothing");
+    assert!(!fenced(&[(1, voters(9, &[&[]]))]), "an empty list of voters proves nothing");
 }
 
 #[test]
@@ -205,7 +206,8 @@ fn what_stands_in_the_way_says_what_would_make_it_possible() {
     );
     assert!(why(&found, true, false).contains("3 snapshots") && why(&found, true, false).contains("--with-snapshots"));
     assert_eq!(why(&found, true, true), "");
-    // Whoever gives both words for all that may be found is not asked what there is (the gateway's admin door); whoever gives one is.
+    // A caller that overrides everything is not asked what there is (the gateway's admin door); a caller with one
+    // override is.
     let pinned = Found { lost_clone: Some(GroupId(5)), ..Found::default() };
     assert!(why(&pinned, true, false).contains("set number 5") && why(&pinned, false, true).contains("recover"));
     assert_eq!(why(&Found::default(), false, false), "");
@@ -234,8 +236,9 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever comes in whatever order: DELETE-D1, DELETE-D3 and the keys (`self_check`); stages only go on; nothing goes from the record before every member has
-    /// said that its group is ended (DELETE-D4); a name is given twice only with the first one's key forgotten; no number comes back (CLUSTER-C1).
+    /// Any commands in any order: DELETE-D1, DELETE-D3 and the keys hold (`self_check`); stages only advance; no record
+    /// goes before every member has reported that its group is ended (DELETE-D4); a name is given out again only after
+    /// the first set's key is forgotten; no number comes back (CLUSTER-C1).
     #[test]
     fn d1_to_d4_over_all_answers(commands in vec(commands(), 1..150)) {
         let mut state = ClusterState::new();
@@ -271,9 +274,10 @@ proptest! {
         }
     }
 
-    /// What the fence is for: a group whose voters change as Raft's do, one set after the other by way of both, each change agreed to by a majority of
-    /// what was before. Members end the group one after the other, and tell of the newest voters in their log. Once that is a fence, those that are left
-    /// can agree to nothing, whatever change they know of.
+    /// DELETE-D2: the voters of a group change as in Raft: one set after the other through a joint configuration, each
+    /// change accepted by a majority of the configuration before. Members end the group one after the other and report
+    /// the newest voters in their log. Once the set is fenced, the remaining members cannot accept anything, whatever
+    /// change they know of.
     #[test]
     fn who_is_left_behind_a_fence_agrees_to_nothing(
         changes in vec((btree_set(1u64..7, 1..5), vec(any::<bool>(), 6), vec(any::<bool>(), 6)), 0..6),
@@ -293,7 +297,7 @@ proptest! {
         let mut left = everybody.clone();
         let mut told = order.iter().zip(&when).peekable();
         for step in 0..=changes.len() * 2 {
-            // Who ends the group before this step.
+            // Members that end the group before this step.
             while let Some((id, _)) = told.next_if(|(_, at)| **at <= step) {
                 let (index, sets) = log[&MemberId(*id)].clone();
                 left.remove(&MemberId(*id));
@@ -310,7 +314,8 @@ proptest! {
                 _ if now.1.len() == 2 => (vec![now.1[1].clone()], hear_too),
                 _ => continue,
             };
-            // Agreed to by a majority of what it says itself: of both, or of the newer one where that ends a change. Then it is what holds.
+            // Accepted by a majority of the configuration that it names: of both sets, or of the newer one if it ends a
+            // change. Then it is in force.
             let hears: BTreeSet<MemberId> =
                 left.iter().copied().zip(hear).filter(|(_, hears)| **hears).map(|(id, _)| id).collect();
             if majority(&next, &hears) {

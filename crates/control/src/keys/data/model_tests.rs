@@ -1,5 +1,6 @@
-//! DATAKEY-Z3 in a world where everything is late: gateways that are behind in group 0 or fall back by a restart, leaders that end in the middle of a checkpoint, words of
-//! leaders that arrive much later, and recoveries from the head. What can still be read must open with what group 0 has, and with what the head has.
+//! DATAKEY-Z3 with arbitrary delays: gateways that lag in group 0 or fall back after a restart, leaders that end during
+//! a checkpoint, reports of leaders that arrive much later, recoveries from the head. Everything readable must open
+//! with group 0's keys, and with the head's.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +16,7 @@ struct Root {
 #[derive(Clone, Debug)]
 struct Head {
     root: Option<Root>,
-    /// As who wrote it knew it.
+    /// The ring that the writer knew.
     ring: Ring,
     sealed: u32,
 }
@@ -25,11 +26,11 @@ enum Step {
     Rotate,
     /// Group 0 reaches a gateway, up to its end.
     Hears(usize),
-    /// A restart: it knows what group 0 was at some earlier time.
+    /// A restart: it knows an earlier state of group 0.
     FallsBack(usize, usize),
     Leads(usize),
     Begin,
-    /// The head names the root of the checkpoint under way; so much of the old is written anew in it.
+    /// The head names the root of the checkpoint under way; this much of the old content is written again in it.
     Commit(u8),
     End,
     Snapshot,
@@ -38,7 +39,7 @@ enum Step {
     LookThrough,
     /// The head is replaced around its content.
     Replace,
-    /// The leader says what needs which key; the word is kept.
+    /// The leader reports the needed keys; the report is kept.
     Speak,
     /// Group 0's leader acts on the `n`th word.
     Act(usize),
@@ -66,19 +67,19 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct World {
-    /// What group 0 was, after each entry.
+    /// States of group 0, after each entry.
     rings: Vec<Ring>,
     /// How far each gateway has heard.
     heard: [usize; GATEWAYS],
-    /// What each has ever said that it has.
+    /// Keys that each gateway has ever reported.
     said: [BTreeSet<u32>; GATEWAYS],
-    /// The highest key under which each has seen something (DATAKEY-Z2).
+    /// The highest key under which each gateway has seen an object (DATAKEY-Z2).
     seen: [u32; GATEWAYS],
     leader: usize,
     current: Option<Root>,
-    /// Base and the key that it is sealed under, of the leader that began.
+    /// Base of the checkpoint under way, and its leader's sealing key.
     begun: Option<(Option<Root>, u32)>,
-    /// What the head was made to name by the checkpoint under way.
+    /// Root that the checkpoint under way has put into the head.
     made: Option<Root>,
     committed: bool,
     rolled_back: bool,
@@ -119,7 +120,7 @@ impl World {
         &self.rings[self.heard[self.leader]]
     }
 
-    /// Whether the leader can open it: else it waits for group 0.
+    /// Whether the leader can open it; otherwise it waits for group 0.
     fn opens(&mut self, key: u32) -> bool {
         let has = self.known().keys.contains(&key);
         if has {
@@ -161,7 +162,7 @@ impl World {
             }
             Step::Leads(at) => {
                 (self.leader, self.committed) = (*at, false);
-                // What it had under way is nobody's any more.
+                // Its checkpoint under way is lost.
                 (self.begun, self.made) = (None, None);
             }
             Step::Begin => {
@@ -172,7 +173,7 @@ impl World {
             }
             Step::Commit(anew) => {
                 let Some((base, key)) = self.begun.clone() else { return };
-                // The head is read first: what does not open is not replaced.
+                // The head is read first: a head that does not open is not replaced.
                 if !self.opens(self.head.sealed) || !self.known().keys.contains(&key) {
                     return;
                 }
@@ -237,7 +238,7 @@ impl World {
                 self.rings.push(ring);
             }
             Step::Recover => {
-                // Another cluster: it has what the head has, and nothing else.
+                // Another cluster: it has only what the head has.
                 let Head { root, ring, sealed } = self.head.clone();
                 let ring = Ring { keys: ring.keys, seals: sealed };
                 let keys_gone = self.keys_gone;
@@ -275,7 +276,7 @@ proptest! {
     }
 }
 
-/// That the property is not kept by never letting a key go.
+/// Keys do get removed: the property must not hold trivially.
 #[test]
 fn a_change_comes_to_its_end() {
     let mut world = World::new();

@@ -8,13 +8,13 @@ fn with(roster: &Roster, gateway: &str, knows: u32) -> Roster {
 #[test]
 fn a_pair_is_at_what_both_builds_know_once_both_have_said_so() {
     let a = with(&Roster::default(), "a", 8);
-    assert_eq!(a.level, FIRST_LEVEL, "PAIR-P6: nobody knows what the other gateway's build reads");
-    assert_eq!(with(&a, "a", 9).level, FIRST_LEVEL, "the same gateway once more is no other");
+    assert_eq!(a.level, FIRST_LEVEL, "PAIR-P6: the level of the other gateway's build is unknown");
+    assert_eq!(with(&a, "a", 9).level, FIRST_LEVEL, "the same gateway again is no second one");
     let both = with(&a, "b", 9);
     assert_eq!(both.level, 8);
-    assert_eq!(with(&both, "b", 9), both, "said again it is no other roster");
-    assert_eq!(with(&both, "a", 9).level, 9, "who is away counts with what it said last");
-    // Back to an older build, as long as nothing is written that it does not read.
+    assert_eq!(with(&both, "b", 9), both, "a repeated report leaves the roster unchanged");
+    assert_eq!(with(&both, "a", 9).level, 9, "an absent gateway counts with its last report");
+    // Back to an older build, as long as nothing is written that it cannot read.
     let back = with(&both, "b", 8);
     assert_eq!(with(&back, "a", 9).level, 8);
 }
@@ -33,18 +33,18 @@ fn an_older_build_than_the_pair_needs_is_refused() {
 #[test]
 fn gateways_of_before_hold_the_level_back_and_are_bounded() {
     let mut roster = with(&with(&Roster::default(), "a", 8), "b", 8);
-    assert_eq!(with(&with(&roster, "a", 9), "c", 9).level, 8, "b may be only away");
+    assert_eq!(with(&with(&roster, "a", 9), "c", 9).level, 8, "b may be absent only for now");
     for n in roster.gateways.len()..ROSTER_MAX {
         roster = with(&roster, &format!("g{n}"), 8);
     }
     let refused = roster.with("one-more", 8);
     assert_eq!(refused, Err(NotEnrolled::TooMany { found: ROSTER_MAX + 1 }));
-    assert_eq!(with(&roster, "a", 8), roster, "who is in it stays");
+    assert_eq!(with(&roster, "a", 8), roster, "its members stay");
 }
 
 proptest! {
-    /// PAIR-P6 against stores in which each gateway writes as much as the roster allows: whoever is let in reads what is there, and so does whoever was let in before, with
-    /// the build that it said last.
+    /// PAIR-P6 against stores in which each gateway writes up to the roster's level: a gateway that is let in can read
+    /// everything there, and so can those let in before, with the build that they reported last.
     #[test]
     fn whoever_is_let_in_reads_what_the_others_wrote(
         steps in proptest::collection::vec((0_usize..3, 1_u32..12, any::<bool>()), 1..80),

@@ -1,4 +1,4 @@
-//! What is listed, when, and for how long; and what a set begins with that comes back.
+//! Which snapshots are listed, when and for how long; and the initial state of a recovered set.
 
 use super::*;
 use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
@@ -47,7 +47,7 @@ fn bytes(list: &SnapshotList) -> usize {
 #[test]
 fn a_list_reads_back_and_says_volumes_once() {
     let (one, two) = (["data", "wal"], ["data", "wal", "more"]);
-    // By name they are in another order than in time.
+    // Their order by name differs from that by time.
     let mixed =
         list([("c", snapshot(3, &one)), ("a", snapshot(4, &one)), ("b", snapshot(5, &two)), ("d", snapshot(6, &[]))]);
     let written = postcard::to_stdvec(&mixed).unwrap();
@@ -64,7 +64,7 @@ fn a_list_reads_back_and_says_volumes_once() {
     assert_eq!(left.snapshots.keys().map(Name::as_str).collect::<Vec<_>>(), ["b", "c", "d"]);
 }
 
-/// As many snapshots and volumes as there may be, with the longest names, all of them others each time.
+/// The largest number of snapshots and volumes, with the longest names, different each time.
 #[test]
 fn a_list_is_bounded_and_the_oldest_are_left_out() {
     let text = |number: usize, volume: usize| format!("{volume:03}-{number:03}-{}", "x".repeat(55));
@@ -85,7 +85,7 @@ fn a_list_is_bounded_and_the_oldest_are_left_out() {
     let mut listing = Listing::default();
     assert_eq!(listing.note(&state, LogIndex(9), Some(Term(1))), Some(left_out));
     assert_eq!(listing.note(&state, LogIndex(10), Some(Term(2))), None, "told once");
-    // One that is listed ahead, for the checkpoint that a head is about to name, takes the place of another.
+    // A snapshot listed ahead, for the checkpoint that a head is about to name, displaces another.
     let (begin, ahead) = (LogId::new(1, 900), snapshot(900, &[]));
     let names: Vec<String> = (0..VOLUMES_PER_SET_MAX).map(|volume| text(900, volume)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -131,13 +131,13 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     apply(&mut old, SetCommand::CheckpointBegin { term: Term(4) });
     let begin = old.begin.unwrap().at;
     let before = SnapshotList::of(&old, LogIndex(9), None);
-    assert!(before.snapshots.is_empty(), "nobody has made their checkpoint yet");
+    assert!(before.snapshots.is_empty(), "expected no snapshot before its checkpoint");
     let ahead = Some((begin, root(4, 1)));
     let listed = SnapshotList::of(&old, LogIndex(9), ahead);
     assert_eq!(listed.snapshots.keys().map(Name::as_str).collect::<Vec<_>>(), ["auto", "monday"]);
     apply(&mut old, SetCommand::CheckpointEnd { term: Term(4), begin, root: root(4, 1) });
     assert!(listed.lists_as(&SnapshotList::of(&old, LogIndex(10), ahead)), "SET-S15: it was listed as it is");
-    // The volume is gone, and its number was the last: in the new life it is nobody else's.
+    // The volume is deleted, and its number was the last: the new life must not reuse it.
     let gone = VolumeChange::Delete { volume: VolumeId(2), name: name("b"), epoch: old.epoch };
     apply(&mut old, SetCommand::ChangeVolume { change: gone, request: RequestId(9) });
     let restored = Restored { next_volume: 2, ..Restored::of(&old, Some(root(4, 2))) };
@@ -160,14 +160,14 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
         state.self_check();
         answer
     };
-    // A place in the log of the life before is no place in this one: it is no safety snapshot of what was written since.
+    // A log position of the former life means nothing in this one: the snapshot is no safety snapshot of newer writes.
     new.last_change = LogIndex(3);
     let id = |text: &str, made_by| SnapshotId { name: name(text), made_by: RequestId(made_by) };
     let back = SetCommand::Rollback { to: id("monday", 5), safety: id("auto", 6), request: RequestId(20) };
     let refused = apply(&mut new, back);
     let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(3) };
     assert_eq!(refused, SetAnswer::Refused(changed), "SET-S12");
-    // It is let go of as any other: by its own request only, and its root is dropped once nothing keeps it.
+    // It is deleted as any other: by its own request only, and its root is dropped once nothing retains it.
     for (text, made_by, existed) in [("monday", 6, false), ("monday", 5, true), ("auto", 6, true)] {
         let delete = SetCommand::SnapshotDelete { name: name(text), made_by: RequestId(made_by) };
         assert_eq!(apply(&mut new, delete), SetAnswer::SnapshotDeleted { existed });
@@ -175,7 +175,8 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     assert_eq!(new.dropped.keys().copied().collect::<Vec<_>>(), [root(4, 1).object]);
 }
 
-/// SET-S16 within one gateway: several note what is applied here, each some time after it has read that, and none waits for the others.
+/// SET-S16 within one gateway: several tasks note states that they read some time before, without waiting for one
+/// another.
 #[test]
 fn a_note_that_comes_late_takes_no_later_ones_place() {
     let none = SetState::new(Epoch(0));
@@ -185,7 +186,7 @@ fn a_note_that_comes_late_takes_no_later_ones_place() {
     let mut listing = Listing::default();
     listing.note(&none, LogIndex(12), Some(Term(4)));
     let expected = SnapshotList::of(&none, LogIndex(12), None);
-    // An earlier entry; as the leader of an earlier term; as no leader.
+    // An earlier entry; as leader of an earlier term; as no leader.
     let late =
         [(&before, 10, Some(Term(4))), (&before, 10, Some(Term(3))), (&none, 12, Some(Term(3))), (&before, 10, None)];
     for (number, (state, applied, led)) in late.into_iter().enumerate() {
@@ -193,12 +194,12 @@ fn a_note_that_comes_late_takes_no_later_ones_place() {
         assert_eq!(listing.for_head(&stored, false), expected, "note {number}");
         assert!(listing.settled(&none, Term(4), &expected), "note {number}");
     }
-    // What comes in its turn does.
+    // A newer state is noted.
     listing.note(&before, LogIndex(13), Some(Term(4)));
     assert_eq!(listing.for_head(&expected, false), SnapshotList::of(&before, LogIndex(13), None));
 }
 
-/// A new leader may be asked before it has noted what it has.
+/// A new leader may be asked before it has noted its state.
 #[test]
 fn what_a_follower_has_settles_nothing() {
     let (none, blank) = (SetState::new(Epoch(0)), SnapshotList::default());
@@ -210,7 +211,8 @@ fn what_a_follower_has_settles_nothing() {
     assert!(listing.settled(&none, Term(2), &listing.for_head(&blank, false)));
 }
 
-/// SET-S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
+/// SET-S12: a life begins without a change, and so do its volumes: its log cannot rule out an older snapshot with
+/// another root.
 #[test]
 fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let left = list([("monday", snapshot(3, &["data"])), ("auto", snapshot(4, &["data"]))]);
@@ -218,7 +220,11 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
         Restored { volumes: volumes(&["data"]).into_iter().collect(), next_volume: 2, root: Some(root(4, 9)) };
     let links = Links { snapshots: left.clone(), ..Links::default() };
     let mut new = SetState::restored(Epoch(1 << 48), &restored).with_links(&links);
-    assert_eq!((new.last_change, &new.volumes), (LogIndex(0), &volumes(&["data"])), "nothing but the place is left");
+    assert_eq!(
+        (new.last_change, &new.volumes),
+        (LogIndex(0), &volumes(&["data"])),
+        "expected only the log position to be dropped"
+    );
     let mut index = 0;
     let mut apply = |state: &mut SetState, command: SetCommand| {
         index += 1;
@@ -231,10 +237,10 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let back = |safety| SetCommand::Rollback { to: of("monday"), safety, request: RequestId(20) };
     let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(0) };
     assert_eq!(apply(&mut new, back(of("auto"))), SetAnswer::Refused(changed.clone()));
-    // It may be the way back from a rollback of the life before, of whose request this was a late copy.
-    assert!(!new.takes_up_space(&of("auto"), &changed), "a late copy takes the way back away");
+    // It may be the way back from a rollback of the former life; this was a late copy of that request.
+    assert!(!new.takes_up_space(&of("auto"), &changed), "a late copy must not delete the way back");
     assert_eq!(new.current_root(), Some(root(4, 9)), "R4: what the head named is nowhere else");
-    // With one of this life it goes back to what the life before took.
+    // With a safety snapshot of this life it rolls back to one of the former life.
     let ask =
         SetCommand::SnapshotCreate { name: name("safe"), request: RequestId(21), at_unix_ms: 7, scheduled: false };
     assert_eq!(apply(&mut new, ask), SetAnswer::SnapshotAsked);
@@ -242,12 +248,15 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let begin = new.begin.unwrap().at;
     let end = SetCommand::CheckpointEnd { term: Term(1), begin, root: root(1, 10) };
     assert_eq!(apply(&mut new, end), SetAnswer::CheckpointEnded);
-    assert!(new.takes_up_space(&id("safe", RequestId(21)), &changed), "its own is of no use where nothing was done");
+    assert!(
+        new.takes_up_space(&id("safe", RequestId(21)), &changed),
+        "its own safety snapshot is useless if nothing was done"
+    );
     assert_eq!(apply(&mut new, back(id("safe", RequestId(21)))), SetAnswer::RolledBack { now: true });
     assert_eq!(new.current_root(), Some(root(1, 3)));
 }
 
-/// What the proposer applies and what a follower decodes make the same state.
+/// The proposer's state and a follower's decoded state are the same.
 #[test]
 fn group_0_keeps_what_a_set_began_with() {
     let mut state = ClusterState::new();
@@ -286,7 +295,7 @@ fn group_0_keeps_what_a_set_began_with() {
     assert_eq!(state.apply(LogId::new(1, 4), &command), ClusterAnswer::SetCreated { set: GroupId(3) }, "R12");
 }
 
-/// As [`Listing::settled`], of a list that is made anew.
+/// As [`Listing::settled`], with a freshly made list.
 fn settled_anew(listing: &Listing, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
     let mut listing = listing.clone();
     if let Some(Noted { made_of, .. }) = &mut listing.noted {
@@ -296,7 +305,7 @@ fn settled_anew(listing: &Listing, state: &SetState, term: Term, stored: &Snapsh
     listing.settled(state, term, stored)
 }
 
-/// A list is not made again of the same parts, and is of any other.
+/// A list is reused for the same parts, and made again for any others.
 #[test]
 fn whatever_a_list_is_made_of_is_seen_to_change() {
     let mut base = SetState::new(Epoch(0));
@@ -328,7 +337,7 @@ fn whatever_a_list_is_made_of_is_seen_to_change() {
         state
     };
     let volume = create_volume("data", 8);
-    assert!(known(&listing, &after(volume)), "nothing of it is in a list");
+    assert!(known(&listing, &after(volume)), "the change does not affect a list");
     let schedule = "1hx24".parse().unwrap();
     for command in [
         SetCommand::SetSchedule { schedule, request: RequestId(8) },
@@ -349,13 +358,13 @@ struct At {
     /// It leads in this term, or believes so: then it applies nothing any more.
     leads: Option<u64>,
     listing: Listing,
-    /// What it last saw in the head.
+    /// The list that it last saw in the head.
     stored: SnapshotList,
-    /// The head that it is about to replace: by its version, and whether for a checkpoint.
+    /// The head that it is about to replace: its version, and whether for a checkpoint.
     read: Option<u64>,
     commits: bool,
     under_way: Option<(LogId, RootRef)>,
-    /// What its head names.
+    /// Root in its head.
     named: Option<(LogId, RootRef)>,
     /// The last term in which a checkpoint of its own has ended.
     ended: Option<u64>,
@@ -416,7 +425,7 @@ impl World {
         let (leader, term) = (self.leader, self.term);
         let leads = self.at[leader].leads == Some(term);
         match op {
-            // Whoever led before believes it still, until it is told.
+            // A former leader still believes to lead until it is told.
             0 => {
                 self.catch_up(who);
                 (self.term, self.leader) = (term + 1, who);
@@ -442,7 +451,7 @@ impl World {
                 }
             }
             4 if leads => self.propose(SetCommand::CheckpointBegin { term: Term(term) }),
-            // A commit begins, perhaps at one who was cut off.
+            // A commit begins, possibly at a leader that was cut off.
             5 | 6 => {
                 let at = &mut self.at[who];
                 let (Some(term), Some(begin)) = (at.leads, at.state.begin) else { return };
@@ -455,7 +464,7 @@ impl World {
                 at.listing.note_root(begin.at, root);
                 self.note_and_read(who, true);
             }
-            // … or a head is replaced for what it lists alone.
+            // … or a head is replaced only for its list.
             7 if self.at[who].leads.is_some() => self.note_and_read(who, false),
             8 | 9 => {
                 let at = &mut self.at[who];
@@ -505,14 +514,14 @@ impl World {
             let Some(term) = at.leads.map(Term) else { continue };
             let settled = at.listing.settled(&at.state, term, &at.stored);
             let anew = settled_anew(&at.listing, &at.state, term, &at.stored);
-            assert_eq!(settled, anew, "SET-S15: of other parts another list is made: {:?}", at.listing);
+            assert_eq!(settled, anew, "SET-S15: expected the reused list to equal a fresh one: {:?}", at.listing);
         }
         let state = &self.at[self.leader].state;
         for (name, snapshot) in state.snapshots.iter() {
             let found = listed.snapshots.get(name);
             assert!(
                 found.is_some_and(|found| found.request == snapshot.request),
-                "SET-S15: {name} is there, and not listed"
+                "SET-S15: snapshot {name} exists and is not listed"
             );
         }
     }
@@ -521,7 +530,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// SET-S15, SET-S16: whoever writes a head, however late, and whatever it has not heard of.
+    /// SET-S15, SET-S16: for any writer of a head, however late, and whatever it has missed.
     #[test]
     fn what_is_there_is_listed_and_what_is_listed_is_there(steps in vec((0u8..12, 0usize..2), 1..120)) {
         let mut world = World::new();
@@ -534,7 +543,8 @@ proptest! {
     }
 }
 
-/// The property above says something: there are histories in which a snapshot is made, listed, let go of, and its root retired.
+/// The property above is not vacuous: there are histories in which a snapshot is made, listed and deleted, and its root
+/// retired.
 #[test]
 fn a_history_of_heads_comes_to_its_end() {
     let mut world = World::new();
@@ -542,9 +552,9 @@ fn a_history_of_heads_comes_to_its_end() {
     all(&mut world, &[0, 2, 4, 5, 8, 10]);
     assert_eq!((world.head.1.snapshots.len(), world.at[0].state.snapshots.len()), (1, 1));
     all(&mut world, &[4, 5, 8, 10, 3, 11]);
-    assert!(world.gone.is_empty(), "it is listed still");
+    assert!(world.gone.is_empty(), "retired while it is still listed");
     all(&mut world, &[7, 11]);
-    assert!(world.gone.is_empty(), "seen, and not replaced yet");
+    assert!(world.gone.is_empty(), "retired before the head was replaced");
     all(&mut world, &[8, 11]);
     assert_eq!(world.gone.len(), 1);
     world.check();

@@ -1,4 +1,4 @@
-//! What a pin keeps, when it is let go, and what a head says of pins.
+//! Effect and removal of pins, and pins in a head.
 
 use super::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, Pin, PinStanding};
 use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
@@ -17,7 +17,7 @@ fn root(random: u128) -> RootRef {
     RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, bytes: 9 }
 }
 
-/// A set whose entries are numbered one after the other, and whose checkpoints have the roots 1, 2, …
+/// A set with consecutively numbered entries; its checkpoints have the roots 1, 2, …
 struct Run {
     state: SetState,
     index: u64,
@@ -70,7 +70,7 @@ impl Run {
     }
 }
 
-/// SET-S13: the snapshot goes, checkpoints come, and the root stays, until its pin goes.
+/// SET-S13: the snapshot is deleted, checkpoints follow, and the root stays until its pin is removed.
 #[test]
 fn a_pinned_root_outlives_its_snapshot() {
     let mut run = Run::new(SetState::new(Epoch(0)));
@@ -92,7 +92,10 @@ fn a_pinned_root_outlives_its_snapshot() {
     assert_eq!(run.unpin(9, 78), SetAnswer::Unpinned);
     assert!(run.keeps(1), "another number, another request: nothing is let go");
     run.unpin(9, 77);
-    assert!(!run.keeps(1) && run.state.dropped.contains_key(&root(1).object), "SET-S7: to be looked through");
+    assert!(
+        !run.keeps(1) && run.state.dropped.contains_key(&root(1).object),
+        "SET-S7: expected the root among the dropped ones"
+    );
     assert!(matches!(run.pin(9, "monday", 5, 78), SetAnswer::Refused(SetRefusal::NoSuchSnapshot { .. })));
 }
 
@@ -129,8 +132,8 @@ fn pin(clone: u64, at: LogId) -> Pin {
     Pin { clone: GroupId(clone), root: root(1), upto: LogId::new(1, 2), snapshot: name("monday"), at }
 }
 
-/// A gateway that was cut off has not applied what a newer leader pinned or let go: its checkpoint must not take the one out of the head, nor bring the
-/// other back, whose objects may be gone.
+/// A gateway that was cut off has not applied a newer leader's pins and unpins. Its checkpoint must neither remove the
+/// new pin from the head, nor restore the removed one, whose objects may be deleted.
 #[test]
 fn a_head_goes_back_to_no_older_pins() {
     let links = |pins: &[(u128, LogId)], at| Links {
@@ -261,7 +264,7 @@ fn pinned(request: u128, random: u128) -> Links {
     Links { pins: [(RequestId(request), pin)].into_iter().collect(), ..Links::default() }
 }
 
-/// A recovery brings an origin back before its clones, with their pins, or refuses the clone.
+/// A recovery restores an origin before its clones, with their pins, or refuses the clone.
 #[test]
 fn a_recovered_clone_needs_its_origin_and_its_pin() {
     let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
@@ -282,7 +285,8 @@ fn a_recovered_clone_needs_its_origin_and_its_pin() {
     assert!(begins.kept_roots().contains(&root(1)));
 }
 
-/// What a clone shows that did not come back goes with its origin: whoever deletes that one, or moves it to other stores, is told.
+/// Objects of an unrecovered clone are deleted with its origin: a request to delete the origin, or to move it to other
+/// stores, reports the clone.
 #[test]
 fn an_origin_knows_of_a_clone_that_did_not_come_back() {
     let mut state = cluster();
@@ -290,7 +294,7 @@ fn an_origin_knows_of_a_clone_that_did_not_come_back() {
     let origin = SetState::restored(Epoch(0), &Restored::default()).with_links(&state.links[&GroupId(3)]);
     let lost = |state: &ClusterState| (origin.lost_clone(state, GroupId(3)), state.lost_clone_of(GroupId(3)));
     assert_eq!(lost(&state), (Some(GroupId(5)), Some(GroupId(5))));
-    // Also once its number is passed: it may come back by another recovery.
+    // Also once its number is passed: another recovery may restore it.
     create(&mut state, "another", 100);
     assert_eq!(lost(&state), (Some(GroupId(5)), Some(GroupId(5))));
     let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
@@ -300,21 +304,21 @@ fn an_origin_knows_of_a_clone_that_did_not_come_back() {
     assert_eq!((by_itself.lost_clone(&state, GroupId(4)), state.lost_clone_of(GroupId(4))), (None, None));
 }
 
-/// What may still happen to a clone, as group 0 and the proposers see it, one step at a time.
+/// Possible steps of a clone's creation, at group 0 and the proposers.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Somebody asks the origin for a pin, under what it knows to be the next number.
+    /// A request to the origin for a pin, under what it believes to be the next number.
     Pin {
         request: u8,
         lags: u8,
     },
-    /// A proposal for a clone that was pinned for, however late: it may be repeated, and one that was never answered may come.
+    /// A proposal for a pinned clone, however late: it may be repeated, and an unanswered one may still arrive.
     Clone {
         request: u8,
     },
     /// Another set takes a number.
     Other,
-    /// The origin's leader compares, with a group 0 that may lag.
+    /// The origin's leader compares its pins with group 0, possibly stale.
     Compare {
         lags: u8,
     },
@@ -337,15 +341,15 @@ fn steps() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// SET-S14: whatever comes late or twice, and however far behind the origin's leader looks at group 0: a clone that is there has its root pinned, and in
-    /// the end nothing is pinned but for those.
+    /// SET-S14: for late or repeated proposals, and however stale the leader's view of group 0: an existing clone has
+    /// its root pinned, and in the end nothing else is pinned.
     #[test]
     fn no_clone_loses_its_root(steps in vec(steps(), 1..60)) {
         let mut origin = Run::new(SetState::new(Epoch(0)));
         origin.snapshot("monday", 5);
         let mut states = vec![cluster()];
         create(&mut states[0], "origin", 1000);
-        // What each request was last told that its clone's number is.
+        // The clone number last given to each request.
         let mut numbers: BTreeMap<u8, Vec<SetId>> = BTreeMap::new();
         let behind = |states: &[ClusterState], lags: u8| states[states.len().saturating_sub(1 + usize::from(lags))].clone();
         let request_of = |request: u8| 2000 + u128::from(request);
@@ -362,7 +366,8 @@ proptest! {
             match step {
                 Step::Pin { request, lags } => {
                     let seen = behind(&states, lags);
-                    // As the door does: what was made by the request is looked for in the state that the number is taken from.
+                    // Like the admin door: the result of an earlier request is looked up in the state from which the
+                    // number is taken.
                     let made = seen.links.values().any(|l| l.clone_of.as_ref().is_some_and(|of| of.request.0 == request_of(request)));
                     if !made && matches!(origin.pin(seen.next_set, "monday", 5, request_of(request)), SetAnswer::Pinned { .. }) {
                         numbers.entry(request).or_default().push(GroupId(seen.next_set));
@@ -389,6 +394,6 @@ proptest! {
         create(&mut last, "last", 9000);
         compare(&mut origin, &last);
         let made = last.links.values().filter(|links| links.clone_of.is_some()).count();
-        prop_assert_eq!(origin.state.pins().count(), made, "a pin of a clone that never was");
+        prop_assert_eq!(origin.state.pins().count(), made, "found a pin of a clone that was never made");
     }
 }

@@ -1,4 +1,4 @@
-//! What a rollback needs, what it leaves, and what a late copy of a request does.
+//! Conditions and effects of a rollback, and late copies of its request.
 
 use crate::set::create_volume;
 use crate::set::{
@@ -7,7 +7,7 @@ use crate::set::{
 };
 use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Term, Token, WriteSeq};
 
-/// A set whose entries are numbered one after the other, in term 1.
+/// A set with consecutively numbered entries, in term 1.
 struct Run {
     state: SetState,
     index: u64,
@@ -94,7 +94,7 @@ impl Run {
         self.apply(&SetCommand::CheckpointEnd { term: Term(1), begin, root: root(to) })
     }
 
-    /// A snapshot of the set as it is, whose root is `to`.
+    /// A snapshot of the set's present state, with root `to`.
     fn snapshot(&mut self, text: &str, made_by: u128, to: u128) -> SnapshotId {
         assert_eq!(self.create(text, made_by), SetAnswer::SnapshotAsked);
         let begin = self.begin();
@@ -107,7 +107,7 @@ impl Run {
         self.apply(&SetCommand::Rollback { to, safety, request: RequestId(request) })
     }
 
-    /// `a` with root 1, then a write, then `safe` with root 2; nobody holds the set.
+    /// `a` with root 1, then a write, then `safe` with root 2; the set is free.
     fn prepared() -> (Self, SnapshotId, SnapshotId) {
         let mut run = Self::new();
         let epoch = run.acquire();
@@ -160,7 +160,7 @@ fn the_way_back_must_lead_to_what_is_there() {
     let changed = LogIndex(run.index - 1);
     let refused = SetRefusal::ChangedSinceSnapshot { name: safe.name.clone(), upto, changed };
     assert_eq!(run.rollback(&a, &safe, 200), SetAnswer::Refused(refused), "R4: a write would be lost for good");
-    // A rollback changes the content as well: the older safety snapshot does not show it.
+    // A rollback changes the content too: the older safety snapshot does not show it.
     let (mut run, a, safe) = Run::prepared();
     assert_eq!(run.rollback(&a, &safe, 200), DONE);
     let changed = SetAnswer::Refused(SetRefusal::ChangedSinceSnapshot {
@@ -173,7 +173,7 @@ fn the_way_back_must_lead_to_what_is_there() {
     let (mut run, a, safe) = Run::prepared();
     run.apply(&create_volume("v2", 8));
     assert!(matches!(run.rollback(&a, &safe, 200), SetAnswer::Refused(SetRefusal::ChangedSinceSnapshot { .. })));
-    // One that waits for its checkpoint, one that is another's, one that is gone.
+    // A pending snapshot, one of another request, and a deleted one.
     let (mut run, a, safe) = Run::prepared();
     assert_eq!(run.create("late", 300), SetAnswer::SnapshotAsked);
     for bad in [id("late", 300), id("a", 999), id("none", 1)] {
@@ -196,7 +196,8 @@ fn a_checkpoint_under_way_does_not_bring_the_old_content_back() {
     assert_eq!(run.apply(&note), SetAnswer::Refused(SetRefusal::NoBegin));
 }
 
-/// The store's head names the state before the rollback until a checkpoint after it has ended: a recovery needs all of that.
+/// The store's head names the state before the rollback until a checkpoint after it has ended: a recovery needs all of
+/// that.
 #[test]
 fn nothing_is_retired_before_the_next_checkpoint() {
     let (mut run, a, safe) = Run::prepared();
@@ -212,7 +213,7 @@ fn nothing_is_retired_before_the_next_checkpoint() {
     assert_eq!(run.apply(&retire), SetAnswer::Refused(SetRefusal::NotCheckpointed { at }));
     assert_eq!(run.end(begin, 5), SetAnswer::CheckpointEnded);
     assert_eq!(run.apply(&retire), SetAnswer::Retired);
-    // The snapshot that was rolled back to is kept by nothing but itself again.
+    // Only the snapshot itself retains the root of the rollback again.
     assert_eq!(run.delete("a", 100), SetAnswer::SnapshotDeleted { existed: true });
     assert!(run.state.dropped.contains_key(&root(1).object));
 }
@@ -225,7 +226,7 @@ fn s11_a_late_copy_of_a_deletion_hits_no_newer_snapshot() {
     run.snapshot("s", 2, 2);
     assert_eq!(run.delete("s", 1), SetAnswer::SnapshotDeleted { existed: false });
     assert!(run.state.snapshots.contains_key(&name("s")), "SET-S11");
-    // One that waits for its checkpoint as well.
+    // A pending one too.
     run.create("t", 3);
     assert_eq!(run.delete("t", 1), SetAnswer::SnapshotDeleted { existed: false });
     assert_eq!(run.delete("t", 3), SetAnswer::SnapshotDeleted { existed: true });
@@ -268,7 +269,7 @@ fn s11_a_late_copy_of_a_creation_or_a_rollback_does_nothing() {
     let before = run.state.clone();
     assert_eq!(run.rollback(&safe, &d, 200), SetAnswer::RolledBack { now: false });
     assert_eq!(run.state, before);
-    // The memory is bounded: as many as are promised, and no more.
+    // The number of remembered requests is exactly the promised one.
     for number in 0..SPACE_REQUESTS_REMEMBERED as u128 {
         assert_eq!(run.create("many", 1000 + number), SetAnswer::SnapshotAsked);
         assert_eq!(run.delete("many", 1000 + number), SetAnswer::SnapshotDeleted { existed: true });

@@ -87,7 +87,11 @@ fn c1_a_missed_time_is_taken_once() {
     let later = BEGIN + 7 * HOUR + 3 * MINUTE;
     assert!(turn(&schedule, &mut all, later));
     assert!(!turn(&schedule, &mut all, later + 1000));
-    assert_eq!(shown(&all), ["auto-20261120T000000Z", "auto-20261120T070300Z"], "SCHED-C4: and the old one stays");
+    assert_eq!(
+        shown(&all),
+        ["auto-20261120T000000Z", "auto-20261120T070300Z"],
+        "SCHED-C4: expected the old one to stay"
+    );
     assert!(turn(&schedule, &mut all, BEGIN + 7 * HOUR + 15 * MINUTE), "then on time again");
 }
 
@@ -107,19 +111,19 @@ fn c2_none_is_taken_while_one_waits() {
 #[test]
 fn c3_a_clock_that_was_wrong_takes_nothing_away() {
     let schedule: Schedule = "15mx2".parse().unwrap();
-    // Three of next year: the clock was ahead. Those of now are taken and kept as always.
+    // Three of next year: the clock was ahead. Present ones are taken and retained as always.
     let mut all: Vec<Taken> = (0..3).map(|n| one(BEGIN + 365 * DAY + n * HOUR, true)).collect();
     for minute in 0..120 {
         turn(&schedule, &mut all, BEGIN + minute * MINUTE);
     }
     assert_eq!(all.len(), 5, "{:?}", shown(&all));
-    // A step back, by an hour: one more is taken there, and nothing chases anything.
+    // A step back by an hour: one more is taken there, and nothing is deleted in a loop.
     let mut count = 0;
     for minute in 60..=119 {
         count += u64::from(turn(&schedule, &mut all, BEGIN + minute * MINUTE));
     }
     assert!(count <= 4, "{count}");
-    assert!(Schedule::default().expired(&all, u64::MAX).is_empty(), "no schedule lets nothing go");
+    assert!(Schedule::default().expired(&all, u64::MAX).is_empty(), "without a schedule nothing is deleted");
     assert!(!Schedule::default().is_due(&[], BEGIN));
 }
 
@@ -137,8 +141,8 @@ fn schedules() -> impl Strategy<Value = Schedule> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Turns at arbitrary times, forwards: never more than the rules' sum, the newest is always there, the first of each of the newest
-    /// periods as well, and a turn right after a turn does nothing.
+    /// At arbitrary times, with clock steps: never more than the rules' sum; the newest is always there, and so is the
+    /// first of each of the newest periods; a second call right after the first does nothing.
     #[test]
     fn what_is_kept_is_what_the_rules_say(schedule in schedules(), steps in vec(1_u64..200, 1..150)) {
         let mut all = Vec::new();
@@ -151,7 +155,7 @@ proptest! {
             }
             let gone: Vec<Name> = schedule.expired(&all, now).into_iter().map(|one| one.name.clone()).collect();
             all.retain(|one| !gone.contains(&one.name));
-            prop_assert!(!turn(&schedule, &mut all, now), "a second turn takes another one");
+            prop_assert!(!turn(&schedule, &mut all, now), "a second call took another snapshot");
             let most: usize = schedule.rules.iter().map(|rule| rule.keep as usize).sum();
             prop_assert!(all.len() <= most, "{} kept, at most {most}", all.len());
             for rule in &schedule.rules {

@@ -1,4 +1,4 @@
-//! What a snapshot keeps, and what may never be retired.
+//! What a snapshot retains, and what may never be retired.
 
 use crate::set::create_volume;
 use crate::set::{
@@ -7,7 +7,7 @@ use crate::set::{
 };
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Term};
 
-/// A set whose entries are numbered one after the other.
+/// A set with consecutively numbered entries.
 struct Run {
     state: SetState,
     term: u64,
@@ -95,7 +95,7 @@ fn a_snapshot_is_the_root_and_the_volumes_of_the_next_begin() {
     let snapshot = run.state.snapshots.get(&name("s")).cloned().unwrap();
     assert_eq!((snapshot.root, snapshot.upto, snapshot.at_unix_ms), (root(2), begin, 7));
     assert_eq!(snapshot.volumes.len(), 2, "SET-S6: as of the begin that counted");
-    // One that was asked for after the begin waits for the next.
+    // A snapshot requested after the begin waits for the next one.
     assert_eq!(run.state.pending.len(), 1);
     assert_eq!(run.create("s", 6), taken);
     run.checkpoint(3);
@@ -118,7 +118,8 @@ fn a_root_is_dropped_when_nothing_keeps_it_any_more() {
     assert_eq!(run.delete("twin"), SetAnswer::SnapshotDeleted { existed: true });
     assert_eq!(run.dropped(), [1, 2]);
     assert_eq!(run.delete("twin"), SetAnswer::SnapshotDeleted { existed: false });
-    // The snapshot of the current root goes: the checkpoint still keeps it, also while the next is under way.
+    // The snapshot of the current root is deleted: the checkpoint still retains the root, also while the next is under
+    // way.
     run.create("now", 3);
     run.checkpoint(4);
     let begin = run.begin();
@@ -141,13 +142,14 @@ fn what_is_kept_or_may_be_on_its_way_is_never_retired() {
     run.apply(&note);
     let of = RetireOf::Root { root: object(1, 2), last: true };
     let kind = StoredKind::Root;
-    // The snapshot's root, the current one, one whose objects were not looked through, a segment of the checkpoint under way.
+    // The snapshot's root, the current one, one with objects still to be retired, a segment of the checkpoint under
+    // way.
     for bad in [object(1, 1), object(1, 3), object(1, 2), object(4, 50)] {
         let refused = SetAnswer::Refused(SetRefusal::StillInUse { object: bad });
         assert_eq!(run.retire(of, vec![segment(1, 70), StoredObject { kind, object: bad }]), refused);
-        assert!(run.state.retired.is_empty(), "as a whole or not at all");
+        assert!(run.state.retired.is_empty(), "expected all or nothing to be retired");
     }
-    // An orphan of this term or a later one may be named by a root tomorrow.
+    // An orphan of this term or a later one may still become part of a root.
     for term in [4, 5] {
         let refused = SetAnswer::Refused(SetRefusal::StillInUse { object: object(term, 9) });
         assert_eq!(run.retire(RetireOf::Orphans, vec![segment(term, 9)]), refused);
@@ -161,7 +163,7 @@ fn what_is_kept_or_may_be_on_its_way_is_never_retired() {
     assert_eq!(run.dropped(), [2]);
     assert_eq!(run.retire(of(true), vec![]), SetAnswer::Retired);
     assert_eq!((run.dropped(), run.state.retired.get(&object(1, 2))), (vec![], Some(&StoredKind::Root)));
-    // A second copy in the log, after the deletion: it costs a second deletion, nothing else.
+    // A second copy in the log after the deletion only causes a second deletion.
     let gone = SetCommand::Deleted { term: Term(4), objects: vec![object(1, 2), object(1, 70), object(3, 9)] };
     assert_eq!(run.apply(&gone), SetAnswer::DeletionNoted);
     assert!(run.state.retired.is_empty());
@@ -169,7 +171,7 @@ fn what_is_kept_or_may_be_on_its_way_is_never_retired() {
     assert_eq!(run.state.retired.len(), 1);
 }
 
-/// SET-S8: of this term only what was made for checkpoints before one that has ended.
+/// SET-S8: of this term only objects of checkpoints before one that has ended.
 #[test]
 fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     let mut run = Run::new();
@@ -177,7 +179,7 @@ fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     let made = |random| vec![segment(4, random)];
     let given_up = |ended| RetireOf::GivenUp { ended };
     let not_over = |found, under_way| SetAnswer::Refused(SetRefusal::NotOver { found, under_way });
-    // The first comes to no end: nobody knows what becomes of its end, which may be on its way.
+    // The first does not end; its end may still be in flight.
     let first = run.begin();
     let late = SetCommand::CheckpointEnd { term: Term(4), begin: first, root: root(1) };
     assert_eq!(run.retire(given_up(first), made(50)), not_over(first, Some(first)), "it is under way");
@@ -185,7 +187,7 @@ fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     assert_eq!(run.retire(given_up(second), made(50)), not_over(second, Some(second)), "it has not ended");
     assert_eq!(run.end(second, root(2)), SetAnswer::CheckpointEnded);
     assert!(matches!(run.apply(&late), SetAnswer::Refused(SetRefusal::NotLatestBegin { .. })), "SET-S5");
-    // From here on nothing brings up what the first had made. A third may be under way.
+    // From here on no root can name the first one's objects. A third may be under way.
     let third = run.begin();
     let note = SetCommand::SegmentCommitted { term: Term(4), object: object(4, 60), stored_bytes: 1, raw_bytes: 1 };
     run.apply(&note);
@@ -193,16 +195,16 @@ fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
     for (found, why) in [(third, "it is under way"), (LogId::new(3, 1), "another term"), (ahead, "not there yet")] {
         assert_eq!(run.retire(given_up(found), made(50)), not_over(found, Some(third)), "{why}");
     }
-    // What the state itself knows to be in use, and what is not of this term, is held back by itself.
+    // Objects in use according to the state, and objects of other terms, are refused as well.
     for bad in [object(1, 2), object(4, 60), object(3, 50), object(5, 50)] {
         let objects = vec![segment(4, 50), StoredObject { kind: StoredKind::Segment, object: bad }];
         let refused = SetAnswer::Refused(SetRefusal::StillInUse { object: bad });
         assert_eq!(run.retire(given_up(second), objects), refused);
-        assert!(run.state.retired.is_empty(), "as a whole or not at all");
+        assert!(run.state.retired.is_empty(), "expected all or nothing to be retired");
     }
     assert_eq!(run.retire(given_up(second), made(50)), SetAnswer::Retired);
     assert_eq!(run.state.retired.get(&object(4, 50)), Some(&StoredKind::Segment));
-    // Another leader knows nothing of it, and has the sweep of earlier terms.
+    // Another leader does not know them; its sweep of earlier terms finds them.
     run.term = 5;
     assert_eq!(run.retire(given_up(second), made(51)), not_over(second, Some(third)));
     assert_eq!(run.retire(RetireOf::Orphans, vec![segment(4, 51)]), SetAnswer::Retired);

@@ -1,4 +1,4 @@
-//! Volumes against a dumb model: a list of all that was ever done.
+//! Volumes against a simple model: a list of all past changes.
 
 use crate::set::{SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, VolumeChange};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
@@ -10,7 +10,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A set whose entries are numbered one after the other, in term 1.
+/// A set with consecutively numbered entries, in term 1.
 struct Run {
     state: SetState,
     index: u64,
@@ -137,7 +137,7 @@ enum Ask {
         volume: u8,
         stale: bool,
     },
-    /// Of the request so many before the last.
+    /// A copy of the request this many before the last.
     Copy {
         back: u8,
     },
@@ -158,7 +158,7 @@ fn asks() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// A volume as the model has it.
+/// A volume in the model.
 type Plain = (String, u64);
 
 #[derive(Default)]
@@ -173,7 +173,7 @@ impl Model {
         (1..=VOLUME_SECTORS_MAX).contains(&size)
     }
 
-    /// The volume and from where on it lost what it held; `None`: refused.
+    /// The volume, and the sector from which on its content was discarded; `None`: refused.
     fn expect(&mut self, change: &VolumeChange, now: Epoch) -> Option<(u32, Option<u64>)> {
         match change {
             VolumeChange::Create { name, size } => {
@@ -236,7 +236,7 @@ proptest! {
         for ask in asks {
             let epoch = run.state.epoch;
             let seen = |stale: bool| if stale { Epoch(epoch.0 + 1) } else { epoch };
-            // Of a volume that there is, mostly; ids of those that are gone are asked for as well.
+            // Mostly an existing volume; deleted ids occur too.
             let pick = |model: &Model, n: u8| {
                 let there: Vec<u32> = model.volumes.keys().copied().collect();
                 let id = there.get(usize::from(n)).copied().unwrap_or(u32::from(n) + 1);

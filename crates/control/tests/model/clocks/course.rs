@@ -1,9 +1,9 @@
-//! What happens in a walk, how often, and on which clocks. One walk with everything in it would be too large to see to its end, so
-//! each course has what its guards are about, and little of the rest.
+//! Courses: which events a walk has, how often, and with which clock rates. One walk with everything would be too large
+//! to finish, so each course has the events of its guards, and little else.
 
 use super::{READ_BY_ANOTHER, READ_STOPPED, Step};
 
-/// How often each thing may still happen.
+/// How often each event may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Left {
     pub ticks: u8,
@@ -78,14 +78,15 @@ pub struct Course {
     /// It begins with one voter.
     pub alone: bool,
     pub left: Left,
-    /// What some history must come to.
+    /// Marks that some history must reach.
     pub marks: &'static [&'static str],
-    /// Fewer states than this would mean that the course has shrunk.
+    /// Fewer states than this mean that the course has shrunk.
     pub states: usize,
 }
 
 pub const COURSES: &[Course] = &[
-    // The first leader's clock as slow as allowed, the others' as fast. Time enough for a lease, an embargo, and a tick beyond.
+    // The first leader's clock as slow as allowed, the others' as fast. Time for a lease, an embargo, and one tick
+    // more.
     Course {
         name: "drift",
         speeds: [90, 110, 110],
@@ -103,7 +104,7 @@ pub const COURSES: &[Course] = &[
         marks: &[READ_BY_ANOTHER, READ_STOPPED],
         states: 250_000,
     },
-    // The same with an election more: leadership goes away, comes back, and goes away again.
+    // The same with one more election: leadership moves away, back, and away again.
     Course {
         name: "return",
         speeds: [100, 100, 100],
@@ -145,7 +146,7 @@ pub fn course(name: &str) -> &'static Course {
 }
 
 impl Course {
-    /// The same with one more of everything that it has at all.
+    /// The same with one more of each event that it has.
     pub fn wider(&self) -> Course {
         let more = |count: u8| if count > 0 { count + 1 } else { 0 };
         let left = Left {

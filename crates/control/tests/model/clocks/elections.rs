@@ -1,5 +1,5 @@
-//! Who leads: heartbeats, votes, hand-overs, restarts, voters. What openraft does is imitated here, the rest is asked of the
-//! product's own code.
+//! Elections of the model: heartbeats, votes, hand-overs, restarts, voters. openraft's part is imitated, the rest is
+//! the product's code.
 
 use super::{Beat, Clocks, Entry, Handover, NODES, Step, TIMING, What, World, bit};
 use crate::guards::Guard;
@@ -7,7 +7,8 @@ use holdfast_control::serve::GateEvent;
 use holdfast_types::{MonoTime, Term};
 
 impl Clocks {
-    /// Whether `number` would vote for another, or stand itself. `asked_to`: by a transfer, which asks nobody to be silent.
+    /// Whether `number` may vote for another, or stand itself. `asked_to`: by a transfer, which overrides the
+    /// followers' silence.
     fn may_elect(&self, world: &World, number: u8, asked_to: bool) -> bool {
         let node = &world.nodes[usize::from(number)];
         let now = self.clock(world, number);
@@ -96,7 +97,7 @@ impl Clocks {
                 let term = world.nodes[usize::from(from)].term;
                 world.handover = Some(Handover { from, to, term });
             }
-            // It goes on to lead its term, as far as it knows; the request to stand may still be on its way.
+            // It continues to lead its term, as far as it knows; the request to stand may still be in flight.
             Step::GiveUpHandover(from) => {
                 world.nodes[usize::from(from)].holds_back = false;
                 if let Some(term) = world.nodes[usize::from(from)].leads {
@@ -138,7 +139,7 @@ impl Clocks {
             sent = self.clock(world, from);
         }
         if self.lacks(Guard::AckOfOwnTerm) {
-            // As late as it takes for the gate to let it pass.
+            // As late as the gate needs to let it pass.
             sent = sent.max(world.nodes[usize::from(from)].led_since);
         }
         self.tell(world, from, GateEvent::QuorumAcked(sent));

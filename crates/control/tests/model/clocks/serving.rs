@@ -1,4 +1,4 @@
-//! What the serving gateway does, and what must hold then.
+//! Steps of the serving gateway, and the rules that must hold.
 
 use super::{Clocks, JUDGED, NODES, READ_BY_ANOTHER, READ_STOPPED, Read, Step, TICK_MS, TIMING, TTL_MS, What, World};
 use crate::guards::Guard;
@@ -21,7 +21,7 @@ impl Clocks {
         }
     }
 
-    /// The epoch that `number` serves now, as it believes.
+    /// The epoch that `number` believes to serve now.
     fn serving(&self, world: &World, number: u8) -> Option<Epoch> {
         let node = &world.nodes[usize::from(number)];
         node.gate.serving().ok().filter(|_| !node.holds_back)
@@ -33,7 +33,7 @@ impl Clocks {
         node.gate.may_read(now).ok().filter(|_| !node.holds_back)
     }
 
-    /// The moment to ask the gate for: now, or without the margin that much earlier.
+    /// The time passed to the gate: now, or earlier by the margin if that guard is missing.
     fn moment_of_asking(&self, world: &World, number: u8) -> MonoTime {
         let now = self.clock(world, number);
         if self.lacks(Guard::DriftMargin) {
@@ -46,7 +46,8 @@ impl Clocks {
     pub(super) fn steps_of_serving(&self, world: &World, steps: &mut Vec<Step>) {
         for number in 0..NODES as u8 {
             let node = &world.nodes[usize::from(number)];
-            // What a follower has applied matters only once it leads, and it serves nothing before it has applied its own grant.
+            // A follower's applied entries matter only once it leads, and it serves nothing before it has applied its
+            // own grant.
             if node.leads.is_some() && node.applied < world.log.len() {
                 steps.push(Step::Apply(number));
             }
@@ -102,9 +103,9 @@ impl Clocks {
         Some(())
     }
 
-    /// R3: an answer shows whatever was acknowledged before it was asked for, and none leaves once a later epoch has acknowledged
-    /// a write. (The second is more than linearizability asks: an answer that a paused process sends hours later would be allowed
-    /// by that, if only its question is as old.)
+    /// R3: an answer shows every write acknowledged before its request, and none leaves after a later epoch has
+    /// acknowledged a write. (The second is stricter than linearizability, which allows an answer of a paused process
+    /// hours later, if its request is as old.)
     fn answer(&self, world: &mut World) -> Option<()> {
         let read = world.read.take()?;
         let allowed =
@@ -125,7 +126,8 @@ impl Clocks {
         Some(())
     }
 
-    /// SET-S4: no owner is judged who has not had its time to live, with a leader to renew at, on the fastest clock allowed.
+    /// SET-S4: no owner is judged before its time to live has passed, on the fastest clock allowed, with a leader to
+    /// renew at.
     fn judge(&self, world: &mut World, number: u8) -> Option<()> {
         let now = self.clock(world, number);
         let judged = world.nodes[usize::from(number)].judge.judge(now)?;

@@ -1,4 +1,4 @@
-//! One extent of an encoded page; drawn in the page's own lines.
+//! Encoding of one extent of a page; the layout is in `page`.
 
 use super::Stored;
 use crate::map::PAGE_SECTORS;
@@ -76,7 +76,7 @@ pub(super) fn read_extent(
     }
     let codec = Codec::from_number(flags & 3).ok_or(range((flags & 3).into(), 0, 2))?;
     let refers = flags & (SAME_OBJECT | NEXT | SAME_EXTENT);
-    // At most one of the three, and each refers to an extent before.
+    // At most one of the three flags; each refers to the extent before.
     if refers.count_ones() > 1 || (refers != 0 && last.is_none()) {
         return Err(range(flags.into(), 0, (ADJACENT | WHOLE | 3).into()));
     }

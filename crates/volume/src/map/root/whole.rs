@@ -1,4 +1,4 @@
-//! A root as one object. Encoded, version 2, or 3 where the set has a base (numbers are varints, see `wire`):
+//! Encoding of a root as one object. Version 2, or 3 if the set has a base (numbers are varints, see `wire`):
 //!
 //! ```text
 //!   "HFR" version(1)  term and index of the log entry that it covers everything up to
@@ -26,11 +26,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MAGIC: &[u8] = b"HFR\x02";
-/// Of a root with a base: those of sets that are no clones have none.
+/// For a root with a base.
 const MAGIC_BASE: &[u8] = b"HFR\x03";
-/// Of a root that names what is under an older data key than itself.
+/// For a root with objects under an older data key than its own.
 const MAGIC_KEYS: &[u8] = b"HFR\x04";
-/// A page's gap and length, where it stands right behind the one before.
+/// Gap and length of a page directly behind the one before.
 const PAGE_WIRE_BYTES_MIN: usize = 2;
 /// A volume's id and count of pages.
 const VOLUME_WIRE_BYTES_MIN: usize = 2;
@@ -40,7 +40,7 @@ const PACK_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 1;
 const SEGMENT_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 3;
 
 impl Root {
-    /// The root's bytes as one object, before sealing.
+    /// The root encoded as one object, before sealing.
     pub fn encode(&self) -> Vec<u8> {
         let (packs, lengths): (Vec<ObjectId>, Vec<u64>) =
             self.page_packs().map(|(object, usage)| (object, usage.stored_bytes)).unzip();
@@ -150,17 +150,18 @@ impl Root {
         }
         reader.end()?;
         root.objects.forget_keys_of_others();
-        // A pack that no page is in says nothing, and is not written again.
+        // A pack without pages carries no information, and is not written again.
         let empty = root.packs.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(object, _)| object);
         empty.collect::<Vec<_>>().into_iter().for_each(|object| root.objects.packs.remove(object));
         Ok(root)
     }
 }
 
-/// The pages of a volume, or of a range of it that begins at page `first`. `packs` is sorted and was made of these very pages.
+/// Encodes the pages of a volume, or of a range of it that begins at page `first`. `packs` is sorted and made from
+/// these pages.
 ///
 /// # Panics
-/// MAP-M3: when a page is in none of them. Another one would be named.
+/// MAP-M3: when a page is in none of the packs: the root would name another one.
 pub(in super::super) fn put_pages(
     out: &mut Vec<u8>,
     packs: &[ObjectId],
@@ -195,7 +196,7 @@ pub(in super::super) fn put_pages(
     }
 }
 
-/// Reads what [`put_pages`] wrote, of pages from `first` to `end` (that one too): hands each on, in order.
+/// Decodes the output of [`put_pages`], pages from `first` to `end` (inclusive), and passes each on, in order.
 pub(in super::super) fn read_pages(
     reader: &mut Reader<'_>,
     packs: &[ObjectId],
@@ -252,7 +253,7 @@ pub(in super::super) fn read_pages(
     Ok(())
 }
 
-/// The next id of a sorted list, of which each is there once.
+/// The next id of a sorted list without duplicates.
 pub(in super::super) fn read_next_object(
     reader: &mut Reader<'_>,
     before: ObjectId,

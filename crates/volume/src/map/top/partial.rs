@@ -1,10 +1,12 @@
-//! A root of which leaves of pages may be away: what it takes in memory has a bound, whatever the volume (ADR 0034).
+//! A root without some of its leaves of pages: its memory is bounded, whatever the size of the volume (ADR 0034).
 //!
-//! LEAF-L4  A leaf of pages is away only where it is as it was written: its place and its count of pages are known, and the objects count its pages. Who asks for a page
-//!     of it is told that leaf, and changing one is a mistake: "not here" taken for "nothing there" would be zeroes in place of data.
-//! LEAF-L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more, so it is sealed then where more is in memory than may be, and is away. In
-//!     memory are, beside the bound, one leaf and the pack under way.
-//! LEAF-L6  Nothing is away whose root was not gone through once, all of its leaves, so that the counts of packs are what its pages say (MAP-M3).
+//! LEAF-L4  Only an unchanged leaf of pages may be absent: its place and page count are known, and its pages are
+//!     counted in the objects. A lookup in it returns the leaf to fetch, and a change in it panics: treating "absent"
+//!     as "empty" would return zeroes instead of data.
+//! LEAF-L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more; if memory is above the
+//!     bound, it is sealed at once and dropped. Beyond the bound, memory holds one leaf and the pack in progress.
+//! LEAF-L6  Leaves may be dropped only after all leaves of the root were read once, so that the counts of packs are
+//!     known to match the pages (MAP-M3).
 
 use super::write::{Writer, packs_to_leave};
 use super::*;
@@ -12,18 +14,18 @@ use crate::map::root::PackCounts;
 use crate::map::{Live, LiveError, Objects, page_numbers};
 use std::ops::Deref;
 
-/// What a leaf of pages covers: its volume, and the number of its range.
+/// Key of a leaf of pages: its volume, and the number of its range.
 type Key = (VolumeId, u32);
 
-/// A root, of which leaves of pages may be away. It can be asked for the objects that it names as if it were them. What wants all pages at once is asked of a
-/// [`Root`].
+/// A root of which leaves of pages may be absent. Dereferences to the objects that it names. Operations on all pages
+/// need a [`Root`].
 #[derive(Clone, Debug)]
 pub struct PartialRoot {
-    /// All of it but for the leaves that are away.
+    /// The root without its absent leaves.
     pub(super) here: Root,
     /// No leaf is in both (LEAF-L4).
     away: BTreeMap<Key, PagesAt>,
-    /// What the leaves of pages that are here take.
+    /// Memory of the leaves of pages that are here.
     bytes: u64,
 }
 
@@ -35,7 +37,7 @@ impl Deref for PartialRoot {
     }
 }
 
-/// A root whose leaves of pages are gone through, each once, before it may be used without them (LEAF-L6).
+/// A root that is being checked: each leaf of pages is read once before any may be absent (LEAF-L6).
 #[derive(Clone, Debug)]
 pub struct Comparing {
     top: Arc<Top>,
@@ -44,20 +46,20 @@ pub struct Comparing {
     counts: PackCounts,
 }
 
-/// The writing of one checkpoint's leaves.
+/// State while one checkpoint's leaves are written.
 pub struct LeafWriting<F> {
     writer: Writer<F>,
     shape: LeafShape,
-    /// The leaf that pages were replaced in last.
+    /// The leaf of the last replaced page.
     at: Option<Key>,
     /// Packs whose leaves are to be moved.
     leaving: BTreeSet<ObjectId>,
-    /// Packs that were handed out, with their lengths.
+    /// Packs that were handed to the caller, with their lengths.
     made: Vec<(ObjectId, u64)>,
 }
 
 impl<F: FnMut() -> ObjectSealer> LeafWriting<F> {
-    /// Packs that are full: they are to be in the store before the root is.
+    /// Packs that are full. They must be in the store before the root is.
     pub fn take_packs(&mut self) -> Vec<LeafPack> {
         let packs = std::mem::take(&mut self.writer.done);
         self.made.extend(packs.iter().map(|pack| (pack.object, pack.body.len() as u64)));
@@ -66,10 +68,11 @@ impl<F: FnMut() -> ObjectSealer> LeafWriting<F> {
 }
 
 impl Top {
-    /// The root without its leaves of pages, once all of them were gone through. `leaf`: those of segments and packs, which [`Top::object_leaves`] names.
+    /// Begins the check of a root in leaves. `leaf` returns the leaves of segments and packs, which
+    /// [`Top::object_leaves`] names.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where one is not there, or is not what this says of it.
+    /// [`MapError::Leaf`] where a leaf is missing, or does not match this top.
     pub fn compare(self: Arc<Self>, leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<Comparing, MapError> {
         let mut here = Root { width: self.width, ..Root::new(self.upto) };
         self.take_objects(&mut here, leaf)?;
@@ -84,15 +87,15 @@ impl Top {
 }
 
 impl Comparing {
-    /// The leaves that were not gone through yet, in order.
+    /// The leaves that were not checked yet, in order.
     pub fn left(&self) -> impl Iterator<Item = LeafRef> + '_ {
         self.left.iter().filter_map(|key| Some(self.top.pages_ref(key.0, key.1, self.top.pages.get(key)?)))
     }
 
-    /// Goes through a leaf. It need not be kept. One that was gone through is not counted again.
+    /// Checks a leaf. The caller need not keep it. A leaf that was checked before is not counted again.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where it is not what the top says of it.
+    /// [`MapError::Leaf`] where it does not match the top.
     pub fn take(&mut self, leaf: &LeafRef, found: Leaf) -> Result<(), MapError> {
         let Some((key, at)) = self.root.away_at(leaf) else {
             return Err(wrong(&leaf.at, "leaves of pages named there", 0, 1));
@@ -104,10 +107,10 @@ impl Comparing {
         Ok(())
     }
 
-    /// The root, with all of its leaves of pages away.
+    /// The root, with all of its leaves of pages absent.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where a leaf was not gone through, or the counts of packs are not what the pages say (MAP-M3).
+    /// [`MapError::Leaf`] where a leaf was not checked, or the counts of packs do not match the pages (MAP-M3).
     pub fn finish(self) -> Result<PartialRoot, MapError> {
         if let Some(leaf) = self.left().next() {
             return Err(wrong(&leaf.at, "leaves of pages", 0, 1));
@@ -118,7 +121,7 @@ impl Comparing {
 }
 
 impl From<Root> for PartialRoot {
-    /// Nothing of it is away.
+    /// A root with nothing absent.
     fn from(here: Root) -> Self {
         let mut all = Self { here, away: BTreeMap::new(), bytes: 0 };
         all.count_bytes();
@@ -127,25 +130,25 @@ impl From<Root> for PartialRoot {
 }
 
 impl PartialRoot {
-    /// The root shows every entry up to this one, and none after (R4).
+    /// The root contains every entry up to this one, and none after (R4).
     pub fn upto(&self) -> LogId {
         self.here.upto
     }
 
-    /// All of it, where nothing is away.
+    /// The root, if nothing is absent.
     pub fn whole(&self) -> Option<&Root> {
         self.away.is_empty().then_some(&self.here)
     }
 
-    /// All of it.
+    /// The root, if nothing is absent.
     ///
     /// # Errors
-    /// Itself, where something is away.
+    /// Returns itself if a leaf is absent.
     pub fn into_whole(self) -> Result<Root, Box<Self>> {
         if self.away.is_empty() { Ok(self.here) } else { Err(Box::new(self)) }
     }
 
-    /// What shows where it says nothing; `None` in a set that is no clone.
+    /// The base, which shows where the root has nothing; `None` if the set is no clone.
     pub fn base(&self) -> Option<&Base> {
         self.here.base()
     }
@@ -168,7 +171,7 @@ impl PartialRoot {
         self.here.lookup(page, volume, lba, sectors)
     }
 
-    /// Where a page is, or which leaf says so (LEAF-L4).
+    /// The place of a page, or the leaf that has it (LEAF-L4).
     pub fn page(&self, volume: VolumeId, number: u32) -> PageAt {
         let key = self.key(volume, number);
         match self.away.get(&key) {
@@ -177,12 +180,13 @@ impl PartialRoot {
         }
     }
 
-    /// The pages of a range in the leaves that are here, as [`Root::pages_in`] has them; the others are in those that [`PartialRoot::away_in`] names.
+    /// The pages of a range from leaves that are here, as [`Root::pages_in`]; for the rest see
+    /// [`PartialRoot::away_in`].
     pub fn pages_here_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> impl Iterator<Item = (u32, PageRef)> {
         self.here.pages_in(volume, lba, sectors)
     }
 
-    /// The leaves that are away and may have pages of a range, in order.
+    /// The absent leaves that may have pages of a range, in order.
     pub fn away_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<LeafRef> {
         let numbers = page_numbers(lba, sectors);
         if numbers.is_empty() {
@@ -192,22 +196,22 @@ impl PartialRoot {
         self.away.range(keys).map(|(key, found)| self.leaf_ref(*key, found.at)).collect()
     }
 
-    /// All pages in any of these packs of which the leaf is here; the others are in those that [`PartialRoot::away`] names.
+    /// The pages in any of these packs from leaves that are here; for the rest see [`PartialRoot::away`].
     pub fn pages_here_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
         self.here.pages_in_packs(packs)
     }
 
-    /// As [`Root::written`], of the leaves that are here.
+    /// As [`Root::written`], for the leaves that are here.
     pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
         self.here.written()
     }
 
-    /// All leaves that are away, in order.
+    /// All absent leaves, in order.
     pub fn away(&self) -> impl Iterator<Item = LeafRef> + '_ {
         self.away.iter().map(|(key, found)| self.leaf_ref(*key, found.at))
     }
 
-    /// How many pages there are. Costs what there are leaves.
+    /// Number of pages. Linear in the number of leaves.
     pub fn page_count(&self) -> u64 {
         self.here.page_count() + self.away.values().map(|found| found.pages).sum::<u64>()
     }
@@ -219,19 +223,19 @@ impl PartialRoot {
         here + self.away.range(all).map(|(_, found)| found.pages).sum::<u64>()
     }
 
-    /// About how many bytes it takes written whole. Costs what there are leaves.
+    /// Approximate bytes if written whole. Linear in the number of leaves.
     pub fn whole_bytes(&self) -> u64 {
         let away: u64 = self.away.values().map(|found| found.pages).sum();
         self.here.whole_bytes() + away * 12
     }
 
-    /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
+    /// Approximate memory in bytes, shared parts included. Linear in the number of leaves.
     pub fn memory_bytes(&self) -> u64 {
         // Tree nodes are about two thirds full.
         self.here.memory_bytes() + (self.away.len() * size_of::<(Key, PagesAt)>() * 3 / 2) as u64
     }
 
-    /// What its leaves of pages that are here take in memory.
+    /// Memory of the leaves of pages that are here.
     pub fn leaf_bytes(&self) -> u64 {
         self.bytes
     }
@@ -242,11 +246,11 @@ impl PartialRoot {
 
     fn leaf_ref(&self, (volume, range): Key, at: PageRef) -> LeafRef {
         let of = LeafOf::Pages { volume, first: range * self.here.width, width: self.here.width };
-        // Its root's own key, or the one of before, while a checkpoint under a new one has not moved it yet (UNDER-U3).
+        // The key of its root, or the key before, until a checkpoint under a new key has moved the leaf (UNDER-U3).
         LeafRef { at, of, key_id: self.key_of(at.object) }
     }
 
-    /// The leaf that is away, if it is just this one.
+    /// The absent leaf, if `leaf` is still its place.
     fn away_at(&self, leaf: &LeafRef) -> Option<(Key, PagesAt)> {
         let LeafOf::Pages { volume, first, width } = leaf.of else { return None };
         let key = self.key(volume, first);
@@ -254,7 +258,7 @@ impl PartialRoot {
         Some((key, *at))
     }
 
-    /// A checkpoint is made of it: it shows what is up to this entry, and what is written of it is under this key.
+    /// Begins a checkpoint on this root: it will contain the entries up to `upto`, and be written under `key_id`.
     ///
     /// # Panics
     /// As [`Root::seal_under`].
@@ -273,10 +277,11 @@ impl PartialRoot {
         self.here.add_pack(object, stored_bytes);
     }
 
-    /// A leaf that was away is here from now on. One that is here already, or lies elsewhere by now, is not taken: what is here is newer.
+    /// Adds an absent leaf that was fetched. Ignored if the leaf is here already or was written elsewhere since: the
+    /// leaf here is newer.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where it is not what the root says of it.
+    /// [`MapError::Leaf`] where it does not match the root.
     pub fn bring(&mut self, leaf: &LeafRef, found: Leaf) -> Result<(), MapError> {
         let Some((key, at)) = self.away_at(leaf) else { return Ok(()) };
         let pages = page_leaf(&at.at, at.pages, Some(found))?;
@@ -292,7 +297,7 @@ impl PartialRoot {
     /// As [`Root::replace_page`].
     ///
     /// # Panics
-    /// LEAF-L4: when its leaf is away: all other pages of it would be lost.
+    /// LEAF-L4: when its leaf is absent: all other pages of the leaf would be lost.
     pub fn replace_page(
         &mut self,
         volume: VolumeId,
@@ -314,15 +319,15 @@ impl PartialRoot {
         done
     }
 
-    /// What the leaf takes, if it is here.
+    /// Memory of the leaf, if it is here.
     fn bytes_of(&self, key: Key) -> u64 {
         self.here.leaves.get(&key).map_or(0, |slot| slot.leaf.memory_bytes() as u64)
     }
 
-    /// The leaf is away from now on, and handed out for who caches it.
+    /// Drops the leaf from memory and returns it, so that the caller can cache it.
     ///
     /// # Panics
-    /// LEAF-L4: when it changed since it was written: that would be lost.
+    /// LEAF-L4: when it changed since it was written: the change would be lost.
     fn leave(&mut self, key: Key) -> Option<(LeafRef, Leaf)> {
         self.bytes -= self.bytes_of(key);
         let slot = self.here.leaves.remove(&key)?;
@@ -333,8 +338,8 @@ impl PartialRoot {
         Some((self.leaf_ref(key, *at), Leaf::Pages(slot.leaf)))
     }
 
-    /// Lets leaves go that are as they were written, the last ones first, until those that are here take no more than `most` bytes; hands them out for who caches
-    /// them. Not while a checkpoint is made of it.
+    /// Drops unchanged leaves, last ones first, until the rest takes at most `most` bytes. Returns them, so that the
+    /// caller can cache them. Must not be called during a checkpoint on this root.
     pub fn let_go(&mut self, most: u64) -> Vec<(LeafRef, Leaf)> {
         if self.bytes <= most {
             return Vec::new();
@@ -351,15 +356,17 @@ impl PartialRoot {
         gone
     }
 
-    /// Whether a checkpoint can write its leaves as it is: where another shape is wanted than it has, all of them are to be divided anew, so all have to be here.
+    /// Whether a checkpoint can write its leaves without the absent ones. Another shape than its own divides all leaves
+    /// anew, so all must be here.
     pub fn fits(&self, shape: &LeafShape) -> bool {
         self.away.is_empty() || self.here.width == shape.pages.clamp(1, PAGE_NUMBER_MAX + 1)
     }
 
-    /// Begins to write what a checkpoint changes, before it changes the first page. `sealer` is asked for the sealer of each new pack.
+    /// Begins to write a checkpoint's changes; call it before the first page is changed. `sealer` makes the sealer of
+    /// each new pack.
     ///
     /// # Panics
-    /// LEAF-L4: when it does not fit the shape.
+    /// LEAF-L4: when the shape does not fit.
     pub fn begin_writing<F: FnMut() -> ObjectSealer>(&mut self, shape: &LeafShape, sealer: F) -> LeafWriting<F> {
         assert!(self.fits(shape), "LEAF-L4: leaves of {} pages are away, {} are wanted", self.here.width, shape.pages);
         self.here.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
@@ -373,11 +380,12 @@ impl PartialRoot {
         self.bytes = self.here.leaves.values().map(|slot| slot.leaf.memory_bytes() as u64).sum();
     }
 
-    /// The pages from this one on are replaced next: the leaf before its own is passed. Where those that are here take more than `most` bytes, it is sealed and
-    /// goes (LEAF-L5); it is handed out for who caches it.
+    /// The next pages to replace are `number` and above: all earlier leaves are passed. If the leaves here take more
+    /// than `most` bytes, the passed leaf is sealed and dropped (LEAF-L5); it is returned, so that the caller can cache
+    /// it.
     ///
     /// # Panics
-    /// LEAF-L5: when an earlier page than the one before is named.
+    /// LEAF-L5: when the page is in an earlier leaf than the one before.
     pub fn pass_to<F: FnMut() -> ObjectSealer>(
         &mut self,
         volume: VolumeId,
@@ -394,17 +402,18 @@ impl PartialRoot {
         })
     }
 
-    /// Seals a leaf that is here, unless it is as it was written.
+    /// Seals a leaf that is here, if it has changed.
     fn write<F: FnMut() -> ObjectSealer>(&mut self, key: Key, writing: &mut LeafWriting<F>) {
         let (taken, width) = (self.bytes - self.bytes_of(key), self.here.width);
         if let Some(slot) = self.here.leaves.get_mut(&key) {
             slot.write(key.0, key.1 * width, width, &mut writing.writer);
         }
-        // It gave up what it had beyond what it says.
+        // Settling freed unneeded memory.
         self.bytes = taken + self.bytes_of(key);
     }
 
-    /// All pages were replaced. Now [`PartialRoot::to_move`] names what lies under an older data key (UNDER-U3).
+    /// All pages were replaced. From now on [`PartialRoot::to_move`] names the leaves under an older data key
+    /// (UNDER-U3).
     pub fn begin_rest<F: FnMut() -> ObjectSealer>(&mut self, writing: &mut LeafWriting<F>) {
         self.here.drop_dead_segments();
         self.here.objects.segments.settle(writing.shape.objects);
@@ -413,15 +422,15 @@ impl PartialRoot {
         self.here.leave_packs(&writing.leaving);
     }
 
-    /// The leaves that are away and have to be moved; each is for [`PartialRoot::move_leaf`].
+    /// The absent leaves that have to be moved; pass each to [`PartialRoot::move_leaf`].
     pub fn to_move<F: FnMut() -> ObjectSealer>(&self, writing: &LeafWriting<F>) -> Vec<LeafRef> {
         self.away().filter(|leaf| writing.leaving.contains(&leaf.at.object)).collect()
     }
 
-    /// Seals a leaf that is away anew, as it is.
+    /// Seals an absent leaf again, unchanged, in a new pack.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where it is not what the root says of it.
+    /// [`MapError::Leaf`] where it does not match the root.
     pub fn move_leaf<F: FnMut() -> ObjectSealer>(
         &mut self,
         leaf: &LeafRef,
@@ -440,17 +449,19 @@ impl PartialRoot {
         Ok(())
     }
 
-    /// A leaf that was to be moved cannot be read: it stays where it is, with what else is away of its pack, which stays named. Only [`PartialRoot::to_move`] of
-    /// after [`PartialRoot::write_rest`] names such: what lies under an older data key has to be moved.
+    /// A leaf that was to be moved cannot be read. It stays in place with the other absent leaves of its pack, and the
+    /// root still names the pack. Only for leaves that [`PartialRoot::to_move`] names after
+    /// [`PartialRoot::write_rest`]: leaves under an older data key have to be moved.
     ///
     /// # Panics
-    /// UNDER-U3: when its pack is under an older data key. The root would not say so.
+    /// UNDER-U3: when its pack is under an older data key: the root would not list that.
     pub fn leave_in_place<F: FnMut() -> ObjectSealer>(&self, leaf: &LeafRef, writing: &mut LeafWriting<F>) {
         assert!(!self.is_under_older(leaf.at.object), "UNDER-U3: found {:?} under an older data key", leaf.at);
         writing.leaving.remove(&leaf.at.object);
     }
 
-    /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (LEAF-L3).
+    /// Writes the changed leaves that are here, and the leaves of objects. Then [`PartialRoot::to_move`] names the
+    /// leaves that move out of sparsely used packs (LEAF-L3).
     ///
     /// # Panics
     /// LEAF-L3: as [`PartialRoot::end_writing`].
@@ -465,10 +476,11 @@ impl PartialRoot {
         self.count_bytes();
     }
 
-    /// The last packs; the root can be sealed then.
+    /// Returns the last packs. Then the root can be sealed.
     ///
     /// # Panics
-    /// LEAF-L3: when a leaf that had to be moved was not: its pack would stay named, under a key that the root does not say, or for ever.
+    /// LEAF-L3: when a leaf that had to move did not: the root would name its pack for ever, or under a key that it
+    /// does not list.
     pub fn end_writing<F: FnMut() -> ObjectSealer>(&mut self, mut writing: LeafWriting<F>) -> Vec<LeafPack> {
         self.check_moved(&writing);
         writing.writer.close();
@@ -491,7 +503,7 @@ impl PartialRoot {
         self.here.places().chain(self.away.values().map(|found| found.at))
     }
 
-    /// What it is encoded as, whole or as a top.
+    /// The encoded root, whole or as a top.
     ///
     /// # Panics
     /// As [`Root::encode_top`].

@@ -1,25 +1,26 @@
-//! A root in leaves of which some may not open: leaf by leaf, and what there is of it without them. For who looks for damage, and for nobody else.
+//! A root in leaves of which some cannot be opened: checks leaf by leaf, and keeps the rest. Only for the search for
+//! damage.
 
 use super::*;
 
-/// A root as far as it opens. Where not all of it does it is no [`Root`], and nothing may be answered, made or deleted by it: a page that it does not have may be
-/// there all the same (LEAF-L4).
+/// The readable part of a root. If it is not complete, it is no [`Root`]: it must not serve reads, checkpoints or
+/// deletions, since a page that is missing here may exist (LEAF-L4).
 #[derive(Clone, Debug)]
 pub struct Remains {
     found: Root,
-    /// How many objects the root names, where not all of it is here.
+    /// Number of objects that the root names, if some are missing here.
     named: Option<u64>,
 }
 
 impl From<Root> for Remains {
-    /// All of it is here.
+    /// A complete root.
     fn from(found: Root) -> Self {
         Self { found, named: None }
     }
 }
 
 impl Remains {
-    /// The root, where all of it is here.
+    /// The root, if it is complete.
     pub fn whole(&self) -> Option<&Root> {
         self.named.is_none().then_some(&self.found)
     }
@@ -29,7 +30,7 @@ impl Remains {
         self.named.is_none().then_some(self.found)
     }
 
-    /// What shows where the root says nothing; `None` in a set that is no clone.
+    /// The base, which shows where the root has nothing; `None` if the set is no clone.
     pub fn base(&self) -> Option<&Base> {
         self.found.base()
     }
@@ -44,28 +45,28 @@ impl Remains {
         self.named.unwrap_or_else(|| self.found.names().count() as u64)
     }
 
-    /// The pages that are here, sorted by volume and number.
+    /// The readable pages, sorted by volume and number.
     pub fn pages(&self) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
         self.found.pages()
     }
 
-    /// Where a page is; `None` also where the leaf that says so does not open.
+    /// Place of a page; `None` also if its leaf cannot be opened.
     pub fn page(&self, volume: VolumeId, number: u32) -> Option<PageRef> {
         self.found.page(volume, number)
     }
 }
 
 impl Top {
-    /// The first leaf of pages that may list this page or any behind it.
+    /// The first leaf of pages that may list this page or a later one.
     pub fn leaf_from(&self, volume: VolumeId, number: u32) -> Option<LeafRef> {
         let found = self.pages.range((volume, number / self.width)..).next();
         found.map(|((volume, range), found)| self.pages_ref(*volume, *range, found))
     }
 
-    /// Compares a leaf with what this says of it. What all leaves say together is not compared.
+    /// Compares a leaf with the top's entry of it. Sums over all leaves are not compared.
     ///
     /// # Errors
-    /// [`MapError::Leaf`] where it is another one than this says.
+    /// [`MapError::Leaf`] where it is another leaf.
     pub fn check_leaf(&self, leaf: &LeafRef, found: &Leaf) -> Result<(), MapError> {
         let checked = match (leaf.of, found) {
             (LeafOf::Pages { volume, first, .. }, Leaf::Pages(found)) => {
@@ -80,7 +81,7 @@ impl Top {
         checked.map_err(|(what, found, expected)| wrong(&leaf.at, what, found, expected))
     }
 
-    /// The root as far as its leaves say it: those that open, and that [`Top::check_leaf`] finds to be what this says.
+    /// The readable part of the root: leaves that open and that [`Top::check_leaf`] accepts.
     pub fn remains(&self, leaf: impl Fn(&LeafRef) -> Option<Leaf>) -> Remains {
         let mut found = Root { width: self.width, base: self.base.clone(), ..Root::new(self.upto) };
         for ((volume, range), named) in &self.pages {
@@ -94,7 +95,7 @@ impl Top {
     }
 }
 
-/// Compares a leaf of objects with what the top says of it, among all of its kind.
+/// Compares a leaf of objects with the top's entry of it, among all entries of its kind.
 fn check_objects<V: Known>(
     all: &[ObjectsAt],
     at: &LeafRef,

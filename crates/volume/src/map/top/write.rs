@@ -1,19 +1,19 @@
-//! How a root's leaves are written: those that changed, and what is moved out of packs that are no longer worth their length.
+//! Writes the leaves of a root: those that changed, and those that move out of sparsely used packs.
 
 use super::*;
 use crate::map::objects::Objects;
 use crate::map::pack::LeafPackBuilder;
 use std::ops::Range;
 
-/// A pack of leaves of which less than this part is in use is emptied: leaves are written so often that what is left of a pack is soon worth little, and they are
-/// so small beside pages that it costs nothing to wait for that.
+/// A pack of leaves is emptied when less than one in this many bytes is in use. Leaves are written often, so the rest
+/// of a pack soon becomes unused; and they are small beside pages, so waiting for that costs little.
 const LIVE_PART_MIN: u64 = 4;
 
-/// Leaves go into one pack until it has so many bytes, or more where all of them would not fit into half of the packs: what a checkpoint moves out of a pack is a
-/// quarter of it.
+/// A pack of leaves is closed at this many bytes, or later where the leaves would need more than half of the allowed
+/// packs. A checkpoint moves at most a quarter of a pack out of it.
 const PACK_BYTES_TARGET: u64 = 256 << 10;
 
-/// … and never more than so many: a pack is one object, in memory while it is made.
+/// Upper bound of a pack's length: it is one object, and in memory while it is built.
 const PACK_BYTES_MOST: u64 = 8 << 20;
 const _: () = assert!(PACK_BYTES_MOST <= holdfast_types::limits::SEGMENT_BYTES_TARGET as u64);
 
@@ -22,18 +22,18 @@ const _: () = assert!(PACK_BYTES_MOST <= holdfast_types::limits::SEGMENT_BYTES_T
 pub struct LeafPack {
     /// The object.
     pub object: ObjectId,
-    /// All of it.
+    /// The whole object.
     pub body: Bytes,
-    /// Where each leaf is in it, by number.
+    /// Place of each leaf in it, by number.
     pub parts: Vec<(u32, Range<u64>)>,
 }
 
 /// Fills packs.
 pub(super) struct Writer<F> {
     sealer: F,
-    /// The data key that the root was made for; 0 where it was made for none yet.
+    /// The data key that the root was made for; 0 if none was set yet.
     key_id: u32,
-    /// A pack is closed at so many bytes.
+    /// Length at which a pack is closed.
     target: u64,
     open: Option<LeafPackBuilder>,
     pub(super) done: Vec<LeafPack>,
@@ -42,9 +42,10 @@ pub(super) struct Writer<F> {
 }
 
 impl<F: FnMut() -> ObjectSealer> Writer<F> {
-    /// `written`: sealed bytes of the leaves that there are.
+    /// `written`: sealed bytes of the existing leaves.
     pub(super) fn new(key_id: u32, written: u64, shape: &LeafShape, sealer: F) -> Self {
-        // What is written goes by what there is: else, of very large roots, each checkpoint would have to move packs only for their number.
+        // Pack length grows with the number of leaves. Otherwise each checkpoint of a very large root would move packs
+        // only because there are too many.
         let target = (2 * written / shape.packs.max(1) as u64).clamp(PACK_BYTES_TARGET, PACK_BYTES_MOST);
         Self { sealer, key_id, target, open: None, done: Vec::new(), bytes: 0 }
     }
@@ -73,14 +74,15 @@ impl<F: FnMut() -> ObjectSealer> Writer<F> {
 }
 
 impl PageSlot {
-    /// Before it is written, alone or with all of the root. One that another root has as well did not change, and is not copied for that.
+    /// Frees unneeded memory before the leaf is written. A leaf that another root shares did not change, and is not
+    /// copied for that.
     pub(super) fn settle(&mut self) {
         if let Some(leaf) = Arc::get_mut(&mut self.leaf) {
             leaf.settle();
         }
     }
 
-    /// Seals it, unless it is as it was written (LEAF-L1).
+    /// Seals it, if it has changed since it was written (LEAF-L1).
     pub(super) fn write(
         &mut self,
         volume: VolumeId,
@@ -97,12 +99,13 @@ impl PageSlot {
 }
 
 impl Root {
-    /// Whether its leaves lie in packs of their own, as far as they have not changed since.
+    /// Whether its leaves are in packs of their own, except for those that changed since.
     pub fn is_in_leaves(&self) -> bool {
         !self.leaf_packs.is_empty()
     }
 
-    /// Its leaves as they were written, by object and number: another root that names them need not read them.
+    /// Its leaves as they were written, by object and number. A caller that opens another root with the same leaves
+    /// need not read them.
     pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
         let key = |at: &PageRef| (at.object, at.number);
         let mut out = BTreeMap::new();
@@ -124,7 +127,7 @@ impl Root {
         ObjectLeaf { entries: slot.entries().clone(), older: Arc::new(older) }
     }
 
-    /// It is to be written as one object: nothing of it lies anywhere else from now on.
+    /// The root will be written as one object: no part of it refers to a pack of leaves any more.
     pub fn make_whole(&mut self) {
         self.objects.leaf_packs.clear();
         for slot in self.leaves.values_mut() {
@@ -136,12 +139,14 @@ impl Root {
         self.objects.forget_keys_of_others();
     }
 
-    /// Seals every leaf that changed since it was written (LEAF-L1), or lies under an older data key (UNDER-U3), and as many bytes more at most of those that lie in packs
-    /// which are less than a quarter in use, or too many (LEAF-L3). `sealer` is asked for the sealer of each new pack. What is answered is to be in the store before the
-    /// root is; a root of which nothing is left has no leaves, and is whole.
+    /// Seals every leaf that changed (LEAF-L1) or is under an older data key (UNDER-U3), and moves leaves out of packs
+    /// that are less than a quarter in use or too many (LEAF-L3); of the latter at most as many bytes as of the former.
+    /// `sealer` makes the sealer of each new pack. The returned packs must be in the store before the root is. A root
+    /// without leaves becomes whole.
     ///
     /// # Panics
-    /// R10: when a sealer has another data key than the root was made for. TABLE-T1: when what is said of a leaf is not what is in it.
+    /// R10: when a sealer has another data key than the root was made for. TABLE-T1: when the summary of a leaf is
+    /// wrong.
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
@@ -163,7 +168,7 @@ impl Root {
         writer.done
     }
 
-    /// Packs of leaves that are left because they lie under an older data key (UNDER-U3).
+    /// Packs of leaves that are emptied because they are under an older data key (UNDER-U3).
     pub(super) fn packs_under_older(&self) -> BTreeSet<ObjectId> {
         self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some()).collect()
     }
@@ -185,7 +190,7 @@ impl Root {
         pages.chain(segments).chain(self.packs.leaves().filter_map(|(_, slot)| slot.at))
     }
 
-    /// Divides the pages anew, where another shape is wanted than they have: all of them are written then.
+    /// Divides the pages anew where the shape has changed; then all of them are written.
     pub(super) fn divide(&mut self, width: u32) {
         if self.width == width {
             return;
@@ -216,13 +221,13 @@ impl Root {
     /// The top's bytes, before sealing.
     ///
     /// # Panics
-    /// MAP-M3: when a leaf was not written. The root would not name what it needs.
+    /// MAP-M3: when a changed leaf was not written: the root would not name what it needs.
     pub(in super::super) fn encode_top(&self) -> Vec<u8> {
         let slots = self.leaves.iter().map(|(key, slot)| (*key, slot.leaf.len() as u64, slot.at.as_deref()));
         self.encode_top_of(self.leaves.len(), slots)
     }
 
-    /// The same, of these `count` leaves of pages, in order: what each covers, how many pages it has, and where it is.
+    /// [`Root::encode_top`] for these `count` leaves of pages, in order: range, number of pages, and place of each.
     ///
     /// # Panics
     /// As [`Root::encode_top`].
@@ -273,8 +278,8 @@ impl Root {
     }
 }
 
-/// Packs of leaves, of before this writing, whose leaves are worth to be moved: those that are less than a quarter in use, `bytes` of leaves in all, and the
-/// least used of those that are more than `most`. `places` are those of all leaves; `leaf_packs` says what packs there were.
+/// Old packs of leaves to empty: those that are less than a quarter in use, up to `bytes` bytes of leaves, and the
+/// least used ones above `most` packs. `places`: the places of all leaves; `leaf_packs`: the existing packs.
 pub(super) fn packs_to_leave(
     places: impl Iterator<Item = PageRef>,
     leaf_packs: &BTreeMap<ObjectId, u64>,
@@ -288,7 +293,7 @@ pub(super) fn packs_to_leave(
     let old = used.into_iter().filter_map(|(object, used)| Some((used, object, *leaf_packs.get(&object)?)));
     let mut old: Vec<(u64, ObjectId, u64)> = old.collect();
     old.sort_unstable();
-    // One is filled now.
+    // One more is being filled now.
     let too_many = (old.len() + 1).saturating_sub(most.max(1));
     let (mut out, mut moved) = (BTreeSet::new(), 0);
     for (place, (used, object, stored)) in old.into_iter().enumerate() {
