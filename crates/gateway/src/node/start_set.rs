@@ -1,7 +1,7 @@
 //! Starts everything that runs for one set on one gateway: its group, and around it head, reader, server, uploader and
 //! space keeper.
 
-use super::ended::{Running, fence_note, scrub_note};
+use super::running::{Running, fence_note, scrub_note};
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
 use crate::config::{Compression, GatewayConfig};
 use holdfast_control::cluster::{ClusterState, SetEntry};
