@@ -3,8 +3,9 @@
 mod list;
 mod view;
 
-use super::set::{several, status};
-use super::{confirm, connect, tell};
+use super::connect::connect;
+use super::console::{confirm, tell};
+use super::set_calls::{several, status};
 use crate::cli::{Common, HowArgs, StoresCommand};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::{CliError, Exit};

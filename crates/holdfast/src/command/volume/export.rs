@@ -2,12 +2,13 @@
 
 use super::connection::Connection;
 use super::copy::{ExportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
-use super::find;
 use super::image::{Content, Hash, PIECE_BYTES, Sink};
 use super::part_file::{PartFile, check_state};
+use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
+use crate::command::connect::connect;
 use crate::exit::CliError;
 use crate::output;
 use futures_util::StreamExt;
@@ -30,7 +31,7 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     let connection = match &args.volume.snapshot {
         Some(snapshot) => Connection::snapshot(common, volume, snapshot).await?,
         None => {
-            let found = find(&mut super::connect(common), volume).await?;
+            let found = find(&mut connect(common), volume).await?;
             Connection::volume(common, volume, (found.id, found.size_bytes)).await?
         }
     };

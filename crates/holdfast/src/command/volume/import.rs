@@ -2,11 +2,14 @@
 
 use super::connection::Connection;
 use super::copy::{ImportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
-use super::find;
 use super::image::{Content, Done, Hash, PIECE_BYTES, Piece, Source, Whole, ZEROES_MAX};
+use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
+use crate::command::connect::connect;
+use crate::command::console::confirm_or;
+use crate::command::set_calls::status;
 use crate::exit::CliError;
 use crate::output;
 use bytes::BytesMut;
@@ -23,7 +26,7 @@ use tokio::sync::mpsc;
 pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> {
     let begun = Instant::now();
     let (source, image_bytes) = open_image(args)?;
-    let found = find(&mut super::connect(common), &args.volume).await?;
+    let found = find(&mut connect(common), &args.volume).await?;
     if image_bytes > found.size_bytes {
         let text = format!(
             "the image is too large: found {image_bytes} bytes, expected at most {} of volume {}",
@@ -84,7 +87,7 @@ fn open_image(args: &ImportArgs) -> Result<(Source, u64), CliError> {
 
 /// Fails if somebody else had the set since the interruption.
 async fn check_owner(common: &Common, args: &ImportArgs, state: &State) -> Result<(), CliError> {
-    let epoch = super::status(&mut super::connect(common), args.volume.set.as_str(), false).await?.epoch;
+    let epoch = status(&mut connect(common), args.volume.set.as_str(), false).await?.epoch;
     if epoch == state.epoch {
         return Ok(());
     }
@@ -222,7 +225,7 @@ async fn ask_before_data_goes(args: &ImportArgs, connection: &Connection, volume
     }
     let question = format!("Volume {} ({}) may contain data. Overwrite it?", args.volume, output::bytes(volume_bytes));
     // In its own thread, so that the lease is renewed meanwhile.
-    let asked = tokio::task::spawn_blocking(move || super::super::confirm_or(&question, &text, OPTION));
+    let asked = tokio::task::spawn_blocking(move || confirm_or(&question, &text, OPTION));
     asked.await.map_err(|error| CliError::failed("the confirmation failed").because(&error))?
 }
 
