@@ -28,10 +28,8 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub const MS: u64 = 1_000_000;
-/// One step.
-pub const TICK: u64 = MS;
-pub const CLUSTER: u128 = 0x51;
+pub use crate::units::{CLUSTER, MS, TICK};
+
 /// A run with faults for less than that, in milliseconds, has more of them at a time, and is content sooner.
 const SHORT: u64 = 10_000;
 /// Clients, of which one at a time is wanted.
