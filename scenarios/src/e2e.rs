@@ -20,6 +20,7 @@ mod flush;
 mod idle;
 mod images;
 mod keys;
+mod lab;
 mod lagging;
 mod list;
 mod loaded;
@@ -37,6 +38,7 @@ mod recover_postgresql;
 mod rollback;
 mod rolling;
 mod rotten;
+mod scenario;
 mod scrub;
 mod set_delete;
 mod space;
@@ -56,7 +58,6 @@ mod wiped;
 mod witness;
 
 use crate::binary::{Build, fresh_dir, root};
-use crate::cluster::{Cluster, Options};
 use crate::cmd::missing;
 use crate::ends;
 use crate::proof::{self, Run, Verdict};
@@ -66,7 +67,9 @@ use crate::setup::{self, For};
 use crate::stats::Processors;
 use crate::times::Times;
 use anyhow::{Context, Result};
+use lab::{Lab, TAKEOVER_LIMIT};
 use list::{IN_COMPANY, SCENARIOS};
+use scenario::{NAMESPACES, OLDER, Scenario, Tier, Upto};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -92,64 +95,6 @@ pub struct Args {
     older_bin: Option<PathBuf>,
     #[command(flatten)]
     pub build: Build,
-}
-
-/// Input of a scenario.
-struct Lab {
-    bin: PathBuf,
-    dir: PathBuf,
-    long: bool,
-    /// A `holdfast` program of an older version, if one was given.
-    older: Option<PathBuf>,
-}
-
-/// The tier of a scenario, and the reason for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tier {
-    /// Minutes, for use while working: `cargo xtask test --quick`.
-    Quick(&'static str),
-    /// Before each merge: `cargo xtask test`.
-    Gate(&'static str),
-    /// Before an issue is closed: `cargo xtask test --all`. The reason says what covers it in the gate.
-    Long(&'static str),
-}
-
-/// Which tiers to run: this one and those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-enum Upto {
-    Quick,
-    Gate,
-    All,
-}
-
-impl Tier {
-    fn is_in(self, upto: Upto) -> bool {
-        self.first() <= upto
-    }
-
-    /// The smallest tier that includes it.
-    fn first(self) -> Upto {
-        match self {
-            Self::Quick(_) => Upto::Quick,
-            Self::Gate(_) => Upto::Gate,
-            Self::Long(_) => Upto::All,
-        }
-    }
-
-    fn why(self) -> &'static str {
-        let (Self::Quick(why) | Self::Gate(why) | Self::Long(why)) = self;
-        why
-    }
-}
-
-/// A named scenario.
-struct Scenario {
-    name: &'static str,
-    /// Its claim, in one line.
-    shows: &'static str,
-    tier: Tier,
-    needs: &'static [&'static str],
-    run: fn(&Lab) -> Result<()>,
 }
 
 /// Runs the chore: set up, run scenarios, count.
@@ -333,12 +278,6 @@ fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &
     room::say_free(root());
 }
 
-/// A need of a scenario that is no program: network namespaces with bridge, links and packet rules.
-const NAMESPACES: &str = "network namespaces";
-
-/// A need of a scenario: a `holdfast` program of an older version.
-const OLDER: &str = "an older build";
-
 fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
     let programs: Vec<&str> = needs.iter().copied().filter(|need| ![NAMESPACES, OLDER].contains(need)).collect();
     let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
@@ -347,38 +286,6 @@ fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
         none.then(|| "no program of an older build was given (--older-bin PATH)".to_owned())
     };
     missing(&programs).or_else(spaces).or_else(older)
-}
-
-/// Limit for a takeover; a longer one fails the scenario.
-const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
-
-impl Lab {
-    /// Three gateways on an empty folder with the embedded store.
-    fn cluster(&self, size: &str) -> Result<Cluster> {
-        self.cluster_with(size, None, Vec::new())
-    }
-
-    /// Three gateways on a given store, without automatic checkpoints.
-    fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
-        self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
-    }
-
-    fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {
-        self.cluster_as(size, store, &[], env)
-    }
-
-    /// Three gateways with further settings for each.
-    fn cluster_as(
-        &self,
-        size: &str,
-        store: Option<String>,
-        settings: &[&str],
-        env: Vec<(String, String)>,
-    ) -> Result<Cluster> {
-        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
-        let settings = settings.iter().copied().map(String::from).collect();
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
-    }
 }
 
 #[cfg(test)]

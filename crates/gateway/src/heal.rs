@@ -1,19 +1,13 @@
-//! Healing of damaged groups (R9, docs/adr/0011-healing.md). The list of the other gateways is kept on disk, since
-//! group 0 itself may be damaged. For a quarantined group, this member asks its peers until the group's leader has
-//! removed it from the group. `raft` defines quarantine.
+//! Healing of damaged groups (R9, docs/adr/0011-healing.md). For a quarantined group, this member asks its peers until the
+//! group's leader has removed it from the group. `raft` defines quarantine.
 
 use crate::node::{Node, NodeError};
+use crate::peer_book;
 use crate::registration;
 use holdfast_raft::RaftNode;
-use holdfast_types::{GroupId, MemberId};
-use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::path::Path;
+use holdfast_types::GroupId;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The file's name inside the data directory. It maps member ids to the `HOST:PORT` of their peer listeners.
-const BOOK: &str = "peers.json";
 
 /// Pause between two rounds of requests, to keep the load on the peers low.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -25,51 +19,12 @@ const MEMBER_STILL: Duration = Duration::from_secs(5);
 /// Minimum time before the same refusal is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 
-/// Writes the list of members; durable on return.
-///
-/// # Errors
-/// The disk failed.
-pub fn save_book(data_dir: &Path, peers: &BTreeMap<MemberId, String>) -> io::Result<()> {
-    let entries: BTreeMap<u64, &str> = peers.iter().map(|(id, addr)| (id.0, addr.as_str())).collect();
-    let beside = data_dir.join("peers.json.new");
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(&serde_json::to_vec_pretty(&entries).map_err(io::Error::other)?)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, data_dir.join(BOOK))?;
-    std::fs::File::open(data_dir)?.sync_all()
-}
-
-/// The members as last written; empty if there is no readable list. The list is only a hint.
-pub fn load_book(data_dir: &Path) -> BTreeMap<MemberId, String> {
-    let path = data_dir.join(BOOK);
-    let read = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice::<BTreeMap<u64, String>>(&bytes).map_err(|e| e.to_string()),
-        Err(e) => Err(e.to_string()),
-    };
-    match read {
-        Ok(entries) => entries.into_iter().map(|(id, addr)| (MemberId(id), addr)).collect(),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "the list of the other gateways on this disk cannot be read");
-            BTreeMap::new()
-        }
-    }
-}
-
 /// The group, if this is damage that peers can heal.
 pub fn healable(error: &NodeError) -> Option<GroupId> {
     match error {
         NodeError::Raft(holdfast_raft::NodeError::Damaged { group, .. }) => Some(*group),
         _ => None,
     }
-}
-
-/// The gateways to ask: the members from group 0, or else those of the list on disk. A member that copies group 0 again
-/// does not know the others from it yet. If it were removed before that, nobody would tell it (found by simulation,
-/// seed 82).
-pub fn peers(node: &Node) -> BTreeMap<MemberId, String> {
-    let members = node.cluster.state().members;
-    let known: BTreeMap<MemberId, String> = members.into_values().map(|m| (m.id, m.peer_addr)).collect();
-    if known.is_empty() { load_book(&node.config.data_dir) } else { known }
 }
 
 /// Asks the other gateways until this member is removed from the quarantined `group` and may start it as a newcomer.
@@ -81,7 +36,7 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
     let mut said: Option<(String, std::time::Instant)> = None;
     let mut asked_whether: Option<tokio::time::Instant> = None;
     loop {
-        let peers = peers(node);
+        let peers = peer_book::peers(node);
         let asked = tokio::select! {
             () = node.stop.cancelled() => return false,
             asked = raft.readmit(group, &peers) => asked,
@@ -113,22 +68,5 @@ pub async fn readmit(node: &Arc<Node>, raft: &RaftNode, group: GroupId) -> bool 
             () = node.stop.cancelled() => return false,
             () = tokio::time::sleep(ASK_AGAIN) => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_book_of_peers_comes_back() -> Result<(), Box<dyn std::error::Error>> {
-        let dir = tempfile::tempdir()?;
-        assert!(load_book(dir.path()).is_empty());
-        let peers = BTreeMap::from([(MemberId(1), "a:1".to_string()), (MemberId(7), "b:2".to_string())]);
-        save_book(dir.path(), &peers)?;
-        assert_eq!(load_book(dir.path()), peers);
-        std::fs::write(dir.path().join(BOOK), b"no")?;
-        assert!(load_book(dir.path()).is_empty(), "an unreadable list counts as empty");
-        Ok(())
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! A disk that was copied, restored or wiped cannot act as the member it was: peers check uuid and lives (`lives.rs`).
 
+use crate::identity_file::save;
 use crate::lives::Lives;
 use holdfast_raft::{Life, Lineage};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
+
+pub use crate::identity_file::IdentityError;
 
 /// The file's name inside the data directory.
 const FILE: &str = "identity.json";
@@ -33,67 +36,6 @@ pub struct Identity {
     /// Stored in a file of its own.
     #[serde(skip)]
     lives: Lives,
-}
-
-/// The identity cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// Reading or writing it failed.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The file is not valid.
-    #[error("{path}: {reason}; restore the file, or start with an empty data directory and join as a new member")]
-    Bad {
-        /// The file.
-        path: PathBuf,
-        /// The finding and the expectation.
-        reason: String,
-    },
-    /// The journal is gone, and with it everything that this member acknowledged.
-    #[error(
-        "{path}: found no journal, expected the one that member {member} has kept here; mount what is missing, or move this \
-         data directory away, start empty, and join in place of the member (holdfast gateway replace)"
-    )]
-    JournalGone {
-        /// The journal's folder.
-        path: PathBuf,
-        /// The member.
-        member: u64,
-    },
-    /// It belongs to a member already.
-    #[error("this data directory is member {member} of cluster {cluster}; found a request to make it member {asked}")]
-    Adopted {
-        /// The member that it is.
-        member: u64,
-        /// The cluster that it belongs to.
-        cluster: String,
-        /// The member that it was asked to be.
-        asked: u64,
-    },
-}
-
-/// Replaces a file of `dir` by `what` as JSON. On disk before it returns; a crash leaves either the old or the new
-/// file.
-///
-/// # Errors
-/// [`IdentityError::Io`].
-pub(crate) fn save(dir: &Path, file: &str, what: &impl Serialize) -> Result<(), IdentityError> {
-    let path = dir.join(file);
-    let write = || -> io::Result<()> {
-        let beside = path.with_extension("json.new");
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(&serde_json::to_vec_pretty(what).map_err(io::Error::other)?)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &path)?;
-        std::fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|source| IdentityError::Io { path: path.clone(), source })
 }
 
 fn hex(value: u128) -> String {

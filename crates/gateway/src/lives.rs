@@ -17,7 +17,7 @@
 //! LIFE-V3  If a build without lives has run on this disk, the counter of starts has grown meanwhile. Then the remembered
 //!     lives are dropped, since that build registered lives of its own.
 
-use crate::identity::{IdentityError, save};
+use crate::identity_file::{IdentityError, save};
 use holdfast_raft::LIVES_MAX;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -5,34 +5,34 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod clock;
 mod deletion;
 mod ended;
 mod gauges;
 mod lives;
 mod members;
 mod placing;
+mod reconcile;
+mod running;
 mod seams;
+mod start;
 mod start_set;
 
 use crate::config::{GatewayConfig, GatewayRole};
-use crate::disk_space;
-use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::node_key::{self, NodeKeyError};
-use crate::registration;
-use crate::vote_embargo;
+use crate::node_key::NodeKeyError;
 use holdfast_cache::Cache;
-use holdfast_control::serve::{ClockSuspicion, ClockWatch, Timing};
+use holdfast_control::serve::Timing;
 use holdfast_etcd::{EtcdError, Mirror};
-use holdfast_log::{LogConfig, LogUsage};
-use holdfast_raft::{Group, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_log::LogUsage;
+use holdfast_raft::{Group, RaftNode, boot_now};
 use holdfast_set::cluster::Cluster;
 use holdfast_set::keyring::{ClusterKeys, KeyError};
 use holdfast_set::server::SetServer;
 use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::sync::{LockExt, RwLockExt};
-use holdfast_types::{GroupId, MemberId, Name, SetId};
+use holdfast_types::{MemberId, Name, SetId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
@@ -41,8 +41,7 @@ use tokio_util::sync::CancellationToken;
 pub use deletion::Progress;
 pub use seams::Seams;
 
-/// Entries of group 0 between two of its snapshots.
-const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
+use running::Running;
 
 /// The part of the cache's memory for opened map pages.
 const PAGE_MEMORY_SHARE: u64 = 4;
@@ -147,19 +146,9 @@ pub struct Node {
     /// Why a set does not run here, by set name.
     troubles: Mutex<BTreeMap<String, String>>,
     /// The tasks of each set, so that they can be stopped.
-    running: Mutex<BTreeMap<SetId, ended::Running>>,
+    running: Mutex<BTreeMap<SetId, Running>>,
     /// Progress of the deletions that this gateway carries out while it leads group 0.
     deletions: Mutex<BTreeMap<SetId, Progress>>,
-}
-
-fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
-    RaftTiming {
-        heartbeat: timing.heartbeat(),
-        election_min: timing.election_min(),
-        election_max: timing.election_max(),
-        read_lease: timing.read_lease(),
-        embargo,
-    }
 }
 
 impl Node {
@@ -286,83 +275,6 @@ impl Node {
         whole.await.unwrap_or_else(|e| Err(NodeError::Refused(format!("adopting: {e}"))))
     }
 
-    async fn start(self: &Arc<Self>) -> Result<(), NodeError> {
-        let identity = self.identity();
-        let member = MemberId(identity.member);
-        let journal = LogConfig {
-            dir: self.config.data_dir.join("journal"),
-            file_bytes: self.config.journal.file.0,
-            bound_bytes: self.config.journal.bound.0,
-            reserve_bytes: self.config.journal.reserve.0,
-            tail_bytes: self.config.journal.tail.0,
-        };
-        identity.check_journal(&journal.dir)?;
-        let (dir, bound) = (journal.dir.clone(), journal.bound_bytes);
-        let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
-        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, self.config.journal.seal)?;
-        let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
-        let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
-            .await
-            .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
-        self.identity.locked().journal_begun(&self.config.data_dir)?;
-        tracing::info!(?report, "journal opened");
-        if let Some(why) = disk_space::lacking(&dir, bound) {
-            tracing::warn!(dir = %dir.display(), "{why}");
-            // The journal is opened once per process.
-            let _ = self.lacks_room.set(why);
-        }
-        for bad in &report.corrupt {
-            tracing::error!(
-                file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
-                "R9: the journal has a bad record that was synced"
-            );
-        }
-        metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
-        let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
-        let config = NodeConfig {
-            member,
-            cluster: identity.cluster().unwrap_or_default(),
-            snapshots: self.config.data_dir.join("raft"),
-            sealing,
-            timing: raft_timing(self.timing, embargo),
-            dialer: self.dialer(),
-            lineage: self.change_identity(Identity::life_used).await?,
-            protocol: PROTOCOL,
-            abort: self.seams.abort,
-        };
-        let raft = RaftNode::new(config, log)?;
-        if embargo > self.timing.embargo() {
-            let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
-            tokio::spawn(vote_embargo::settle_later(raft.clone(), dir, self.timing, stop));
-        }
-        *self.raft.writing() = Some(raft.clone());
-        tokio::spawn(clock_loop(self.clone()));
-        match self.start_cluster_group(&raft, member).await {
-            Err(e) if heal::healable(&e).is_some() => {
-                tracing::error!(error = %e, "group 0 is damaged and starts only after it is healed");
-                tokio::spawn(heal_cluster_group(self.clone(), raft, member));
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Starts group 0, and the tasks that follow it.
-    async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
-        let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
-        raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
-        raft.set_placer(placing::placer(Arc::downgrade(self)));
-        let adopted = Adopted { raft: raft.clone(), group, member };
-        *self.adopted.writing() = Some(adopted.clone());
-        tokio::spawn(registration::follow(self.clone(), adopted.clone()));
-        tokio::spawn(registration::register(self.clone(), adopted.clone()));
-        tokio::spawn(deletion::run(self.clone(), adopted.clone()));
-        tokio::spawn(placing::run(self.clone(), adopted.clone()));
-        tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
-        tokio::spawn(reconcile_loop(self.clone(), adopted));
-        Ok(())
-    }
-
     /// Group 0 refuses this gateway: it stops, for this reason.
     pub(crate) fn refuse(&self, why: String) {
         *self.refused.locked() = Some(why);
@@ -443,123 +355,6 @@ pub(crate) fn healing_text(healing: &holdfast_raft::Healing) -> String {
         Some(since) => format!(
             "group {group} was damaged ({record}); this member left it at {since} and copies it from the leader"
         ),
-    }
-}
-
-/// Group 0 is damaged: this member asks its peers to let it rejoin, then starts the group.
-async fn heal_cluster_group(node: Arc<Node>, raft: RaftNode, member: MemberId) {
-    while heal::readmit(&node, &raft, GroupId::CLUSTER).await {
-        match node.start_cluster_group(&raft, member).await {
-            Ok(()) => return,
-            Err(e) => tracing::error!(error = %e, "group 0 cannot be started"),
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-}
-
-/// Checks the clocks. A suspicious clock voids every read lease until a quorum has answered again.
-async fn clock_loop(node: Arc<Node>) {
-    let mut watch = ClockWatch::with_timing(&node.timing);
-    let mut tick = tokio::time::interval(node.timing.clock_tick());
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            _ = tick.tick() => {}
-        }
-        if let Some(suspicion) = watch.sample(boot_now(), monotonic_now()) {
-            // An operator who asks why leadership moved must find this line.
-            match suspicion {
-                ClockSuspicion::Gap { found, .. } if found >= node.timing.election_min() => tracing::warn!(
-                    stood_still = ?found,
-                    "this process did nothing for longer than an election timeout: it was stopped, got no CPU time, or a task did not yield; \
-                     another gateway may lead by now"
-                ),
-                _ => tracing::debug!(%suspicion, "read leases are void until a quorum answers again"),
-            }
-            metrics::counter!("holdfast_clock_suspicions_total").increment(1);
-            let sets: Vec<_> = node.sets.reading().values().cloned().collect();
-            for set in sets {
-                set.clock_suspected(suspicion.lost());
-            }
-        }
-    }
-}
-
-/// Runs what group 0 says: the sets of this node, and the members of each group that this node leads.
-async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
-    let mut changes = node.cluster.changes();
-    let mut book = BTreeMap::new();
-    let mut healing = BTreeMap::new();
-    let mut members = members::Follower::default();
-    let mut ender = ended::Ender::default();
-    let mut tick = tokio::time::interval(Duration::from_millis(500));
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            changed = changes.changed() => if changed.is_err() { return },
-            _ = tick.tick() => {}
-        }
-        node.cache.look(node.started.elapsed());
-        let state = node.cluster.state();
-        note_peers(&node, &state, &mut book);
-        // Before new sets start: a new set may have the name of a deleted one.
-        ender.round(&node, &adopted, &state, &mut healing).await;
-        for (id, entry) in &state.sets {
-            let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
-            if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
-                follow_keys(&node, &set, entry);
-                placing::follow(&node, &set, &entry.store_url).await;
-                continue;
-            }
-            // Already ended here: group 0 on this gateway is behind.
-            if waits || adopted.raft.is_over(*id) {
-                continue;
-            }
-            let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
-            let mut troubles = node.troubles.locked();
-            match outcome {
-                Ok(()) => {
-                    troubles.remove(entry.name.as_str());
-                }
-                Err(e) => {
-                    tracing::error!(set = %entry.name, error = %e, "the set cannot run here");
-                    if let Some(group) = heal::healable(&e) {
-                        let (node, raft) = (node.clone(), adopted.raft.clone());
-                        healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
-                    }
-                    troubles.insert(entry.name.to_string(), e.to_string());
-                }
-            }
-        }
-        members.follow(&node, &adopted, &state).await;
-    }
-}
-
-/// The set has new wrapped keys (another cluster key, or another data key). From now on, they open and seal its data
-/// and are written into its heads.
-fn follow_keys(node: &Node, set: &SetServer, entry: &holdfast_control::cluster::SetEntry) {
-    match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
-        Ok(keys) => {
-            // In this order: a head must never use a key that its keyring does not have.
-            set.head.set_keyring(node.keys.keyring_of(entry));
-            set.reader.mapping().key.replace(keys, entry.key_id);
-        }
-        // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
-        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here"),
-    }
-}
-
-/// Keeps the list of other gateways on disk. It is needed if group 0 itself is damaged at the next start.
-fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book: &mut BTreeMap<MemberId, String>) {
-    let peers: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
-    if peers.is_empty() || peers == *book {
-        return;
-    }
-    match heal::save_book(&node.config.data_dir, &peers) {
-        Ok(()) => *book = peers,
-        Err(error) => tracing::warn!(%error, "the list of the other gateways cannot be written to disk"),
     }
 }
 

@@ -3,9 +3,9 @@
 //! other. `control::cluster` decides what a registration changes. `raft::KnownLife` decides whether a disk remembers
 //! the life that was registered last.
 
-use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::node::{Adopted, Node};
+use crate::peer_book;
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
 use holdfast_set::cluster::{Cluster, ClusterError};
@@ -119,7 +119,7 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
 async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
     let life = adopted.raft.lineage().life;
     loop {
-        let peers = heal::peers(node);
+        let peers = peer_book::peers(node);
         let asked = tokio::select! {
             () = node.stop.cancelled() => return false,
             asked = adopted.raft.register(&peers, FEATURE_LEVEL) => asked,
@@ -188,7 +188,7 @@ async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
 
 /// Whether group 0 has removed this start, as far as any peer knows. If so, the gateway stops.
 pub(crate) async fn refused(node: &Node, raft: &RaftNode) -> bool {
-    match raft.register(&heal::peers(node), FEATURE_LEVEL).await {
+    match raft.register(&peer_book::peers(node), FEATURE_LEVEL).await {
         Registered::Refused(why) => {
             tracing::warn!(%why, "this gateway stops");
             node.refuse(why);

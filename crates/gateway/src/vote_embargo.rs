@@ -2,7 +2,7 @@
 //! had heard. So it does not vote until all its earlier promises have expired (the vote embargo). The embargo's length
 //! depends on the settings, which may have been different before the restart.
 
-use crate::identity::{IdentityError, save};
+use crate::identity_file::{IdentityError, save};
 use holdfast_control::serve::{RTT_MAX, Timing};
 use holdfast_raft::RaftNode;
 use serde::{Deserialize, Serialize};

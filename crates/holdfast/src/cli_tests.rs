@@ -1,6 +1,10 @@
+use super::values::store_url;
 use super::*;
+use crate::output;
 use clap::CommandFactory;
+use holdfast_types::MemberId;
 use std::path::Path;
+use std::time::Duration;
 
 /// Every page of help; `UPDATE_GOLDEN=1 cargo test -p holdfast golden` rewrites it, and the difference is read like code.
 const GOLDEN: &str = "tests/golden/help.txt";

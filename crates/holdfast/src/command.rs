@@ -6,6 +6,8 @@ pub mod bootstrap;
 mod certificates;
 pub mod clone;
 mod cluster;
+mod connect;
+mod console;
 mod deletion;
 mod diff;
 mod extras;
@@ -19,22 +21,24 @@ mod pair;
 mod recover;
 pub mod scrub;
 pub mod set;
+mod set_calls;
 mod snapshot;
+mod snapshot_calls;
 mod standby;
 mod status;
 mod store;
 mod store_access;
 mod stores;
+mod text;
 mod verify;
 mod volume;
 mod watch;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
-use crate::client::ClusterClient;
+use crate::dev;
 use crate::exit::CliError;
-use crate::{dev, output};
 use holdfast_tls::Role;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 
 pub use agent::AgentArgs;
 pub use attach::AttachArgs;
@@ -44,7 +48,8 @@ pub use deletion::{DeleteArgs, HELP as SET_DELETE};
 pub use history::HistoryArgs;
 pub use pair::PairCommand;
 pub use recover::RecoverArgs;
-pub use snapshot::{SnapshotArg, SnapshotCommand};
+pub use snapshot::SnapshotCommand;
+pub use snapshot_calls::SnapshotArg;
 pub use standby::StandbyCommand;
 pub use store::StoreCommand;
 pub use verify::VerifyArgs;
@@ -124,83 +129,4 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
     // Tests run several commands in one process.
     let _ = log.try_init();
     Ok(())
-}
-
-/// A client of the cluster of `--api`, with the time limit of `--timeout` from now.
-fn connect(common: &Common) -> ClusterClient {
-    ClusterClient::new(&common.dialer, &common.api, common.timeout())
-}
-
-/// The error for an incomplete answer of a gateway.
-fn incomplete(what: &str) -> CliError {
-    CliError::failed(format!("the gateway's answer lacks {what}"))
-        .next("check that the gateways run the same version as this program")
-}
-
-/// Asks for confirmation on the terminal; denied if standard input is no terminal.
-fn confirm(question: &str) -> Result<(), CliError> {
-    confirm_or(question, "confirmation is needed, and standard input is no terminal", "--yes")
-}
-
-/// The same with another option than `--yes`, and the message `alone` if standard input is no terminal.
-fn confirm_or(question: &str, alone: &str, option: &str) -> Result<(), CliError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::declined(alone).next(format!("add {option} to skip the question")));
-    }
-    answered(question, &mut std::io::stdin().lock(), &mut std::io::stderr().lock())
-}
-
-/// Anything but a clear yes is a no, including end of file.
-fn answered(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> Result<(), CliError> {
-    let _ = write!(to, "{question} [y/N] ").and_then(|()| to.flush());
-    let mut answer = String::new();
-    let read = from.read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(CliError::declined("not confirmed; nothing was changed"))
-}
-
-/// `m2`, or "" for no member.
-fn member_text(id: u64) -> String {
-    if id == 0 { String::new() } else { holdfast_types::MemberId(id).to_string() }
-}
-
-/// `e17`, or "" before the first grant.
-fn epoch_text(epoch: u64) -> String {
-    if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
-}
-
-/// A note for people, omitted in JSON output.
-fn tell(common: &Common, text: &str) {
-    if common.output == output::Format::Table {
-        output::remark(text);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::exit::Exit;
-
-    #[test]
-    fn only_a_clear_yes_is_one() {
-        let ask = |answer: &str| {
-            let mut shown = Vec::new();
-            let result = answered("Delete it?", &mut answer.as_bytes(), &mut shown);
-            assert_eq!(String::from_utf8(shown).unwrap(), "Delete it? [y/N] ");
-            result
-        };
-        for yes in ["y\n", "Y\n", "yes\n", " y \n", "y"] {
-            ask(yes).unwrap();
-        }
-        for no in ["", "\n", "n\n", "no\n", "yy\n", "\ny\n"] {
-            let refused = ask(no).unwrap_err();
-            assert_eq!(
-                (refused.exit, refused.message.as_str()),
-                (Exit::Declined, "not confirmed; nothing was changed"),
-                "{no:?}"
-            );
-        }
-    }
 }

@@ -20,7 +20,7 @@ mod layout;
 
 use crate::cli::{Common, DevArgs};
 use crate::client::ClusterClient;
-use crate::command::bootstrap::{self, Plan, Report, Step};
+use crate::command::bootstrap::{self, Report, Step};
 use crate::exit::CliError;
 use crate::{output, serve};
 use children::Children;
@@ -214,24 +214,4 @@ fn describe(ready: &Ready) -> String {
     }
     text.push_str(&format!("\nCtrl-C stops the cluster; its data stays in {}.", ready.dir));
     text
-}
-
-/// The plan of a new directory.
-fn first_plan(args: &DevArgs, default_store: &str) -> Result<Plan, CliError> {
-    let name = |text: &str| holdfast_types::Name::new(text).map_err(|error| CliError::usage("name").because(&error));
-    let mut volumes = BTreeMap::new();
-    for volume in &args.volumes {
-        bootstrap::check_size(volume.size)
-            .map_err(|problem| CliError::usage(format!("--volume {}: {problem}", volume.name)))?;
-        volumes.insert(volume.name.clone(), volume.size);
-    }
-    if volumes.is_empty() {
-        volumes.insert(name("vol1")?, holdfast_types::ByteSize(1 << 30));
-    }
-    let set = match &args.set {
-        Some(set) => set.clone(),
-        None => name("demo")?,
-    };
-    let store = args.store.clone().unwrap_or_else(|| default_store.to_string());
-    Ok(Plan { gateways: Vec::new(), sets: vec![bootstrap::PlanSet { name: set, store, volumes }] })
 }

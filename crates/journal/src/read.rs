@@ -160,60 +160,83 @@ pub fn read_entries(
         if !entries.is_empty() && bytes + slot.len as usize > max_bytes {
             break;
         }
-        // Neighbours in the same file, if the index is unchanged since.
-        let mut run = Vec::new();
-        let mut end = u64::from(slot.place.offset);
-        {
-            let index = index.locked();
-            for next in at..range.end {
-                let Some(slot) = index.slot(next).filter(|slot| slot.place.file == file.number) else { break };
-                let offset = u64::from(slot.place.offset);
-                let first = entries.is_empty() && run.is_empty();
-                let near = offset >= end && offset - end <= ONE_READ_BYTES_MAX as u64;
-                let after = offset + record_bytes(slot.len as usize) as u64;
-                let short = after
-                    .saturating_sub(run.first().map_or(offset, |(_, slot): &(u64, Slot)| u64::from(slot.place.offset)))
-                    <= RUN_BYTES_MAX as u64;
-                if (!first && bytes + slot.len as usize > max_bytes) || !near || (!run.is_empty() && !short) {
-                    break;
-                }
-                bytes += slot.len as usize;
-                end = after;
-                run.push((next, slot));
-            }
-        }
+        let run = Run::of(index, file.number, &slot, at..range.end, (!entries.is_empty()).then_some(bytes), max_bytes);
         // Carried forward or gone since: the index knows.
-        let Some((_, first)) = run.first() else { continue };
-        let start = u64::from(first.place.offset);
-        if end > file.bytes {
-            return Err(corrupt(
-                &file,
-                first.place,
-                format!("a file of {} bytes", file.bytes),
-                format!("records up to {end}"),
-            ));
+        let Some((last, _)) = run.slots.last() else { continue };
+        at = last + 1;
+        bytes += run.slots.iter().map(|(_, slot)| slot.len as usize).sum::<usize>();
+        run.read(&file, group, &mut entries)?;
+    }
+    Ok(entries)
+}
+
+/// Neighbours in one file, which are read together.
+struct Run {
+    slots: Vec<(u64, Slot)>,
+    /// Where the last record ends.
+    end: u64,
+}
+
+impl Run {
+    /// The run from `range.start` on, as far as the index says the same as a moment ago: `slot`, in file `number`.
+    /// `bytes`: payload that is taken already; `None` where nothing is, and the first entry is taken whatever its size.
+    fn of(
+        index: &SharedIndex,
+        number: u64,
+        slot: &Slot,
+        range: Range<u64>,
+        bytes: Option<usize>,
+        max_bytes: usize,
+    ) -> Run {
+        let mut run = Run { slots: Vec::new(), end: u64::from(slot.place.offset) };
+        let mut taken = bytes.unwrap_or(0);
+        let index = index.locked();
+        for next in range {
+            let Some(slot) = index.slot(next).filter(|slot| slot.place.file == number) else { break };
+            let offset = u64::from(slot.place.offset);
+            let first = bytes.is_none() && run.slots.is_empty();
+            let near = offset >= run.end && offset - run.end <= ONE_READ_BYTES_MAX as u64;
+            let after = offset + record_bytes(slot.len as usize) as u64;
+            let short = after.saturating_sub(run.start().unwrap_or(offset)) <= RUN_BYTES_MAX as u64;
+            if (!first && taken + slot.len as usize > max_bytes) || !near || (!run.slots.is_empty() && !short) {
+                break;
+            }
+            taken += slot.len as usize;
+            run.end = after;
+            run.slots.push((next, slot));
         }
-        let span = Span::read(&file, start, (end - start) as usize)?;
-        for (next, slot) in run {
-            let id = LogId { term: slot.term, index: LogIndex(next) };
+        run
+    }
+
+    /// Where the first record begins.
+    fn start(&self) -> Option<u64> {
+        self.slots.first().map(|(_, slot)| u64::from(slot.place.offset))
+    }
+
+    /// Reads the run in one go, and checks each entry of it.
+    fn read(&self, file: &JournalFile, group: GroupId, entries: &mut Vec<(LogId, Bytes)>) -> Result<(), ReadError> {
+        let (Some((_, first)), Some(start)) = (self.slots.first(), self.start()) else { return Ok(()) };
+        if self.end > file.bytes {
+            let (found, expected) = (format!("a file of {} bytes", file.bytes), format!("records up to {}", self.end));
+            return Err(corrupt(file, first.place, found, expected));
+        }
+        let span = Span::read(file, start, (self.end - start) as usize)?;
+        for (index, slot) in &self.slots {
+            let corrupt = |(found, expected)| corrupt(file, slot.place, found, expected);
+            let id = LogId { term: slot.term, index: LogIndex(*index) };
             let len = slot.len as usize;
             let record = &span.bytes()[(u64::from(slot.place.offset) - start) as usize..];
             let (head, rest) = record.split_at(record_head_bytes(len));
-            let header = check_head(&file, slot.place, head, Kind::Entry, group, id, len)?;
+            let header = check_head(file, slot.place, head, Kind::Entry, group, id, len)?;
             for (number, chunk) in rest[..len].chunks(CHUNK_BYTES).enumerate() {
-                header
-                    .check_chunk(file.seed, head, number, chunk)
-                    .map_err(|(found, expected)| corrupt(&file, slot.place, found, expected))?;
+                header.check_chunk(file.seed, head, number, chunk).map_err(corrupt)?;
             }
             let mut payload = rest[..len].to_vec();
-            header
-                .open_chunks(file.key.as_ref(), head, 0, &mut payload)
-                .map_err(|(found, expected)| corrupt(&file, slot.place, found, expected))?;
+            header.open_chunks(file.key.as_ref(), head, 0, &mut payload).map_err(corrupt)?;
             entries.push((id, Bytes::from(payload)));
-            at = next + 1;
         }
+        Ok(())
     }
-    Ok(entries)
 }
 
 fn read_range(

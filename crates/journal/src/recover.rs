@@ -74,31 +74,14 @@ impl<D: Disk> Journal<D> {
         sealing: Option<Sealing>,
         mut uuids: UuidSource,
     ) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
-        let block = BLOCK_BYTES as u64;
-        if params.file_bytes < 8 * block || params.file_bytes > 1 << 31 || !params.file_bytes.is_multiple_of(block) {
-            let expected = format!("whole blocks of {block}, 8 blocks to 2 GiB");
-            return Err(RecoverError::FileBytes { found: params.file_bytes, expected });
-        }
-        let mut numbers = Vec::new();
-        for name in disk.list().map_err(io_error("list"))? {
-            match file_number(&name) {
-                Some(number) => numbers.push(number),
-                None if name.starts_with("begin-") => disk.remove(&name).map_err(io_error(format!("remove {name}")))?,
-                None => {}
-            }
-        }
-        numbers.sort_unstable();
+        check_file_bytes(&params)?;
+        let numbers = file_numbers(&disk)?;
         let mut report = RecoveryReport { files: numbers.len(), ..RecoveryReport::default() };
         let mut replay = Replay::new(Arc::new(Catalog::default()));
         let mut lost_files = BTreeSet::new();
         let last = scan_all(&disk, &params, sealing.as_ref(), &numbers, &mut replay, &mut report, &mut lost_files)?;
 
-        // Step 1. Highest first, one by one: the numbers never have a gap.
-        for number in numbers.iter().rev().take_while(|number| **number > last.number) {
-            replay.catalog.remove_file(*number);
-            let name = file_name(*number);
-            disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(io_error(format!("remove {name}")))?;
-        }
+        remove_unreached(&disk, &numbers, &last, &replay)?;
         report.damaged = replay.finish();
         report.lost = replay.lost();
         report.records = replay.records;
@@ -136,6 +119,39 @@ impl<D: Disk> Journal<D> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn check_file_bytes(params: &Params) -> Result<(), RecoverError> {
+    let (found, block) = (params.file_bytes, BLOCK_BYTES as u64);
+    if found < 8 * block || found > 1 << 31 || !found.is_multiple_of(block) {
+        let expected = format!("whole blocks of {block}, 8 blocks to 2 GiB");
+        return Err(RecoverError::FileBytes { found, expected });
+    }
+    Ok(())
+}
+
+/// The numbers of the files on the disk, in order. Removes files that were never finished.
+fn file_numbers<D: Disk>(disk: &D) -> Result<Vec<u64>, RecoverError> {
+    let mut numbers = Vec::new();
+    for name in disk.list().map_err(io_error("list"))? {
+        match file_number(&name) {
+            Some(number) => numbers.push(number),
+            None if name.starts_with("begin-") => disk.remove(&name).map_err(io_error(format!("remove {name}")))?,
+            None => {}
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Step 1. Highest first, one by one: the numbers never have a gap.
+fn remove_unreached<D: Disk>(disk: &D, numbers: &[u64], last: &Last, replay: &Replay) -> Result<(), RecoverError> {
+    for number in numbers.iter().rev().take_while(|number| **number > last.number) {
+        replay.catalog.remove_file(*number);
+        let name = file_name(*number);
+        disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(io_error(format!("remove {name}")))?;
+    }
+    Ok(())
 }
 
 /// The last file with a batch, and its known synced offset.

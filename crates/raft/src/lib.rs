@@ -15,6 +15,7 @@
 
 mod candidacy;
 mod change;
+mod channels;
 mod clock;
 mod config;
 mod consensus;

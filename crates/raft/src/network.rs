@@ -1,23 +1,20 @@
 //! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
 
+use crate::channels::Channels;
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
-use crate::lives::{Lineage, Lives};
 use crate::machine::Shared;
-use crate::promise::Promises;
 use crate::proto::{self, peer_client::PeerClient};
-use crate::protocol::Protocol;
 use crate::reversion::Acked;
 use crate::wire::{
-    META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftLogId, RaftVote, WireError, append_reply_from_wire,
-    append_to_wire, id_from_raft, id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
+    RaftLogId, RaftVote, WireError, append_reply_from_wire, append_to_wire, id_from_raft, id_from_wire, id_to_wire,
+    membership_to_bytes, vote_from_wire,
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
-use holdfast_tls::Dialer;
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
@@ -33,104 +30,10 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 
 type Rpc = RPCError<TypeConfig>;
-
-/// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
-const WINDOW_BYTES: u32 = 4 << 20;
-
-/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
-/// appends.
-pub(crate) struct Channels {
-    cluster: String,
-    me: MemberId,
-    timing: RaftTiming,
-    dialer: Dialer,
-    open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
-    /// Addresses that are newer than those in membership entries: a gateway may move.
-    addresses: Mutex<BTreeMap<MemberId, String>>,
-    /// Which lives of members are believed (CLUSTER-C3).
-    pub(crate) lives: Lives,
-    /// Read leases that members promise (R3).
-    pub(crate) promises: Promises,
-}
-
-impl Channels {
-    pub(crate) fn new(
-        cluster: u128,
-        me: MemberId,
-        timing: RaftTiming,
-        dialer: Dialer,
-        own: Lineage,
-        protocol: Protocol,
-    ) -> Self {
-        let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
-        let (open, addresses) = (Mutex::default(), Mutex::default());
-        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, lives, promises }
-    }
-
-    /// The cluster's id as it is in the metadata of calls.
-    pub(crate) fn cluster(&self) -> &str {
-        &self.cluster
-    }
-
-    /// Adds this process's life and its promise.
-    pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
-        self.lives.stamp(meta);
-        self.promises.stamp(meta);
-    }
-
-    /// `message` with the metadata that every call between gateways carries.
-    pub(crate) fn request<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
-        let mut request = Request::new(message);
-        let meta = request.metadata_mut();
-        meta.insert(META_GROUP, MetadataValue::from(group.0));
-        meta.insert(META_FROM, MetadataValue::from(self.me.0));
-        meta.insert(META_TO, MetadataValue::from(to.0));
-        if let Ok(cluster) = MetadataValue::try_from(&self.cluster) {
-            meta.insert(META_CLUSTER, cluster);
-        }
-        self.stamp(meta);
-        request
-    }
-
-    pub(crate) fn set_address(&self, member: MemberId, addr: String) {
-        self.addresses.locked().insert(member, addr);
-    }
-
-    /// A lazily connecting channel to `member`.
-    pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
-        let addr = {
-            let addresses = self.addresses.locked();
-            addresses.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
-        };
-        let mut open = self.open.locked();
-        if let Some((known, channel)) = open.get(&(member, bulk))
-            && *known == addr
-        {
-            return Ok(channel.clone());
-        }
-        let endpoint = self
-            .dialer
-            .endpoint(&addr)
-            .map_err(|e| Unreachable::from_string(format!("member {member}: {e}")))?
-            .connect_timeout(self.timing.election_min)
-            .tcp_nodelay(true)
-            // A silent peer is noticed: HTTP/2 pings, and the kernel's own.
-            .http2_keep_alive_interval(self.timing.election_max)
-            .keep_alive_timeout(self.timing.election_max.saturating_mul(4))
-            .keep_alive_while_idle(true)
-            .tcp_keepalive(Some(Duration::from_secs(10)))
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
-        let channel = self.dialer.channel(&endpoint);
-        open.insert((member, bulk), (addr, channel.clone()));
-        Ok(channel)
-    }
-}
 
 /// What followers have acknowledged to this leader.
 #[derive(Default)]
@@ -219,6 +122,76 @@ pub(crate) struct Client {
     addr: String,
     /// False for heartbeats: unary, on the channel that carries no bulk.
     bulk: bool,
+}
+
+/// The answers of one append stream.
+struct Replies {
+    net: Network,
+    target: MemberId,
+    addr: String,
+    term: u64,
+    /// Requests sent so far.
+    sent: Arc<AtomicU64>,
+    received: u64,
+    /// How long one answer may take while something is unanswered. A slow disk is not a dead peer.
+    stall: Duration,
+    incoming: Streaming<proto::AppendReply>,
+}
+
+impl Replies {
+    /// The next answer, and the rest. Ends after the first error or refusal, as openraft asks.
+    async fn step(replies: Option<Self>) -> Option<(Result<StreamAppendResult<TypeConfig>, Rpc>, Option<Self>)> {
+        let mut replies = replies?;
+        let item = match replies.next().await? {
+            Ok(result) => replies.judge(result),
+            Err(e) => Err(e),
+        };
+        replies.received += 1;
+        let go_on = matches!(item, Ok(Ok(_)));
+        Some((item, go_on.then_some(replies)))
+    }
+
+    async fn next(&mut self) -> Option<Result<StreamAppendResult<TypeConfig>, Rpc>> {
+        let reply = loop {
+            match tokio::time::timeout(self.stall, self.incoming.next()).await {
+                Ok(reply) => break reply?,
+                Err(_) if self.sent.load(Ordering::Relaxed) > self.received => {
+                    return Some(Err(late("append stream", self.stall)));
+                }
+                Err(_) => {}
+            }
+        };
+        Some(match reply {
+            Err(status) => Err(from_status(&status)),
+            Ok(reply) => append_reply_from_wire(reply).map_err(|e| from_wire(&e)),
+        })
+    }
+
+    /// Notes what the follower has acknowledged. Refuses a follower that lags too far, or denies what it had
+    /// acknowledged.
+    fn judge(&self, result: StreamAppendResult<TypeConfig>) -> Result<StreamAppendResult<TypeConfig>, Rpc> {
+        let Self { net, target, term, .. } = self;
+        match result {
+            Ok(matched) if net.must_let_go(*term, matched.as_ref().map(id_from_raft)) => {
+                tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
+                let why = "lags too far for the leader's journal";
+                Err(RPCError::Unreachable(Unreachable::from_string(why)))
+            }
+            Ok(matched) => {
+                if let Some(id) = &matched {
+                    net.acks.acked.note(*target, *term, id_from_raft(id));
+                }
+                Ok(Ok(matched))
+            }
+            Err(StreamAppendError::Conflict(conflict)) => {
+                match net.acks.acked.denied(*target, *term, id_from_raft(&conflict)) {
+                    None => Ok(Err(StreamAppendError::Conflict(conflict))),
+                    Some(acked) => Err(net.accuse(*target, self.addr.clone(), acked)),
+                }
+            }
+            refused => Ok(refused),
+        }
+    }
 }
 
 impl Network {
@@ -398,16 +371,12 @@ impl RaftNetworkV2<TypeConfig> for Client {
         if !self.bulk {
             return stream_append_sequential(self, input, option);
         }
-        let sent = Arc::new(AtomicU64::new(0));
-        let net = self.net.clone();
-        let (target, addr) = (self.target, self.addr.clone());
-        // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
-        let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
         Box::pin(async move {
             // The first request before the call: openraft waits out its backoff inside this stream. A call that failed
             // before anything was asked of the stream would be tried again at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
             let term = first.vote.leader_id.term;
+            let sent = Arc::new(AtomicU64::new(0));
             let counter = sent.clone();
             let mut carried = Carried::default();
             let outgoing = futures_util::stream::once(async move { first }).chain(input).filter_map(move |req| {
@@ -419,49 +388,14 @@ impl RaftNetworkV2<TypeConfig> for Client {
             });
             let mut peer = self.peer(true)?;
             let request = self.request(outgoing);
+            let election_max = self.net.timing.election_max;
             // A server answers the call as soon as it has read the metadata.
-            let limit = self.net.timing.election_max.saturating_mul(2);
+            let limit = election_max.saturating_mul(2);
             let incoming = self.within("append stream", limit, peer.append_stream(request)).await?;
-            let replies = futures_util::stream::unfold(Some((incoming, 0u64)), move |state| {
-                let (sent, net, addr) = (sent.clone(), net.clone(), addr.clone());
-                async move {
-                    let (mut incoming, received) = state?;
-                    loop {
-                        let next = tokio::time::timeout(stall, incoming.next()).await;
-                        let item = match next {
-                            Err(_) if sent.load(Ordering::Relaxed) > received => Err(late("append stream", stall)),
-                            Err(_) => continue,
-                            Ok(None) => return None,
-                            Ok(Some(Err(status))) => Err(from_status(&status)),
-                            Ok(Some(Ok(reply))) => append_reply_from_wire(reply).map_err(|e| from_wire(&e)),
-                        };
-                        let item = match item {
-                            Ok(Ok(matched)) if net.must_let_go(term, matched.as_ref().map(id_from_raft)) => {
-                                tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
-                                let why = "lags too far for the leader's journal";
-                                Err(RPCError::Unreachable(Unreachable::from_string(why)))
-                            }
-                            Ok(Ok(matched)) => {
-                                if let Some(id) = &matched {
-                                    net.acks.acked.note(target, term, id_from_raft(id));
-                                }
-                                Ok(Ok(matched))
-                            }
-                            Ok(Err(StreamAppendError::Conflict(conflict))) => {
-                                match net.acks.acked.denied(target, term, id_from_raft(&conflict)) {
-                                    None => Ok(Err(StreamAppendError::Conflict(conflict))),
-                                    Some(acked) => Err(net.accuse(target, addr, acked)),
-                                }
-                            }
-                            other => other,
-                        };
-                        // Ends after the first error or refusal, as openraft asks.
-                        let go_on = matches!(item, Ok(Ok(_)));
-                        return Some((item, go_on.then_some((incoming, received + 1))));
-                    }
-                }
-            });
-            Ok(replies.boxed())
+            let (net, target, addr) = (self.net.clone(), self.target, self.addr.clone());
+            let stall = election_max.saturating_mul(8).max(Duration::from_secs(5));
+            let replies = Replies { net, target, addr, term, sent, received: 0, stall, incoming };
+            Ok(futures_util::stream::unfold(Some(replies), Replies::step).boxed())
         })
     }
 

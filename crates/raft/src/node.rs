@@ -1,13 +1,13 @@
 //! All groups of one node: which run, what they share, and what peers need to know of the node. `start_group`,
 //! `end_group` and `readmit` begin and end them; `server` answers peers.
 
+use crate::channels::Channels;
 use crate::clock::boot_now;
 use crate::config::RaftTiming;
 use crate::consensus::Group;
 use crate::group::RaftGroup;
 use crate::hooks::{Placer, Registrar};
 use crate::lives::{KnownLife, Lineage};
-use crate::network::Channels;
 use crate::protocol::Protocol;
 use crate::quarantine::Healing;
 use holdfast_log::{NodeLog, Sealing};

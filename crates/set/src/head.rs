@@ -12,7 +12,6 @@
 
 use crate::authority::Authority;
 use crate::mapping::SetKey;
-use crate::server::SetServer;
 use crate::wall_clock::unix_ms;
 pub use freshness::NOTICED_AFTER;
 
@@ -32,18 +31,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// After a start, the first grant waits this long for the store. A store that is down must not stop serving (R8).
 const FIRST_LOOK_LIMIT: Duration = LOOK_LIMIT;
 /// How often an answer waits for the end of a head read: the process may have been paused during one wait.
 const LOOK_WAITS_MAX: u32 = 3;
-
-/// How often a gateway that does not lead checks whether it leads now.
-const IDLE_LOOK: Duration = Duration::from_millis(200);
-
-/// Time between two attempts to replace the keys in the head.
-const REPLACE_EVERY: Duration = Duration::from_secs(1);
 
 /// Number of reads before a head that does not open counts as damaged.
 const READS_MAX: u32 = 3;
@@ -490,68 +482,6 @@ impl HeadKeeper {
         Some(judged)
     }
 
-    /// Reads the head at the start, at the beginning of each leadership, and while this gateway leads: as often as
-    /// `looks` requires or a caller waits for it.
-    pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
-        let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
-        let mut tried = None;
-        while self.fenced().is_none() {
-            let led = server.leading_ready();
-            self.note_here(&server, led);
-            let begins = led.is_some() && led != led_in;
-            led_in = led.or(led_in);
-            let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
-            if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
-                let looked = self.look().await;
-                self.seen.send_if_modified(|seen| {
-                    let first = *seen == Seen::NotYet;
-                    if first {
-                        *seen = Seen::Go;
-                    }
-                    first
-                });
-                if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
-                    self.begin(&server, term).await;
-                }
-                if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
-                    // The read took time, so the state is noted again.
-                    self.note_here(&server, Some(term));
-                    self.replace_around(term).await;
-                }
-                chance = rand::random::<f64>();
-            }
-            waited_for = tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.wake.notified() => !self.looks.may_answer(boot_now()),
-                () = tokio::time::sleep(IDLE_LOOK) => false,
-            };
-            let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
-            if waits && self.to_replace() && server.leading_ready().is_some() {
-                tried = Some(Instant::now());
-                waited_for = true;
-            }
-        }
-    }
-
-    /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.
-    async fn begin(&self, server: &SetServer, term: Term) {
-        if server.host.with(|m| m.state().checkpoint.is_some()) {
-            self.want_checkpoint();
-            return;
-        }
-        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default(), true));
-        let body = self.seal(&head, &self.keyring(), term);
-        let key = self.key();
-        match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {
-            Ok(Ok(_)) => {
-                tracing::info!(set = %self.parts.name, generation = self.parts.life.generation, "first head written")
-            }
-            // R12: the next read shows the result.
-            Ok(Err(error)) => tracing::debug!(set = %self.parts.name, %error, "first head not written yet"),
-            Err(_) => {}
-        }
-    }
-
     fn head(&self, epoch: Epoch, covered: Option<Covered>, content: Restored, links: Links) -> Head {
         Head { life: self.parts.life, raised_for: 0, name: self.parts.name.clone(), epoch, covered, content, links }
     }
@@ -595,6 +525,7 @@ mod durable;
 mod foreign;
 mod freshness;
 mod links;
+mod task;
 #[cfg(any(test, feature = "testing"))]
 #[allow(missing_docs, dead_code, unused_imports)]
 pub mod tests;

@@ -5,16 +5,14 @@
 //! retry while the store does not answer (R8: they wait for the end of an S3 outage). Bad bytes are an error
 //! immediately (R9).
 
-use crate::bases::{At, KeyOf, Origins};
-use crate::reader::Part;
+use crate::origins::{At, KeyOf, Origins};
 use crate::roots::{Known, Roots};
-use crate::scrub::in_trouble;
 use crate::wall_clock::unix_ms;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
 use holdfast_control::set::RootRef;
-use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
+use holdfast_store::{Disposition, Health, Kind, ObjectStore, Standing, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use holdfast_volume::map::{
     Leaf, MapExtent, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page,
@@ -43,31 +41,13 @@ const DAMAGED_TRIES: u32 = 3;
 /// the cache while they fit, and in the store.
 pub const LEAF_BYTES: u64 = 64 << 20;
 
-/// Why a read from the store failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// The store does not have the object or refuses the read.
-    #[error("store: {0}")]
-    Store(#[from] Arc<StoreError>),
-    /// The bytes are wrong (R9).
-    #[error("{what} {object}: {reason}")]
-    Bad {
-        /// Root, leaf, page or extent.
-        what: &'static str,
-        /// The object.
-        object: ObjectId,
-        /// The found and expected values.
-        reason: String,
-    },
-    /// The gateway is stopping.
-    #[error("stopping")]
-    Stopping,
-}
-
-impl From<StoreError> for MapError {
-    fn from(e: StoreError) -> Self {
-        MapError::Store(Arc::new(e))
-    }
+/// One part of a read's result.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Bytes as written.
+    Data(Bytes),
+    /// Never written, or trimmed.
+    Zeroes(Sectors),
 }
 
 /// Called with each request's size before it is sent, for rate limiting. Data in memory, on local disk, or in another
@@ -76,9 +56,11 @@ pub(super) type Pay<'a> = &'a (dyn Fn(u64) + Sync);
 
 pub use crate::set_key::SetKey;
 
+mod error;
 mod opened;
 mod partial;
 
+pub use error::MapError;
 pub(super) use opened::aside;
 pub(crate) use opened::{span, together};
 
@@ -497,6 +479,12 @@ fn part_of(raw: &Bytes, extent: &MapExtent) -> Result<Bytes, MapError> {
     let small = part.len() * 2 < raw.len();
     let part = raw.slice(part);
     Ok(if small { Bytes::copy_from_slice(&part) } else { part })
+}
+
+/// Whether a store has problems of its own. Missing or damaged objects do not count: they must not keep the others from
+/// being read.
+pub(super) fn in_trouble(standing: &Standing) -> bool {
+    standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
 }
 
 #[cfg(test)]

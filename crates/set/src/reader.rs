@@ -4,9 +4,10 @@
 //! location is looked up again: the data still exists, elsewhere (R1).
 
 use crate::ahead::{Ahead, Of};
-use crate::bad_reads::Suspects;
 use crate::host::SetHost;
+pub use crate::mapping::Part;
 use crate::mapping::{MapError, Mapping};
+use crate::suspects::Suspects;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_cache::Demand;
@@ -28,15 +29,6 @@ const LOOKUPS_MAX: u32 = 8;
 const BATCH_READS: usize = 8;
 /// … each of about this many bytes, or of one operation.
 const BATCH_READ_BYTES: usize = 128 << 10;
-
-/// One part of a read's result.
-#[derive(Clone, Debug)]
-pub enum Part {
-    /// Bytes as written.
-    Data(Bytes),
-    /// Never written, or trimmed.
-    Zeroes(Sectors),
-}
 
 /// A read that cannot be answered. The client never gets these errors (R8): the connection is closed, or the read
 /// waits.

@@ -5,22 +5,24 @@
 
 use crate::head::open;
 use crate::keyring::{ClusterKeys, KeyError, KeySource};
-use crate::mapping::SetKey;
 use crate::random::random_u128;
 use crate::verify::{Damage, Subject};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::{GENERATION_MAX, RootRef};
-use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
+use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, keys};
 
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
-use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
+use holdfast_volume::head::{is_tombstone, read_keyring, seal_head};
 use holdfast_volume::map::Root;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+mod found;
 pub mod snapshots;
+
+pub use found::Found;
 
 /// Set numbers below and above the listed ones that are tried by key: a stale listing may lack the newest sets.
 const NUMBERS_PROBED: u64 = 32;
@@ -74,43 +76,6 @@ impl RecoveryError {
             RecoveryError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
             _ => false,
         }
-    }
-}
-
-/// A set as found in its store.
-pub struct Found {
-    /// Its number.
-    pub set: SetId,
-    /// URL of the store.
-    pub url: String,
-    /// Its head.
-    pub head: Head,
-    /// Its wrapped keys.
-    pub keyring: Keyring,
-    /// Its key, opened.
-    pub key: SetKey,
-    /// Its store.
-    pub store: Arc<dyn ObjectStore>,
-    version: Version,
-}
-
-impl Found {
-    /// Whether another head is in its place by now; then it is not raised.
-    ///
-    /// # Errors
-    /// The store does not answer.
-    pub async fn is_replaced(&self) -> Result<bool, StoreError> {
-        match self.store.get_object(&keys::head(self.set)).await {
-            Ok(object) => Ok(object.version != self.version),
-            Err(e) if e.disposition() == Disposition::NotFound => Ok(true),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-impl std::fmt::Debug for Found {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Found({} at {}, {:?})", self.set, self.url, self.head)
     }
 }
 

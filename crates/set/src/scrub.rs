@@ -17,29 +17,31 @@
 //! continues in small steps while the set is busy. Its position is in a file of the data directory: a restart continues
 //! there, another gateway begins with its own.
 
+mod board;
 pub mod book;
 mod leaves;
 
-use crate::mapping::Mapping;
+pub use board::{ScrubBoard, Shown};
+
+use crate::mapping::{Mapping, in_trouble};
 use crate::pace::JournalPace;
 use crate::roots::Known;
 use crate::sequencer::{Admission, Pace};
 use crate::server::SetServer;
 use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
 use crate::wall_clock::unix_ms;
-use book::{Book, Finds, Place, Target};
+use book::{Book, Place, Target};
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{Pin, RootRef, SetState};
-use holdfast_store::{Kind, Standing, StoreError};
+use holdfast_store::StoreError;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, SetId, VolumeId};
 use holdfast_volume::map::{Opened, PageLeaf, PageRef};
 use leaves::{Look, Next, Reads};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -67,47 +69,6 @@ pub struct ScrubSettings {
     pub bytes_per_second: u64,
     /// Time from the end of one round to the begin of the next.
     pub interval: Duration,
-}
-
-/// Status of a set's scrub, and requests to start one.
-#[derive(Default)]
-pub struct ScrubBoard {
-    shown: Mutex<Shown>,
-    wanted: AtomicBool,
-    wake: Notify,
-}
-
-/// The status.
-#[derive(Clone, Debug, Default)]
-pub struct Shown {
-    /// As kept on disk; empty before this gateway has led the set.
-    pub book: Book,
-    /// Number of pages of the target being read.
-    pub pages: u64,
-    /// Why it waits.
-    pub waits: &'static str,
-    /// The configured limit.
-    pub bytes_per_second: u64,
-    /// With several stores, the one whose copies are read.
-    pub store: Option<String>,
-}
-
-impl ScrubBoard {
-    /// The current status.
-    pub fn shown(&self) -> Shown {
-        self.shown.locked().clone()
-    }
-
-    /// Requests a round.
-    pub fn start(&self) {
-        self.wanted.store(true, Ordering::Release);
-        self.wake.notify_one();
-    }
-
-    /// Damage that users must know about.
-    pub fn known(&self) -> Finds {
-        self.shown.locked().book.known()
-    }
 }
 
 /// Result of a turn that was not finished.
@@ -475,12 +436,6 @@ impl Brake {
         }
         self.busy().then_some(("the set is busy", false))
     }
-}
-
-/// Whether a store has problems of its own. Missing or damaged objects do not count: they must not keep the others from
-/// being read.
-pub(super) fn in_trouble(standing: &Standing) -> bool {
-    standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
 }
 
 /// Of `copies`, the one in turn, or the next healthy one; the one in turn if none is healthy.

@@ -16,7 +16,8 @@ use crate::server::{SetError, SetServer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_control::set::{
-    RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredObject,
+    RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
+    StoredObject,
 };
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys as store_keys};
@@ -288,16 +289,7 @@ impl SpaceKeeper {
     /// Looks for objects that no root names: of earlier terms, and of this term if a checkpoint gave them up before a
     /// later one ended (SPACE-G4).
     async fn sweep(&mut self, term: Term) -> Result<(), SpaceError> {
-        let (since, begun) = match self.swept {
-            Some((swept, at)) if swept == term => (at, true),
-            _ => (Instant::now(), false),
-        };
-        if !begun {
-            self.swept = Some((term, since));
-        }
-        // The head may name a checkpoint of an earlier leader that failed before it reported it to the group (ADR
-        // 0013). Those objects must not be swept.
-        if since.elapsed() < self.settings.sweep_interval || !self.server.head.committed_in(term) {
+        if !self.sweep_is_due(term) {
             return Ok(());
         }
         // Linearizable: the state below is not older than this confirmation.
@@ -309,17 +301,62 @@ impl SpaceKeeper {
             return Ok(());
         }
         self.swept = Some((term, Instant::now()));
+        let orphans = self.orphans(term, &state).await?;
+        let found = self.list_orphans(&orphans).await?;
+        let set = &self.server.name;
+        // Terms identify orphans only within one life of the set: another life starts at term 1 again. Objects listed
+        // before the head was confirmed as ours were written before anybody could recover the set (ADR 0013).
+        if !found.is_empty() && !self.server.head.still_ours().await {
+            tracing::warn!(%set, orphans = found.len(), "nothing is swept: the store does not confirm that the set is still this cluster's");
+            return Ok(());
+        }
+        if !found.is_empty() {
+            tracing::info!(%set, orphans = found.len(), "retired objects that no checkpoint names");
+        }
+        for (of, objects) in orphans.entries(&found, RETIRE_OBJECTS_MAX) {
+            if !may_retire(self.state_of(term)?.retired.len()) {
+                return Ok(());
+            }
+            self.retire(term, of, objects.clone()).await?;
+            // Objects that were not listed stay recorded: they may still be in transit, or the listing is incomplete.
+            self.server.given_up().forget(objects.iter().map(|stored| stored.object));
+        }
+        Ok(())
+    }
+
+    /// Whether it is time for a sweep. The first one is due an interval after the beginning of the leadership.
+    fn sweep_is_due(&mut self, term: Term) -> bool {
+        let since = match self.swept {
+            Some((swept, at)) if swept == term => at,
+            _ => {
+                let now = Instant::now();
+                self.swept = Some((term, now));
+                now
+            }
+        };
+        // The head may name a checkpoint of an earlier leader that failed before it reported it to the group (ADR
+        // 0013). Those objects must not be swept.
+        since.elapsed() >= self.settings.sweep_interval && self.server.head.committed_in(term)
+    }
+
+    /// Tells which objects are orphans in this state.
+    async fn orphans(&mut self, term: Term, state: &SetState) -> Result<Orphans, SpaceError> {
         // Uses this same state: the kept roots below are those at the end of the later checkpoint.
-        let given_up = self.server.given_up().lapsed(term, &state);
+        let given_up = self.server.given_up().lapsed(term, state);
         // The note of a segment that was given up may arrive late: apply would refuse, until the next begin or end.
         let noted = state.segments.iter().map(|note| note.object);
         let mut orphans = Orphans::new(term, state.retired.keys().copied().chain(noted), given_up);
         for kept in state.kept_roots() {
-            let root = self.kept_root(&state, kept).await?;
+            let root = self.kept_root(state, kept).await?;
             orphans.keep(kept.object, &root);
         }
         // Retired objects are handled separately; they include a `Retire` whose answer was lost.
         self.server.given_up().forget(orphans.named_after_all().chain(state.retired.keys().copied()));
+        Ok(orphans)
+    }
+
+    /// Lists the store, and returns the orphans in it, at most [`ORPHANS_PER_SWEEP`].
+    async fn list_orphans(&self, orphans: &Orphans) -> Result<Vec<(StoredKind, ObjectId)>, SpaceError> {
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
         for (kind, key_kind) in KINDS {
             let mut after = None;
@@ -340,25 +377,8 @@ impl SpaceKeeper {
         }
         let set = self.server.name.to_string();
         metrics::gauge!("holdfast_space_listed_bytes", "set" => set.clone()).set(stored as f64);
-        metrics::gauge!("holdfast_space_listed_objects", "set" => set.clone()).set(count as f64);
-        // Terms identify orphans only within one life of the set: another life starts at term 1 again. Objects listed
-        // before the head was confirmed as ours were written before anybody could recover the set (ADR 0013).
-        if !found.is_empty() && !self.server.head.still_ours().await {
-            tracing::warn!(%set, orphans = found.len(), "nothing is swept: the store does not confirm that the set is still this cluster's");
-            return Ok(());
-        }
-        if !found.is_empty() {
-            tracing::info!(%set, orphans = found.len(), "retired objects that no checkpoint names");
-        }
-        for (of, objects) in orphans.entries(&found, RETIRE_OBJECTS_MAX) {
-            if !may_retire(self.state_of(term)?.retired.len()) {
-                return Ok(());
-            }
-            self.retire(term, of, objects.clone()).await?;
-            // Objects that were not listed stay recorded: they may still be in transit, or the listing is incomplete.
-            self.server.given_up().forget(objects.iter().map(|stored| stored.object));
-        }
-        Ok(())
+        metrics::gauge!("holdfast_space_listed_objects", "set" => set).set(count as f64);
+        Ok(found)
     }
 
     fn set(&self) -> SetId {
@@ -385,24 +405,37 @@ impl SpaceKeeper {
             return Ok(());
         }
         let set = self.server.name.to_string();
-        let refused = |count: usize| {
-            metrics::counter!("holdfast_space_refused_total", "set" => set.clone()).increment(count as u64)
-        };
-        let mut gone: Vec<ObjectId> = Vec::new();
-        let mut outcome = Ok(());
-        let mut confirmed = match self.confirm(term).await {
+        let confirmed = match self.confirm(term).await {
             Ok(confirmed) => confirmed,
             Err(e) => {
-                refused(due.len());
+                self.count_refused(due.len());
                 tracing::info!(%set, objects = due.len(), error = %e, "nothing is deleted: no quorum confirms this leader");
                 return Err(e);
             }
         };
+        let (gone, outcome) = self.delete_in_order(term, confirmed, &due).await;
+        metrics::counter!("holdfast_space_deleted_total", "set" => set.clone()).increment(gone.len() as u64);
+        if !gone.is_empty() {
+            tracing::info!(%set, objects = gone.len(), "deleted from the store");
+            self.server.command("deleted objects", &SetCommand::Deleted { term, objects: gone }).await?;
+        }
+        outcome
+    }
+
+    /// Deletes at the permitted pace, until one may not be deleted. Returns the deleted objects.
+    async fn delete_in_order(
+        &self,
+        term: Term,
+        mut confirmed: Confirmed,
+        due: &[StoredObject],
+    ) -> (Vec<ObjectId>, Result<(), SpaceError>) {
+        let mut gone: Vec<ObjectId> = Vec::new();
+        let mut outcome = Ok(());
         let mut pace = tokio::time::interval(Duration::from_secs(1) / self.settings.deletes_per_second.max(1));
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut under_way = FuturesUnordered::new();
         let mut kind = None;
-        'objects: for (at, stored) in due.iter().enumerate() {
+        for (at, stored) in due.iter().enumerate() {
             // Objects that name others are deleted before those.
             let room = if kind == Some(stored.kind) { DELETIONS_AT_ONCE - 1 } else { 0 };
             kind = Some(stored.kind);
@@ -414,37 +447,41 @@ impl SpaceKeeper {
             if self.undeleted.load(Ordering::Relaxed) {
                 break;
             }
-            // The last check, after all waits. An outdated confirmation is renewed once.
-            for again in [true, false] {
-                match self.may_delete(&confirmed, stored.object) {
-                    Ok(()) => break,
-                    Err(NoDeletion::Old { .. }) if again => match self.confirm(term).await {
-                        Ok(anew) => confirmed = anew,
-                        Err(e) => {
-                            refused(due.len() - at);
-                            outcome = Err(e);
-                            break 'objects;
-                        }
-                    },
-                    Err(why) => {
-                        refused(due.len() - at);
-                        tracing::info!(%set, object = %stored.object, %why, "not deleted");
-                        break 'objects;
-                    }
-                }
+            let allowed = self.check_deletion(term, &mut confirmed, stored.object).await;
+            if !matches!(allowed, Ok(true)) {
+                self.count_refused(due.len() - at);
+                outcome = allowed.map(|_| ());
+                break;
             }
             under_way.push(self.delete(*stored));
         }
         while let Some(done) = under_way.next().await {
             gone.extend(done);
         }
-        drop(under_way);
-        metrics::counter!("holdfast_space_deleted_total", "set" => set.clone()).increment(gone.len() as u64);
-        if !gone.is_empty() {
-            tracing::info!(%set, objects = gone.len(), "deleted from the store");
-            self.server.command("deleted objects", &SetCommand::Deleted { term, objects: gone }).await?;
+        (gone, outcome)
+    }
+
+    /// The last check before a deletion, after all waits. An outdated confirmation is renewed once.
+    async fn check_deletion(
+        &self,
+        term: Term,
+        confirmed: &mut Confirmed,
+        object: ObjectId,
+    ) -> Result<bool, SpaceError> {
+        let mut allowed = self.may_delete(confirmed, object);
+        if let Err(NoDeletion::Old { .. }) = allowed {
+            *confirmed = self.confirm(term).await?;
+            allowed = self.may_delete(confirmed, object);
         }
-        outcome
+        if let Err(why) = &allowed {
+            tracing::info!(set = %self.server.name, %object, %why, "not deleted");
+        }
+        Ok(allowed.is_ok())
+    }
+
+    fn count_refused(&self, objects: usize) {
+        let set = self.server.name.to_string();
+        metrics::counter!("holdfast_space_refused_total", "set" => set).increment(objects as u64);
     }
 
     fn may_delete(&self, confirmed: &Confirmed, object: ObjectId) -> Result<(), NoDeletion> {

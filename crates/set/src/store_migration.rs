@@ -16,6 +16,10 @@
 //!
 //! Every step may be repeated, by this leader or the next one.
 
+mod board;
+
+pub use board::PlacingBoard;
+
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::Mapping;
 use crate::server::SetServer;
@@ -23,9 +27,8 @@ use crate::wall_clock::unix_ms;
 use holdfast_control::set::RootRef;
 use holdfast_raft::Placing;
 use holdfast_store::{Disposition, ObjectStore, Part, Quorum, ReplicaStanding, StoreError, Switch, keys};
-use holdfast_types::sync::LockExt;
 use holdfast_types::{Placement, PlacementPhase, Term};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,28 +43,6 @@ const HOLD: Duration = Duration::from_secs(60);
 const HOLD_MAX: Duration = Duration::from_secs(900);
 /// Time between two holds that failed.
 const HOLD_AGAIN: Duration = Duration::from_secs(20);
-
-/// Status of a change of stores, as reported by the set's leader; `None` if there is no change, or if this gateway does
-/// not lead.
-#[derive(Debug, Default)]
-pub struct PlacingBoard {
-    said: Mutex<Option<Placing>>,
-}
-
-impl PlacingBoard {
-    /// The current status.
-    pub fn said(&self) -> Option<Placing> {
-        self.said.locked().clone()
-    }
-
-    fn say(&self, said: Option<Placing>) {
-        *self.said.locked() = said;
-    }
-
-    fn waits(&self, why: impl Into<String>) {
-        self.say(Some(Placing { step: None, waits: why.into() }));
-    }
-}
 
 /// MOVE-V3: whether the new stores have everything; otherwise what is missing, as text for users.
 fn filled(standings: &[ReplicaStanding]) -> Result<(), String> {

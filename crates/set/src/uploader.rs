@@ -20,18 +20,15 @@ use crate::set_key::SealingKey;
 use crate::wall_clock::unix_ms;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState, StoredKind};
+use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
 use holdfast_store::{ObjectStore, StoreError};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId, sync::LockExt};
 use holdfast_volume::head::Covered;
-use holdfast_volume::index::{Memtable, Source};
-use holdfast_volume::map::{
-    LeafShape, Live, LiveError, MapExtent, PackBuilder, Page, PartialRoot, Root, page_numbers, seal_partial,
-    split_by_page,
-};
-use holdfast_volume::plan::{batches, unmaps};
+use holdfast_volume::index::Memtable;
+use holdfast_volume::map::{LeafShape, LiveError, MapExtent, page_numbers, split_by_page};
+use holdfast_volume::plan::batches;
 use holdfast_volume::segment::{Codec, SegmentBuilder};
-use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
+use holdfast_volume::space::{MoveBudget, MoveLimits, Spared};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -41,11 +38,11 @@ use tokio_util::sync::CancellationToken;
 
 mod collect;
 mod leaves;
+mod map;
 mod objects;
 #[cfg(test)]
 mod tests;
 
-use leaves::{OldPage, bad_leaf};
 use objects::seal_batch;
 
 /// Raw bytes that are compressed and sealed in one call outside of the runtime's threads.
@@ -60,13 +57,16 @@ const PAGES_AHEAD: usize = 32;
 /// Leaves that are read concurrently when a caller goes through all of them in order.
 const LEAVES_AHEAD: usize = 16;
 
+/// Pause after a checkpoint that succeeded, and the first one after a failure, before it is doubled.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
 /// Maximum pause between two attempts after the store or the group did not answer.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// … and after errors that a retry is unlikely to fix: each attempt writes all pending data again (SPACE-G4).
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
-/// How often a waiting task checks whether an attempt is requested.
+/// How often a waiting task checks whether an attempt is due or requested.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// When and how to upload.
@@ -203,61 +203,35 @@ impl Uploader {
 
     /// Runs until stopped.
     pub async fn run(self) {
-        let mut pause = Duration::from_millis(100);
+        let mut pause = FIRST_PAUSE;
         let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 () = self.server.head.asked() => {}
-                () = tokio::time::sleep(pause.min(Duration::from_millis(250))) => {}
+                () = tokio::time::sleep(pause.min(LOOK)) => {}
             }
             let Some(term) = self.server.leads() else {
-                dirty_since = None;
-                pause = Duration::from_millis(100);
+                (dirty_since, pause) = (None, FIRST_PAUSE);
                 self.host.note_unfinished(None);
                 continue;
             };
             self.judge_once(term, &mut judged).await;
-            let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
-            let due = bytes > 0 || self.collection_waits();
-            if due {
-                dirty_since.get_or_insert_with(Instant::now);
-            }
-            let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
-            // A checkpoint also frees a journal full of data that no lookup needs any more.
-            let pressed = self.server.journal_pressed();
-            // Always cleared: a request that stays would end each pause after a failure immediately.
-            let wanted = self.server.head.take_wanted();
-            let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
-            if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
+            if !self.is_due(&mut dirty_since).await {
                 continue;
             }
             let _turn = tokio::select! {
                 turn = self.server.head.checkpoint_turn() => turn,
                 () = self.stop.cancelled() => return,
             };
-            let mut moves = self.server.switch.changes();
-            moves.borrow_and_update();
-            *self.place.locked() = Some(self.server.switch.pinned());
-            // Stops any wait: for a deleted set's note that is never answered, or for stores no longer in use.
-            let done = tokio::select! {
-                done = self.checkpoint(term) => done,
-                Ok(()) = moves.changed() => Err(UploadError::Superseded),
-                () = self.stop.cancelled() => return,
-            };
-            match done {
+            match self.attempt(term).await {
                 Ok(()) => {
-                    (dirty_since, judged) = (None, Some(term));
-                    pause = Duration::from_millis(100);
+                    (dirty_since, judged, pause) = (None, Some(term), FIRST_PAUSE);
                     self.host.note_unfinished(None);
                 }
                 Err(UploadError::Stopping) => return,
                 Err(e) => {
-                    if let UploadError::Map(e) | UploadError::Read(ReadError::Map(e)) = &e {
-                        self.mapping.note_object_trouble(e);
-                    }
-                    tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; starting again");
-                    self.host.note_unfinished(Some(e.to_string()));
+                    self.note_failure(&e);
                     pause = next_pause(pause, &e);
                     tokio::select! {
                         () = self.stop.cancelled() => return,
@@ -266,6 +240,43 @@ impl Uploader {
                 }
             }
         }
+    }
+
+    /// Whether a checkpoint should begin now. `dirty_since`: since when there is something to do.
+    async fn is_due(&self, dirty_since: &mut Option<Instant>) -> bool {
+        let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
+        let due = bytes > 0 || self.collection_waits();
+        if due {
+            dirty_since.get_or_insert_with(Instant::now);
+        }
+        let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
+        // A checkpoint also frees a journal full of data that no lookup needs any more.
+        let pressed = self.server.journal_pressed();
+        // Always cleared: a request that stays would end each pause after a failure immediately.
+        let wanted = self.server.head.take_wanted();
+        let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
+        asked || bytes >= self.settings.bytes || old && due || pressed
+    }
+
+    /// One checkpoint, with the set's stores as they are now.
+    async fn attempt(&self, term: Term) -> Result<(), UploadError> {
+        let mut moves = self.server.switch.changes();
+        moves.borrow_and_update();
+        *self.place.locked() = Some(self.server.switch.pinned());
+        // Stops any wait: for a deleted set's note that is never answered, or for stores no longer in use.
+        tokio::select! {
+            done = self.checkpoint(term) => done,
+            Ok(()) = moves.changed() => Err(UploadError::Superseded),
+            () = self.stop.cancelled() => Err(UploadError::Stopping),
+        }
+    }
+
+    fn note_failure(&self, e: &UploadError) {
+        if let UploadError::Map(e) | UploadError::Read(ReadError::Map(e)) = e {
+            self.mapping.note_object_trouble(e);
+        }
+        tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; starting again");
+        self.host.note_unfinished(Some(e.to_string()));
     }
 
     /// Waits for `pause`, until a checkpoint is requested, or until this gateway no longer leads.
@@ -365,158 +376,13 @@ impl Uploader {
         self.put_segment(term, object, body, raw_bytes, keep)
     }
 
-    /// Step 4.
-    async fn upload_map(
-        &self,
-        term: Term,
-        upto: LogId,
-        generation: &Arc<Memtable>,
-        changes: Changes,
-    ) -> Result<(RootRef, Arc<PartialRoot>, bool), UploadError> {
-        let shape = (self.in_leaves)();
-        let base = match self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
-            Some(root) => self.base(root, shape).await?,
-            None => PartialRoot::from(Root::new(upto)),
-        };
-        // Sizes as of the begin: data beyond a volume's end, or of a deleted volume, is never read.
-        let sizes: BTreeMap<VolumeId, Sectors> = self
-            .host
-            .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
-            .ok_or(UploadError::Superseded)?;
-        let collected = self.collect(term, &base, generation, &changes.segments).await?;
-        let mut moved = !collected.moves.is_empty();
-        let mut root = base;
-        root.begin(upto, self.sealing().key_id);
-        for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
-            root.add_segment(*object, *stored, *raw);
-        }
-        let mut touched = changes.extents;
-        for page in collected.moves.keys().chain(&collected.pages) {
-            touched.entry(*page).or_default();
-        }
-        // A large unmapping visits only existing pages, not all possible ones.
-        for unmap in unmaps(generation) {
-            let here = root.pages_here_in(unmap.volume, unmap.lba, unmap.sectors);
-            let mut numbers: Vec<u32> = here.map(|(number, _)| number).collect();
-            let mut away = stream::iter(root.away_in(unmap.volume, unmap.lba, unmap.sectors))
-                .map(|leaf| async move { self.mapping.own_leaf(&leaf).await })
-                .buffered(LEAVES_AHEAD);
-            while let Some(found) = away.try_next().await? {
-                tokio::task::consume_budget().await;
-                numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
-            }
-            // In a clone the unmapping also hides the base: in the root, except for the pages at its two ends.
-            let ends = root.hide(unmap.volume, unmap.lba, unmap.sectors);
-            for number in numbers.into_iter().chain(ends) {
-                touched.entry((unmap.volume, number)).or_default();
-            }
-        }
-        let mut pack: Option<PackBuilder> = None;
-        // Random writes touch one page each, so the old pages and their leaves are fetched ahead, in order.
-        let base = root.clone();
-        let mut leaves = self.begin_leaves(term, &mut root, shape);
-        let mut pages = stream::iter(touched)
-            .map(|((volume, number), extents)| {
-                let at = base.page(volume, number);
-                async move { self.old_page(at, volume, number).await.map(|old| (volume, number, extents, old)) }
-            })
-            .buffered(PAGES_AHEAD);
-        // An unreadable leaf is worse than a damaged page: none of its pages can be located, so the checkpoint fails.
-        while let Some((volume, number, extents, OldPage { leaf, place, page: old })) = pages.try_next().await? {
-            tokio::task::consume_budget().await; // With all pages in the cache, this loop would never yield and would delay heartbeats.
-            let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
-            let old = match old.map_err(UploadError::from) {
-                Ok(old) => old,
-                // R9: no write or move concerns this page, so it stays. The checkpoint must not fail for it.
-                Err(e)
-                    if collect::damaged(&e)
-                        && moves.is_empty()
-                        && extents.is_empty()
-                        && untouched(generation, volume, number) =>
-                {
-                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a map page cannot be collected");
-                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
-                        .increment(1);
-                    continue;
-                }
-                // R9: all of its range was replaced: give it up. Its extents stay counted and are never deleted.
-                Err(e)
-                    if collect::damaged(&e)
-                        && moves.is_empty()
-                        && covered(generation, volume, number, sizes.get(&volume).copied()) =>
-                {
-                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a damaged map page that is no longer needed is given up");
-                    metrics::counter!("holdfast_map_pages_given_up_total", "set" => self.server.name.to_string())
-                        .increment(1);
-                    // It prevented segments that it shares with other pages from being emptied.
-                    self.spared().clear();
-                    None
-                }
-                Err(e) => return Err(e),
-            };
-            moved |= collected.pages.contains(&(volume, number));
-            let before = old.as_ref().map_or_else(Live::new, |page| page.live());
-            let below = root.below(volume, number);
-            let given_up = old.is_none() && place.is_some();
-            let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
-            if given_up && below.is_some() {
-                // Its hidden ranges are lost; the base must not become visible there.
-                old.hide(old.lba(), Sectors(old.end().0 - old.lba().0));
-            }
-            let page = fold_page(old, generation, &extents, moves, below);
-            let after = page.live();
-            if let Some(leaves) = &mut leaves {
-                self.pass_leaves(term, &mut root, (volume, number), leaves).await?;
-            }
-            if let Some((leaf, found)) = leaf {
-                root.bring(&leaf, found).map_err(|e| bad_leaf(&leaf, &e))?;
-            }
-            let place = if page.is_empty() {
-                None
-            } else if below.is_some_and(|end| page.only_hides(end)) {
-                root.hide(volume, page.lba(), Sectors(page.end().0 - page.lba().0));
-                None
-            } else {
-                let open = pack.get_or_insert_with(|| PackBuilder::new(self.sealing().sealer(self.new_object(term))));
-                let place = open.push(&page);
-                self.mapping.adopt_page(&place, Arc::new(page));
-                Some(place)
-            };
-            root.replace_page(volume, number, place, &before, &after)?;
-            if let Some(full) = pack.take_if(|pack| pack.is_full()) {
-                self.put_pack(term, &mut root, full).await?;
-            }
-        }
-        if let Some(last) = pack {
-            self.put_pack(term, &mut root, last).await?;
-        }
-        let (mut root, leaves) = match leaves {
-            Some(leaves) => self.end_leaves(term, root, leaves).await?,
-            None => self.divide(term, root).await?,
-        };
-        // They are not in the store yet: until then, page lookups use the previous root.
-        self.mapping.adopt_leaves(root.let_go(self.mapping.leaf_bytes()));
-        let object = self.new_object(term);
-        let sealer = self.sealing().sealer(object);
-        // Sealing a root of many TiB that is written whole takes longer than heartbeats may wait.
-        let sealing = holdfast_log::spawn_blocking(move || {
-            let body = seal_partial(&root, sealer);
-            (Arc::new(root), body)
-        });
-        let (root, body) = sealing.await?;
-        let root_ref = RootRef { object, bytes: body.len() as u64 };
-        // Concurrently: no head names this root, so nobody reads it, before all of it is stored (HEAD-H2).
-        tokio::try_join!(self.put_leaves(term, leaves), self.put(term, StoredKind::Root, object, body))?;
-        Ok((root_ref, root, moved))
-    }
-
     /// Makes a recovery start from this checkpoint. Before its end, because the journal is purged only up to there.
     async fn commit_head(&self, term: Term, at: LogId, at_unix_ms: u64, root: RootRef) -> Result<(), UploadError> {
         let content = self.host.with(|m| content_at(m.begun(), at, root));
         let (epoch, content) = content.ok_or(UploadError::Superseded)?;
         let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
         let place = self.place();
-        let mut pause = Duration::from_millis(100);
+        let mut pause = FIRST_PAUSE;
         self.server.head.note_root(at, root);
         loop {
             self.server.head.note_here(&self.server, Some(term));
@@ -552,25 +418,6 @@ fn lasts(e: &UploadError) -> bool {
         UploadError::Set(SetError::Refused(_)) => true,
         e => collect::damaged(e),
     }
-}
-
-/// Whether the generation changes nothing in the page's range.
-fn untouched(generation: &Memtable, volume: VolumeId, number: u32) -> bool {
-    let page = Page::new(volume, number);
-    let sectors = Sectors(page.end().0 - page.lba().0);
-    generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
-}
-
-/// Whether the generation covers the page's range up to `size`, the volume's end; `None` if it is deleted.
-fn covered(generation: &Memtable, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
-    let page = Page::new(volume, number);
-    let end = page.end().0.min(size.map_or(0, |size| size.0));
-    let sectors = Sectors(end.saturating_sub(page.lba().0));
-    sectors.0 == 0 || generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source != Source::Map)
-}
-
-fn volume_sizes(state: &SetState) -> BTreeMap<VolumeId, Sectors> {
-    state.volumes.iter().map(|(id, volume)| (*id, volume.size)).collect()
 }
 
 /// Awaits `work` while the PUTs continue. The first failed PUT ends it.

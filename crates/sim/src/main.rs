@@ -33,6 +33,8 @@ mod stats;
 mod store;
 mod store_migration;
 mod stores;
+mod summary;
+mod units;
 mod world;
 
 use clap::Parser;

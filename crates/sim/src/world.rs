@@ -29,10 +29,8 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub const MS: u64 = 1_000_000;
-/// One step.
-pub const TICK: u64 = MS;
-pub const CLUSTER: u128 = 0x51;
+pub use crate::units::{CLUSTER, MS, TICK};
+
 /// A run with less than this many milliseconds of faults has more of them at a time, and requires less progress.
 const SHORT: u64 = 10_000;
 /// Clients; one at a time is wanted.

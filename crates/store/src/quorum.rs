@@ -6,10 +6,11 @@
 //!   get       from one, the next one when it fails, has it not, or takes long (`reads`)
 //!   delete    at all: Ok once all have answered
 //!   list      what any of them shows
-//!   head      `head`: rules in `register`; while the stores are changed, `moves` says which list of them counts
+//!   head      `head` and `round`: rules in `register`; while the stores are changed, `moves` says which list of them counts
 //! ```
 //! A 404 from one store means "not here" (R7). "Not found" is returned only if all n stores say so.
 
+mod answer;
 mod head;
 mod head_errors;
 mod missing;
@@ -17,6 +18,7 @@ mod moves;
 mod reads;
 mod register;
 mod repair;
+mod round;
 mod speed;
 mod state;
 mod store;

@@ -5,6 +5,7 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 const SPACE: &str = "crates/set/src/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
 const UPLOADER: &str = "crates/set/src/uploader.rs";
+const MAP_UPLOAD: &str = "crates/set/src/uploader/map.rs";
 const LISTED: &str = "crates/control/src/set/listed.rs";
 
 const HISTORIES: Test = file(
@@ -98,8 +99,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: SPACE,
-            old: "        for kept in state.kept_roots() {\n            let root = self.kept_root(&state, kept).await?;",
-            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.kept_root(&state, kept).await?;",
+            old: "        for kept in state.kept_roots() {\n            let root = self.kept_root(state, kept).await?;",
+            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.kept_root(state, kept).await?;",
         }],
         tests: &[HISTORIES],
         smoke: false,
@@ -121,7 +122,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a checkpoint does not change pages that were only trimmed: the trimmed data comes back",
         rule: "R3",
         edits: &[Edit {
-            file: UPLOADER,
+            file: MAP_UPLOAD,
             old: "        for unmap in unmaps(generation) {",
             new: "        for unmap in unmaps(generation).take(0) {",
         }],

@@ -1,10 +1,13 @@
-//! New stores are checked before a set relies on them (ADR 0008; `store/src/check.rs` has the requirements). Only the
-//! leader of group 0 does this: it decides which sets are created, and in which stores.
+//! What is checked before a set is created: new stores, before it relies on them (ADR 0008; `store/src/check.rs` has the
+//! requirements), and the cluster key. Only the leader of group 0 does this: it decides which sets are created, and in
+//! which stores.
 
 use super::AdminDoor;
 use super::stores::not_opened;
 use futures_util::future::join_all;
 use holdfast_api::{Refusal, RefusalCode};
+use holdfast_control::cluster::ClusterState;
+use holdfast_seal::ClusterKey;
 use holdfast_set::random::random_u128;
 use holdfast_store::{CheckError, ObjectStore, check};
 use holdfast_types::SetId;
@@ -44,6 +47,17 @@ impl AdminDoor {
             );
         }
         Ok(())
+    }
+
+    /// The cluster key that wraps the data key of a new set.
+    pub(super) fn wrapping_key(&self, state: &ClusterState) -> Result<&ClusterKey, Refusal> {
+        self.node.keys().for_new_set(&state.sets).map_err(|by| {
+            let message = format!(
+                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of \
+                 keys (holdfast key rotate-cluster)"
+            );
+            Refusal::new(RefusalCode::Precondition, message)
+        })
     }
 }
 

@@ -102,23 +102,8 @@ impl AdminDoor {
             return Ok(passed());
         }
         let (pin, found, next_volume) = pinned(&set, clone, &snapshot, id)?;
-        // A recovery of the origin must find the pin, or it would delete what the clone uses (ADR 0013). So ask the
-        // store itself.
-        let named = tokio::time::timeout(STORE_LIMIT, set.head.names_pin(id, &pin)).await;
-        match named {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => {
-                return Err(busy(format!("the head of set {} in its store does not name the pin yet", set.name)));
-            }
-            Ok(Err(e)) => return Err(busy(format!("the head of set {}: {e}", set.name))),
-            Err(_) => return Err(busy(format!("store: no answer within {STORE_LIMIT:?}"))),
-        }
-        let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
-            precondition(format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of \
-                 keys (holdfast key rotate-cluster)"
-            ))
-        })?;
+        head_names(&set, id, &pin).await?;
+        let by = self.wrapping_key(&state)?;
         let data_key = DataKey::from_bytes(rand::rng().random());
         let wrapped_key = by.wrap(&data_key, clone, FIRST_KEY_ID, rand::rng().random());
         let key = SetKey::of(clone, FIRST_KEY_ID, data_key);
@@ -170,6 +155,17 @@ impl AdminDoor {
             Ok(Err(e)) => Err(busy(format!("store: {e}"))),
             Err(_) => Err(busy(format!("store: no answer within {STORE_LIMIT:?}"))),
         }
+    }
+}
+
+/// A recovery of the origin must find the pin, or it would delete what the clone uses (ADR 0013). So the store itself is
+/// asked.
+async fn head_names(set: &SetServer, request: RequestId, pin: &Pin) -> Result<(), Refusal> {
+    match tokio::time::timeout(STORE_LIMIT, set.head.names_pin(request, pin)).await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(busy(format!("the head of set {} in its store does not name the pin yet", set.name))),
+        Ok(Err(e)) => Err(busy(format!("the head of set {}: {e}", set.name))),
+        Err(_) => Err(busy(format!("store: no answer within {STORE_LIMIT:?}"))),
     }
 }
 

@@ -13,10 +13,11 @@ use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
 use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
-use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
+use holdfast_types::{Epoch, GroupId, MemberId, RequestId, SetId, Term};
 use holdfast_volume::head::read_keyring;
 use rand::Rng;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a new cluster may take to elect its first leader.
@@ -352,35 +353,14 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
-        if let Some(pair) = self.node.pair() {
-            pair.check_store(&request.store).map_err(invalid)?;
-        }
-        let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
-        stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
-        if stores.configuration() != FIRST_CONFIGURATION {
-            return Err(invalid(format!(
-                "store: found {:?}, expected the first stores of a new set, without `c=`",
-                request.store
-            )));
-        }
         // A new cluster begins at the first level; the level rises by itself.
-        let store = open_within(&request.store, store_options(&self.node.config), OPEN_LIMIT).await?;
+        let (stores, store) = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set by the id that the entry will have: the next unused one. Nothing else is proposed
         // meanwhile, and in another term this proposal is void.
         let id = holdfast_types::GroupId(state.next_set);
-        let mut bytes = [0u8; 32];
-        rand::rng().fill_bytes(&mut bytes);
-        let mut nonce = [0u8; 24];
-        rand::rng().fill_bytes(&mut nonce);
-        let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
-            let message = format!(
-                "the newest set is wrapped by cluster key {by}, which this gateway does not have: name it in [key_previous], or end the change of keys (holdfast key rotate)"
-            );
-            Refusal::new(RefusalCode::Precondition, message)
-        })?;
-        let wrapped_key = by.wrap(&DataKey::from_bytes(bytes), id, FIRST_KEY_ID, nonce);
+        let wrapped_key = self.new_wrapped_key(&state, id)?;
         let command = ClusterCommand::CreateSet {
             name: name.clone(),
             store: request.store.clone(),
@@ -403,6 +383,32 @@ impl AdminDoor {
             ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }
+    }
+
+    /// The first stores of a new set, opened; `text` as in the request.
+    async fn stores_of_new_set(&self, text: &str) -> Result<(Stores, Arc<dyn ObjectStore>), Refusal> {
+        if let Some(pair) = self.node.pair() {
+            pair.check_store(text).map_err(invalid)?;
+        }
+        let stores = Stores::parse(text).map_err(|e| invalid(format!("store: {e}")))?;
+        stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
+        if stores.configuration() != FIRST_CONFIGURATION {
+            return Err(invalid(format!(
+                "store: found {text:?}, expected the first stores of a new set, without `c=`"
+            )));
+        }
+        let store = open_within(text, store_options(&self.node.config), OPEN_LIMIT).await?;
+        Ok((stores, store))
+    }
+
+    /// A new data key for set `id`, wrapped.
+    fn new_wrapped_key(&self, state: &ClusterState, id: SetId) -> Result<Vec<u8>, Refusal> {
+        let mut bytes = [0u8; 32];
+        rand::rng().fill_bytes(&mut bytes);
+        let mut nonce = [0u8; 24];
+        rand::rng().fill_bytes(&mut nonce);
+        let by = self.wrapping_key(state)?;
+        Ok(by.wrap(&DataKey::from_bytes(bytes), id, FIRST_KEY_ID, nonce))
     }
 }
 

@@ -9,12 +9,16 @@ use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_control::set::SetState;
 use holdfast_set::recovery::{Found, ReadError, read};
 use holdfast_store::Health;
-use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
+use holdfast_types::{GroupId, Placement, PlacementPhase, SetId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the store may take to return a set's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
+
+fn precondition(message: String) -> Refusal {
+    Refusal::new(RefusalCode::Precondition, message)
+}
 
 impl AdminDoor {
     /// The set's placement from now on. A change of stores that was in progress continues; it can no longer be
@@ -51,36 +55,12 @@ impl AdminDoor {
         term: Term,
     ) -> Result<v1::RestoreSetReply, Refusal> {
         let set = GroupId(request.set);
-        let invalid = |message: String| Refusal::new(RefusalCode::Invalid, message);
-        let precondition = |message: String| Refusal::new(RefusalCode::Precondition, message);
         if set == GroupId::CLUSTER {
-            return Err(invalid("set: found 0, expected a set's number".to_string()));
+            return Err(Refusal::new(RefusalCode::Invalid, "set: found 0, expected a set's number"));
         }
-        let health = Arc::new(Health::new(format!("group {set}")));
-        let opened = open_store(&self.node.config, &request.store, health).await;
-        let store = opened.map_err(|e| not_opened(&e, format!("store: {e}")))?;
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
-        // Restore only what this gateway itself reads and opens, not what the caller claims.
-        let read = read(&request.store, store, self.node.keys(), set);
-        let found = match tokio::time::timeout(HEAD_LIMIT, read).await {
-            Ok(Ok(Some(found))) => found,
-            Ok(Ok(None)) => {
-                let message = format!("set {set}: {} has no head of it", request.store);
-                return Err(Refusal::new(RefusalCode::NotFound, message));
-            }
-            Ok(Err(ReadError::Bad(why))) => {
-                return Err(precondition(format!(
-                    "{why}; the gateways need the cluster key that the set was made with"
-                )));
-            }
-            Ok(Err(deleted @ ReadError::Deleted)) => return Err(precondition(format!("set {set}: {deleted}"))),
-            Ok(Err(ReadError::Store(e))) => return Err(Refusal::new(RefusalCode::Busy, format!("store: {e}"))),
-            Err(_) => {
-                let message = format!("store: no answer within {HEAD_LIMIT:?}");
-                return Err(Refusal::new(RefusalCode::Busy, message));
-            }
-        };
+        let found = self.found_in(&request.store, set).await?;
         let life = found.head.life;
         if (life.cluster, life.generation) != (state.cluster_id, request.generation) {
             return Err(precondition(format!(
@@ -111,6 +91,23 @@ impl AdminDoor {
                 Ok(v1::RestoreSetReply { set: summary, created })
             }
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// Reads and opens the set's head. Only what this gateway itself finds is restored, not what the caller claims.
+    async fn found_in(&self, text: &str, set: SetId) -> Result<Found, Refusal> {
+        let health = Arc::new(Health::new(format!("group {set}")));
+        let opened = open_store(&self.node.config, text, health).await;
+        let store = opened.map_err(|e| not_opened(&e, format!("store: {e}")))?;
+        match tokio::time::timeout(HEAD_LIMIT, read(text, store, self.node.keys(), set)).await {
+            Ok(Ok(Some(found))) => Ok(found),
+            Ok(Ok(None)) => Err(Refusal::new(RefusalCode::NotFound, format!("set {set}: {text} has no head of it"))),
+            Ok(Err(ReadError::Bad(why))) => {
+                Err(precondition(format!("{why}; the gateways need the cluster key that the set was made with")))
+            }
+            Ok(Err(deleted @ ReadError::Deleted)) => Err(precondition(format!("set {set}: {deleted}"))),
+            Ok(Err(ReadError::Store(e))) => Err(Refusal::new(RefusalCode::Busy, format!("store: {e}"))),
+            Err(_) => Err(Refusal::new(RefusalCode::Busy, format!("store: no answer within {HEAD_LIMIT:?}"))),
         }
     }
 

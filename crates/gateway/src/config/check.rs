@@ -104,24 +104,49 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
     out.number("worker_threads", config.worker_threads.into(), 0, 64);
     journal(config, &mut out);
+    cache(config, &mut out);
+    in_flight(config, &mut out);
+    upload(config, &mut out);
+    space(config, &mut out);
+    out.size("scrub.bytes_per_second", config.scrub.bytes_per_second, 0, GIB);
+    out.number("scrub.interval_ms", config.scrub.interval_ms, 1000, 31_536_000_000);
+    store(config, &mut out);
+    keys(config, &mut out);
+    tls(config, &mut out);
+    store_endpoint(config, &mut out);
+    etcd(config, &mut out);
+    pair(config, &mut out);
+    out.0
+}
+
+fn cache(config: &GatewayConfig, out: &mut Problems) {
     // A quarter of it is for map pages, and no cache works with less than 8 MiB.
     out.size("cache.memory", config.cache.memory, 32 * MIB, 1 << 50);
     out.size("cache.read_ahead", config.cache.read_ahead, 0, 64 * MIB);
     out.size("cache.warm_bytes_per_second", config.cache.warm_bytes_per_second, 0, GIB);
     let disk = config.cache.disk;
     out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
+}
+
+fn in_flight(config: &GatewayConfig, out: &mut Problems) {
     let flight = &config.in_flight;
     out.number("in_flight.connections", flight.connections.into(), 1, 65_536);
     out.number("in_flight.connection_requests", flight.connection_requests.into(), 1, 4096);
     out.number("in_flight.gateway_requests", flight.gateway_requests.into(), 1, 1 << 24);
     out.size("in_flight.connection_bytes", flight.connection_bytes, limits::REQUEST_BYTES_MAX.into(), 1 << 40);
     out.size("in_flight.gateway_bytes", flight.gateway_bytes, flight.connection_bytes.0, 1 << 50);
+}
+
+fn upload(config: &GatewayConfig, out: &mut Problems) {
     out.number("upload.interval_ms", config.upload.interval_ms, 100, 3_600_000);
     out.size("upload.bytes", config.upload.bytes, MIB, (config.journal.bound.0 / 4).max(MIB));
     out.number("upload.parallel", config.upload.parallel.into(), 1, 64);
     if let Some(bytes) = config.upload.whole_root {
         out.size("upload.whole_root", bytes, 0, 16 * MIB);
     }
+}
+
+fn space(config: &GatewayConfig, out: &mut Problems) {
     out.number("space.target_percent", config.space.target_percent.into(), 105, 1000);
     out.size("space.move_bytes_per_second", config.space.move_bytes_per_second, 0, 1024 * GIB);
     out.number("space.move_requests_per_second", config.space.move_requests_per_second.into(), 0, 10_000);
@@ -129,15 +154,18 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
     out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
     out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);
-    out.size("scrub.bytes_per_second", config.scrub.bytes_per_second, 0, GIB);
-    out.number("scrub.interval_ms", config.scrub.interval_ms, 1000, 31_536_000_000);
+}
+
+fn store(config: &GatewayConfig, out: &mut Problems) {
     out.number("store.read_timeout_ms", config.store.read_timeout_ms, 100, 120_000);
     out.number("store.write_timeout_ms", config.store.write_timeout_ms, 100, 120_000);
     out.number("store.let_go_ms", config.store.let_go_ms, 1000, 3_600_000);
     if let Some(path) = &config.store.credentials_file {
         out.need(path.is_absolute(), "store.credentials_file", format!("{path:?}"), "an absolute path");
     }
-    keys(config, &mut out);
+}
+
+fn tls(config: &GatewayConfig, out: &mut Problems) {
     let tls = [&config.tls.ca, &config.tls.certificate, &config.tls.key];
     let named = tls.iter().filter(|path| path.is_some()).count();
     out.need(
@@ -152,14 +180,14 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
         "true beside [tls]",
         "only one of them: with [tls], all traffic between gateways is encrypted",
     );
+}
+
+fn store_endpoint(config: &GatewayConfig, out: &mut Problems) {
     if let Some(endpoint) = &config.store.endpoint {
         let good =
             url::Url::parse(endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         out.need(good, "store.endpoint", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
     }
-    etcd(config, &mut out);
-    pair(config, &mut out);
-    out.0
 }
 
 fn etcd(config: &GatewayConfig, out: &mut Problems) {

@@ -5,30 +5,19 @@
 //! END-E3); its notes are deleted. Only then does this gateway report that the set has ended here. Each step can be
 //! repeated; after a crash, the rest is done.
 
+use super::running::{Running, notes};
 use super::{Adopted, Node, NodeError};
 use holdfast_control::cluster::ClusterState;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{LogId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// How long one round waits for a set's tasks to end. A store request in progress is given up at once; work on blocking
 /// threads is not.
 const TASKS_END_WITHIN: Duration = Duration::from_secs(2);
-
-/// The tasks of one set.
-pub(super) struct Running {
-    /// Its name.
-    pub(super) name: Name,
-    /// Stops it.
-    pub(super) stop: CancellationToken,
-    /// Its tasks.
-    pub(super) tasks: Vec<JoinHandle<()>>,
-}
 
 /// State that is kept between rounds.
 #[derive(Default)]
@@ -164,21 +153,4 @@ fn remove_notes(dir: &std::path::Path, id: SetId) -> std::io::Result<()> {
         }
     }
     std::fs::File::open(dir)?.sync_all()
-}
-
-/// Files of a set beside those of its group: [`fence_note`], [`scrub_note`], and a temporary file of the latter that a
-/// crash may leave.
-fn notes(dir: &std::path::Path, id: SetId) -> [PathBuf; 3] {
-    let scrub = scrub_note(dir, id);
-    [fence_note(dir, id), scrub.with_extension("new"), scrub]
-}
-
-/// The note that a life of the set has ended.
-pub(super) fn fence_note(dir: &std::path::Path, id: SetId) -> PathBuf {
-    dir.join(format!("fenced-{}", id.0))
-}
-
-/// The note with the scrub's position.
-pub(super) fn scrub_note(dir: &std::path::Path, id: SetId) -> PathBuf {
-    dir.join(format!("scrub-{}", id.0))
 }

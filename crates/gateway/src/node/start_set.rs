@@ -1,11 +1,12 @@
 //! Starts everything that runs for one set on one gateway: its group, and around it head, reader, server, uploader and
 //! space keeper.
 
-use super::ended::{Running, fence_note, scrub_note};
+use super::running::{Running, fence_note, scrub_note};
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
-use crate::config::Compression;
-use holdfast_control::cluster::SetEntry;
+use crate::config::{Compression, GatewayConfig};
+use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_control::set::Links;
+use holdfast_raft::Group;
 use holdfast_set::bad_reads::Inspector;
 use holdfast_set::bases::KeyOf;
 use holdfast_set::clones;
@@ -19,6 +20,7 @@ use holdfast_set::repair::Repairer;
 use holdfast_set::schedule;
 use holdfast_set::scrub::{ScrubSettings, Scrubber};
 use holdfast_set::server::{SetParts, SetServer};
+use holdfast_set::set_key::SetKey;
 use holdfast_set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_set::store_migration::Mover;
 use holdfast_set::uploader::{UploadSettings, Uploader};
@@ -34,6 +36,8 @@ use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// The data keys of origins of clones, from group 0. An origin exists as long as its clones do, and a recovery restores
 /// it before them.
@@ -68,74 +72,183 @@ fn leaf_shape(whole_root: Option<ByteSize>, shape: LeafShape) -> LeafShape {
     whole_root.map_or(shape, |bytes| LeafShape { whole_bytes: bytes.0, ..shape })
 }
 
+/// A set that is about to run here.
+struct Starting<'a> {
+    node: &'a Arc<Node>,
+    adopted: &'a Adopted,
+    id: SetId,
+    entry: &'a SetEntry,
+    state: &'a ClusterState,
+    /// Stops only this set, if it is deleted.
+    stop: CancellationToken,
+}
+
+/// The parts of a set that its tasks share.
+struct Parts {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    pace: Arc<JournalPace>,
+    head: Arc<HeadKeeper>,
+    switch: Arc<Switch>,
+}
+
 /// Starts what group 0 says should run here.
 pub(super) async fn start_set(
     node: &Arc<Node>,
     adopted: &Adopted,
     id: SetId,
     entry: &SetEntry,
-    state: &holdfast_control::cluster::ClusterState,
+    state: &ClusterState,
 ) -> Result<(), NodeError> {
-    let config = &node.config;
-    // Stops only this set, if it is deleted.
-    let stop = node.stop.child_token();
-    let mut tasks = Vec::new();
-    let key = node.keys.set_key(id, entry).map_err(|e| {
-        NodeError::Refused(format!("its data key cannot be unwrapped with this gateway's cluster key: {e}"))
-    })?;
-    let health = Arc::new(Health::new(entry.name.to_string()));
-    let store = (node.seams.store)(config, &entry.store_url, health.clone())
-        .await
-        .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
-    let switch = Arc::new(Switch::new(&entry.store_url, store));
-    let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
-    let boot = node.identity().boot;
-    let head = HeadKeeper::new(HeadParts {
-        name: entry.name.clone(),
-        life: SetLife { cluster: state.cluster_id, generation: entry.generation },
-        keyring: node.keys.keyring_of(entry).into(),
-        key: key.clone(),
-        store: switch.clone(),
-        member: adopted.member,
-        boot,
-        note: fence_note(&config.data_dir, id),
-        clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
-        by_own_keyring: Some(by_own_keyring(node, id)),
-        pair: node.pair().cloned(),
-    });
-    // Read-ahead data must still be in the cache when its reader comes.
-    let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
-    let mapping =
-        Mapping::new(key, switch.clone(), health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
-    let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
-    // A gateway with a small cache has little memory for leaves too. Leaves that are not in memory go through the page
-    // cache.
-    let leaf_bytes = node.seams.leaf_bytes.min(page_bytes as u64);
-    let mapping = Arc::new(mapping.with_origins(key_of(node)).with_leaf_bytes(leaf_bytes));
-    let host = Arc::new(SetHost::new(entry, state.links.get(&id).unwrap_or(&Links::default())));
-    let group = adopted.raft.start_group(id, host.clone(), None).await?;
-    let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
-    let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
-    let server = SetServer::new(SetParts {
-        id,
-        name: entry.name.clone(),
-        group: group.clone(),
-        host,
-        reader,
-        pace: pace.clone(),
-        head: head.clone(),
-        health,
-        switch: switch.clone(),
-        timing: node.timing,
-        stop: stop.clone(),
-    });
-    tasks.push(tokio::spawn(server.clone().run()));
-    tasks.push(tokio::spawn(head.watch(server.clone(), stop.clone())));
-    let election_max = node.timing.election_max();
-    let inspector =
-        Inspector::new(server.clone(), node.cluster.clone(), adopted.raft.clone(), election_max, stop.clone());
-    tasks.push(tokio::spawn(inspector.run()));
-    let settings = UploadSettings {
+    let starting = Starting { node, adopted, id, entry, state, stop: node.stop.child_token() };
+    let parts = starting.parts().await?;
+    let tasks = starting.spawn(&parts);
+    let (name, server) = (entry.name.clone(), parts.server);
+    node.running.locked().insert(id, Running { name: name.clone(), stop: starting.stop.clone(), tasks });
+    node.sets.writing().insert(name, server.clone());
+    starting.initialize_group(&server.group).await;
+    Ok(())
+}
+
+impl Starting<'_> {
+    /// Opens the store, starts the group, and makes what is around it.
+    async fn parts(&self) -> Result<Parts, NodeError> {
+        let (node, entry) = (self.node, self.entry);
+        let key = node.keys.set_key(self.id, entry).map_err(|e| {
+            NodeError::Refused(format!("its data key cannot be unwrapped with this gateway's cluster key: {e}"))
+        })?;
+        let health = Arc::new(Health::new(entry.name.to_string()));
+        let store = (node.seams.store)(&node.config, &entry.store_url, health.clone())
+            .await
+            .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
+        let switch = Arc::new(Switch::new(&entry.store_url, store));
+        let head = self.head(&key, &switch);
+        let mapping = Arc::new(self.mapping(key, &switch, &health)?);
+        let links = self.state.links.get(&self.id);
+        let host = Arc::new(SetHost::new(entry, links.unwrap_or(&Links::default())));
+        let group = self.adopted.raft.start_group(self.id, host.clone(), None).await?;
+        let pace = Arc::new(JournalPace::new(self.adopted.raft.log().clone(), host.clone()));
+        let server = SetServer::new(SetParts {
+            id: self.id,
+            name: entry.name.clone(),
+            reader: Reader::new(group.clone(), host.clone(), mapping.clone()),
+            group,
+            host,
+            pace: pace.clone(),
+            head: head.clone(),
+            health,
+            switch: switch.clone(),
+            timing: node.timing,
+            stop: self.stop.clone(),
+        });
+        Ok(Parts { server, mapping, pace, head, switch })
+    }
+
+    fn life(&self) -> SetLife {
+        SetLife { cluster: self.state.cluster_id, generation: self.entry.generation }
+    }
+
+    fn head(&self, key: &SetKey, switch: &Arc<Switch>) -> Arc<HeadKeeper> {
+        let (node, id) = (self.node, self.id);
+        HeadKeeper::new(HeadParts {
+            name: self.entry.name.clone(),
+            life: self.life(),
+            keyring: node.keys.keyring_of(self.entry).into(),
+            key: key.clone(),
+            store: switch.clone(),
+            member: self.adopted.member,
+            boot: node.identity().boot,
+            note: fence_note(&node.config.data_dir, id),
+            clone_of: self.state.links.get(&id).and_then(|links| links.clone_of.clone()),
+            by_own_keyring: Some(by_own_keyring(node, id)),
+            pair: node.pair().cloned(),
+        })
+    }
+
+    /// The map, with its share of the cache's memory.
+    fn mapping(&self, key: SetKey, switch: &Arc<Switch>, health: &Arc<Health>) -> Result<Mapping, NodeError> {
+        let (node, cache) = (self.node, &self.node.config.cache);
+        let page_bytes = usize::try_from(cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+        // Read-ahead data must still be in the cache when its reader comes.
+        let read_ahead = Sectors(cache.read_ahead.0.min(cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
+        let (health, stop) = (health.clone(), self.stop.clone());
+        let mapping = Mapping::new(key, switch.clone(), health, node.cache.clone(), page_bytes, read_ahead, stop);
+        let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
+        // A gateway with a small cache has little memory for leaves too. Leaves that are not in memory go through the
+        // page cache.
+        let leaf_bytes = node.seams.leaf_bytes.min(page_bytes as u64);
+        Ok(mapping.with_origins(key_of(node)).with_leaf_bytes(leaf_bytes))
+    }
+
+    /// Starts the tasks of the set.
+    fn spawn(&self, parts: &Parts) -> Vec<JoinHandle<()>> {
+        let (node, config) = (self.node, &self.node.config);
+        let Parts { server, mapping, pace, head, switch } = parts;
+        let (cluster, stop) = (&node.cluster, || self.stop.clone());
+        let mut tasks = vec![
+            tokio::spawn(server.clone().run()),
+            tokio::spawn(head.clone().watch(server.clone(), stop())),
+            tokio::spawn(self.inspector(server).run()),
+        ];
+        if let Some(mirror) = &node.mirror {
+            let told = Told::new(server.clone(), cluster.clone(), self.life(), mirror.clone());
+            tasks.push(tokio::spawn(told.run(stop())));
+        }
+        tasks.push(tokio::spawn(schedule::run(server.clone(), stop())));
+        tasks.push(tokio::spawn(clones::run(server.clone(), cluster.clone(), stop())));
+        let note = scrub_note(&config.data_dir, self.id);
+        let scrubber =
+            Scrubber::new(server.clone(), mapping.clone(), pace.clone(), scrub_settings(config), note, stop());
+        tasks.push(tokio::spawn(scrubber.run()));
+        let repairer = Repairer::new(server.clone(), mapping.clone(), stop());
+        tasks.push(tokio::spawn(repairer.within(config.space.repair_bytes_per_second.0).run()));
+        if node.warmth.is_wanted() {
+            let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop());
+            tasks.push(tokio::spawn(warmer.run()));
+        }
+        let lets_go_within = Duration::from_millis(config.store.let_go_ms);
+        let mover = Mover::new(server.clone(), mapping.clone(), switch.clone(), lets_go_within, stop());
+        tasks.push(tokio::spawn(mover.run()));
+        let space = SpaceKeeper::new(server.clone(), mapping.clone(), space_settings(config), stop());
+        tasks.push(tokio::spawn(space.run()));
+        let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
+        let (settings, boot) = (upload_settings(config), node.identity().boot);
+        let uploader = Uploader::new(server.clone(), mapping.clone(), settings, boot, stop());
+        tasks.push(tokio::spawn(uploader.in_leaves(Arc::new(move || Some(shape))).run()));
+        tasks
+    }
+
+    fn inspector(&self, server: &Arc<SetServer>) -> Inspector {
+        let (node, raft) = (self.node, self.adopted.raft.clone());
+        let election_max = node.timing.election_max();
+        Inspector::new(server.clone(), node.cluster.clone(), raft, election_max, self.stop.clone())
+    }
+
+    /// Initialises the group if this gateway is one of its first members. A group that is being healed here has an empty
+    /// log for a while: it gets its members from its leader, and this gateway must not initialise it again.
+    async fn initialize_group(&self, group: &Group) {
+        let (entry, adopted) = (self.entry, self.adopted);
+        if !entry.initial_members.contains(&adopted.member) || adopted.raft.is_healing(self.id) {
+            return;
+        }
+        let members = self
+            .state
+            .members
+            .values()
+            .filter(|m| entry.initial_members.contains(&m.id))
+            .map(|m| (m.id, m.peer_addr.clone()))
+            .collect::<BTreeMap<_, _>>();
+        // A member that was removed since is missing here. Then the other members have long initialised the group.
+        if members.len() == entry.initial_members.len()
+            && let Err(e) = group.initialize(&members).await
+        {
+            tracing::warn!(set = %entry.name, error = %e, "group not initialised here");
+        }
+    }
+}
+
+fn upload_settings(config: &GatewayConfig) -> UploadSettings {
+    UploadSettings {
         bytes: config.upload.bytes.0,
         interval: Duration::from_millis(config.upload.interval_ms),
         parallel: usize::try_from(config.upload.parallel).unwrap_or(1),
@@ -150,60 +263,22 @@ pub(super) async fn start_set(
             requests_per_second: config.space.move_requests_per_second,
         },
         keep_uploaded: config.cache.keep_uploaded && config.cache.disk.0 > 0,
-    };
-    let space = SpaceSettings {
+    }
+}
+
+fn space_settings(config: &GatewayConfig) -> SpaceSettings {
+    SpaceSettings {
         grace: Duration::from_millis(config.space.grace_ms),
         deletes_per_second: config.space.deletes_per_second,
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
-    };
-    if let Some(mirror) = &node.mirror {
-        let life = SetLife { cluster: state.cluster_id, generation: entry.generation };
-        let told = Told::new(server.clone(), node.cluster.clone(), life, mirror.clone());
-        tasks.push(tokio::spawn(told.run(stop.clone())));
     }
-    tasks.push(tokio::spawn(schedule::run(server.clone(), stop.clone())));
-    tasks.push(tokio::spawn(clones::run(server.clone(), node.cluster.clone(), stop.clone())));
-    let scrub = ScrubSettings {
+}
+
+fn scrub_settings(config: &GatewayConfig) -> ScrubSettings {
+    ScrubSettings {
         bytes_per_second: config.scrub.bytes_per_second.0,
         interval: Duration::from_millis(config.scrub.interval_ms),
-    };
-    let note = scrub_note(&config.data_dir, id);
-    let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
-    tasks.push(tokio::spawn(scrubber.run()));
-    let repairer = Repairer::new(server.clone(), mapping.clone(), stop.clone());
-    tasks.push(tokio::spawn(repairer.within(config.space.repair_bytes_per_second.0).run()));
-    if node.warmth.is_wanted() {
-        let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop.clone());
-        tasks.push(tokio::spawn(warmer.run()));
     }
-    let lets_go_within = Duration::from_millis(config.store.let_go_ms);
-    let mover = Mover::new(server.clone(), mapping.clone(), switch, lets_go_within, stop.clone());
-    tasks.push(tokio::spawn(mover.run()));
-    let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone());
-    tasks.push(tokio::spawn(space.run()));
-    let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
-    let in_leaves = Arc::new(move || Some(shape));
-    let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
-    tasks.push(tokio::spawn(uploader.run()));
-    node.running.locked().insert(id, Running { name: entry.name.clone(), stop, tasks });
-    node.sets.writing().insert(entry.name.clone(), server);
-    // A group that is being healed here has an empty log for a while. It gets its members from its leader; this gateway
-    // must not initialise it again.
-    if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {
-        let members = state
-            .members
-            .values()
-            .filter(|m| entry.initial_members.contains(&m.id))
-            .map(|m| (m.id, m.peer_addr.clone()))
-            .collect::<BTreeMap<_, _>>();
-        // A member that was removed since is missing here. Then the other members have long initialised the group.
-        if members.len() == entry.initial_members.len()
-            && let Err(e) = group.initialize(&members).await
-        {
-            tracing::warn!(set = %entry.name, error = %e, "group not initialised here");
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast dev`.
 
-use super::{VolumeArg, setting, store_url, with_codes};
+use super::values::{VolumeArg, setting, store_url, with_codes};
 use clap::{ArgAction, Args};
 use holdfast_types::Name;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Arguments of `holdfast key`.
 
-use super::with_codes;
+use super::values::with_codes;
 use clap::Subcommand;
 use holdfast_types::Name;
 

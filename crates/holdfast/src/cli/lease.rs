@@ -1,6 +1,6 @@
 //! Arguments of `holdfast lease`.
 
-use super::{owner, with_codes};
+use super::values::{owner, with_codes};
 use crate::duration;
 use clap::Subcommand;
 use holdfast_types::{Name, Owner};

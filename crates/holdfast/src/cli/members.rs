@@ -1,6 +1,6 @@
 //! Arguments of the membership commands: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`.
 
-use super::{address, with_codes};
+use super::values::{address, with_codes};
 use clap::Subcommand;
 
 /// The commands of `holdfast gateway` for a running cluster.

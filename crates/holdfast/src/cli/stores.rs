@@ -1,6 +1,6 @@
 //! Arguments of `holdfast set stores`, which shows and changes the stores of a set in use.
 
-use super::{store_url, with_codes};
+use super::values::{store_url, with_codes};
 use crate::duration;
 use clap::{ArgAction, Args, Subcommand};
 use holdfast_types::Name;

@@ -2,44 +2,31 @@
 //!
 //! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
 
+pub mod ask;
 mod commands;
 mod moves;
+mod table;
 
-use super::{confirm, tell};
-use crate::cli::{self, Common};
+use super::console::{confirm, tell};
+use crate::cli::{Common, with_codes};
 use crate::exit::CliError;
 use crate::{output, serve};
+use ask::{Agents, NO_AGENT, survey};
 use clap::{Args, Subcommand};
-use holdfast_agent::View;
-use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
-use holdfast_agent::machine::{Role, StateName};
-use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::sync::LockExt;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use table::table;
 
 /// Default log filter of an agent.
 pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
 
-/// Time limit for the answer of one agent.
-const ASK_LIMIT: Duration = Duration::from_secs(3);
-
-/// Time limit for commands on which an agent asks other agents, such as a switchover.
-const MOVE_LIMIT: Duration = Duration::from_secs(12);
-
-/// Most agents that are asked, including peers.
-const AGENTS_MAX: usize = 64;
-
 /// The watchdog's log is truncated at its start if it is longer than this: `run_dir` is in memory.
 const HELPER_LOG_BYTES_MAX: u64 = 1 << 20;
-
-/// Advice if no agent answers.
-pub(super) const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
 
 /// `holdfast agent`.
 #[derive(Debug, Args)]
@@ -52,23 +39,11 @@ pub struct AgentArgs {
     pub command: AgentCommand,
 }
 
-/// Addresses of agents.
-#[derive(Clone, Debug, Args)]
-pub struct Agents {
-    /// HTTP addresses of agents (http.listen in their settings)
-    #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = cli::address,
-          default_value = "127.0.0.1:8008")]
-    pub agent: Vec<String>,
-    /// File with the agents' token, needed for commands from another host
-    #[arg(long, global = true, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-}
-
 /// `holdfast agent`.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run the agent of this host until it receives SIGINT, SIGTERM or SIGHUP
-    #[command(after_long_help = cli::with_codes(RUN))]
+    #[command(after_long_help = with_codes(RUN))]
     Run {
         /// Settings in TOML (`holdfast agent config` explains them)
         #[arg(long, value_name = "FILE")]
@@ -81,10 +56,10 @@ pub enum AgentCommand {
     #[command(after_long_help = "Example:\n  holdfast agent config > agent.toml")]
     Config,
     /// Show the agents and their peers: which host is primary, and which could take over
-    #[command(after_long_help = cli::with_codes("Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"))]
+    #[command(after_long_help = with_codes("Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"))]
     Status,
     /// Move PostgreSQL to another host, planned: with a clean shutdown and no data loss
-    #[command(after_long_help = cli::with_codes(SWITCHOVER))]
+    #[command(after_long_help = with_codes(SWITCHOVER))]
     Switchover {
         /// The new primary [default: the only other host]
         #[arg(long, value_name = "HOST")]
@@ -103,7 +78,7 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Make a host primary now, by force: fences the present owner of the set
-    #[command(after_long_help = cli::with_codes(FAILOVER))]
+    #[command(after_long_help = with_codes(FAILOVER))]
     Failover {
         /// The new primary [default: the host of --agent]
         #[arg(long, value_name = "HOST")]
@@ -122,7 +97,7 @@ pub enum AgentCommand {
         yes: bool,
     },
     /// Pause automatic actions: no takeover, no restart of PostgreSQL; remains in effect across restarts of the agent
-    #[command(after_long_help = cli::with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary.\nDuring a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
+    #[command(after_long_help = with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped if the lease is lost, so that there is only one primary.\nDuring a pause the agent itself may be restarted; PostgreSQL keeps running.\n"))]
     Pause,
     /// Resume automatic actions
     Resume,
@@ -270,92 +245,6 @@ fn open_log(path: &Path) -> std::io::Result<File> {
     Ok(log)
 }
 
-fn token(agents: &Agents) -> Result<Option<String>, CliError> {
-    let Some(path) = &agents.token_file else { return Ok(None) };
-    let text = files::read_text(path, SECRET_BYTES_MAX)
-        .map_err(|error| CliError::usage(format!("--token-file {}", path.display())).because(&error))?;
-    Ok(Some(text.trim().to_string()))
-}
-
-/// Sends a command to one agent and returns its message.
-async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<String, CliError> {
-    let answer = command(agents, address, path, body).await?;
-    taken(&answer).map(|()| answer.words())
-}
-
-/// Sends a command to one agent and returns its answer, which may be a refusal.
-async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
-    let token = token(agents)?;
-    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
-        let words = error.to_string();
-        match error {
-            ClientError::NotSent { .. } => CliError::unreachable(words).next(NO_AGENT),
-            ClientError::NoAnswer { .. } => {
-                CliError::unknown(words).next("check with `holdfast agent status` before repeating it")
-            }
-        }
-    })
-}
-
-fn taken(answer: &Answer) -> Result<(), CliError> {
-    match answer.code {
-        200 => Ok(()),
-        503 => Err(CliError::unreachable(answer.words())),
-        504 => Err(CliError::unknown(answer.words())
-            .next("check with `holdfast agent status` and `holdfast history` before repeating it")),
-        _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
-    }
-}
-
-/// One agent as `status` shows it.
-#[derive(Debug, serde::Serialize)]
-struct Seen {
-    address: String,
-    view: Option<View>,
-    error: Option<String>,
-}
-
-async fn look(address: &str) -> Seen {
-    let read = |answer: Answer| serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}"));
-    let asked = client::ask(address, "/status", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
-    match asked.and_then(read) {
-        Ok(view) => Seen { address: address.into(), view: Some(view), error: None },
-        Err(error) => Seen { address: address.into(), view: None, error: Some(error) },
-    }
-}
-
-/// Asks the given agents and their peers. A host with two addresses is listed once.
-async fn survey(agents: &Agents) -> Vec<Seen> {
-    let mut addresses = agents.agent.clone();
-    let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
-    let mut next = 0;
-    while next < addresses.len().min(AGENTS_MAX) {
-        // In parallel: several lost hosts take as long as one.
-        let mut asked = tokio::task::JoinSet::new();
-        for (at, address) in addresses.iter().take(AGENTS_MAX).cloned().enumerate().skip(next) {
-            asked.spawn(async move { (at, look(&address).await) });
-        }
-        next = addresses.len();
-        let mut found = asked.join_all().await;
-        found.sort_by_key(|(at, _)| *at);
-        for (_, found) in found {
-            if let Some(view) = &found.view {
-                if names.contains(&view.name) {
-                    continue;
-                }
-                names.push(view.name.clone());
-                for (name, address) in &view.peers {
-                    if !names.contains(name) && !addresses.contains(address) {
-                        addresses.push(address.clone());
-                    }
-                }
-            }
-            seen.push(found);
-        }
-    }
-    seen
-}
-
 async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
     output::show(common.output, &seen, || table(&seen))?;
@@ -363,38 +252,6 @@ async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
         return Err(CliError::unreachable("no agent answers").next(NO_AGENT));
     }
     Ok(())
-}
-
-fn table(seen: &[Seen]) -> String {
-    let rows = seen.iter().map(|Seen { address, view, error }| match view {
-        Some(view) => {
-            let role = if view.role == Role::Primary { "primary" } else { "standby" };
-            let notes = [
-                view.paused.then(|| "paused".to_string()),
-                view.scheduled.as_ref().map(moves::scheduled_text),
-                Some(view.why.clone()).filter(|why| !why.is_empty()),
-                Some(view.warning.clone()).filter(|warning| !warning.is_empty()),
-                Some(view.obstacle.clone())
-                    .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),
-            ];
-            let notes = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
-            let epoch = super::epoch_text(view.epoch);
-            [
-                view.name.clone(),
-                address.clone(),
-                view.state.to_string(),
-                role.into(),
-                epoch,
-                view.database.clone(),
-                notes,
-            ]
-        }
-        None => {
-            let why = error.clone().unwrap_or_default();
-            [String::new(), address.clone(), "unknown".into(), String::new(), String::new(), String::new(), why]
-        }
-    });
-    output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
 }
 
 #[cfg(test)]

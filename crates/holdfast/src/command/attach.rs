@@ -2,8 +2,9 @@
 //!
 //! Owns: arguments, output, exit codes. Does not own: the connection and the devices (crate `attach`).
 
-use super::{epoch_text, tell};
-use crate::cli::{self, Common};
+use super::console::tell;
+use super::text::epoch_text;
+use crate::cli::{Common, owner, with_codes};
 use crate::exit::CliError;
 use crate::{duration, output, serve};
 use clap::Args;
@@ -58,12 +59,12 @@ requests.
 
 /// `holdfast attach`.
 #[derive(Debug, Args)]
-#[command(after_long_help = cli::with_codes(ATTACH))]
+#[command(after_long_help = with_codes(ATTACH))]
 pub struct AttachArgs {
     /// The set
     pub set: Name,
     /// Owner of the lease [default: this host's name]
-    #[arg(long, value_parser = cli::owner)]
+    #[arg(long, value_parser = owner)]
     pub owner: Option<Owner>,
     /// Run directory, with the lock, the status and one Unix socket per volume [default: /run/holdfast/SET]
     #[arg(long, value_name = "DIR")]

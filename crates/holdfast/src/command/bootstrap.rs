@@ -8,7 +8,10 @@
 //!
 //! After a crash between two steps, run it again.
 
-use super::{cluster, incomplete};
+use super::cluster;
+use super::connect::incomplete;
+use super::set_calls::{create_set, create_volume, status};
+use super::text::created_text;
 use crate::cli::{Common, address, stores_text};
 use crate::client::{ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -384,18 +387,14 @@ impl Work<'_> {
     /// Step 5: one set with its volumes.
     async fn set(&mut self, set: &PlanSet) -> Result<(), CliError> {
         let name = set.name.as_str();
-        let (summary, created) = super::set::create_set(&mut self.api, name, &set.store).await?;
-        self.step(
-            format!("set {name}"),
-            format!("{} in {}", super::set::created_text(created), summary.store),
-            created,
-        );
+        let (summary, created) = create_set(&mut self.api, name, &set.store).await?;
+        self.step(format!("set {name}"), format!("{} in {}", created_text(created), summary.store), created);
         for (volume, size) in &set.volumes {
-            let created = super::set::create_volume(&mut self.api, name, volume.as_str(), *size).await?;
-            let what = format!("{} with {size}", super::set::created_text(created));
+            let created = create_volume(&mut self.api, name, volume.as_str(), *size).await?;
+            let what = format!("{} with {size}", created_text(created));
             self.step(format!("volume {name}/{volume}"), what, created);
         }
-        let status = super::set::status(&mut self.api, name, false).await?;
+        let status = status(&mut self.api, name, false).await?;
         let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
         self.step(format!("set {name}"), format!("served by {}", leader.name), false);
         self.report.serving.insert(name.to_string(), leader.name);

@@ -5,8 +5,10 @@
 //!
 //! After an interruption, a new run is a new request, which creates or finds the clone. The pin of the first run is released by itself.
 
-use super::snapshot::{SnapshotArg, find, no_snapshot};
-use super::{connect, incomplete, set};
+use super::connect::{connect, incomplete};
+use super::set_calls::status;
+use super::snapshot_calls::{SnapshotArg, find, no_snapshot};
+use super::text::{created_text, describe_volumes};
 use crate::cli::Common;
 use crate::client::{Client, Effect, request_id};
 use crate::exit::CliError;
@@ -64,11 +66,11 @@ pub async fn run(common: &Common, snapshot: &SnapshotArg, name: &Name) -> Result
         }
         let summary = made.set.ok_or_else(|| incomplete("the clone"))?;
         // Waits until the new set has a leader.
-        let status = set::status(&mut api, name.as_str(), false).await?;
+        let status = status(&mut api, name.as_str(), false).await?;
         let created = made.created;
         let json = serde_json::json!({ "set": summary, "created": created, "volumes": status.volumes });
         return output::show(common.output, &json, || {
-            let (done, volumes) = (set::created_text(created), set::describe_volumes(&status));
+            let (done, volumes) = (created_text(created), describe_volumes(&status));
             format!("set {name} {done}, a clone of {snapshot} in {}\n\n{volumes}", summary.store)
         });
     }

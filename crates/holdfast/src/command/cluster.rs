@@ -1,6 +1,6 @@
 //! Calls about the cluster that several commands share.
 
-use super::incomplete;
+use super::connect::incomplete;
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use holdfast_api::{member_of, v1};

@@ -1,7 +1,8 @@
 //! `holdfast set delete`: confirms, requests the deletion from the gateways, and shows the progress.
 
-use super::set::status;
-use super::{confirm, connect, tell};
+use super::connect::connect;
+use super::console::{confirm, tell};
+use super::set_calls::status;
 use crate::cli::Common;
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -112,7 +113,7 @@ pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
         tell(common, &facts);
         confirm(&format!("Delete set {set} with all its volumes and data permanently?"))?;
         // The time limit starts after the answer.
-        api = super::connect(common);
+        api = connect(common);
     }
     let id = before.set.as_ref().map_or(0, |found| found.id);
     let request = v1::DeleteSetRequest {

@@ -6,8 +6,8 @@
 //!
 //! The volumes are compared here, not by the gateway, so that it works with older gateways too.
 
-use super::snapshot::{SnapshotArg, find};
-use super::{connect, incomplete};
+use super::connect::{connect, incomplete};
+use super::snapshot_calls::{SnapshotArg, find};
 use crate::cli::Common;
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;

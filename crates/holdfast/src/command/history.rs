@@ -1,7 +1,9 @@
 //! `holdfast history`: events of the agents, with the duration of each phase of a takeover.
 
-use super::agent::{Agents, NO_AGENT};
-use crate::cli::{self, Common};
+use super::agent::ask::{Agents, NO_AGENT};
+use super::console::tell;
+use super::text::{epoch_text, time};
+use crate::cli::{Common, with_codes};
 use crate::exit::CliError;
 use crate::output;
 use clap::Args;
@@ -25,7 +27,7 @@ commit).
 
 /// `holdfast history`.
 #[derive(Debug, Args)]
-#[command(after_long_help = cli::with_codes(HISTORY))]
+#[command(after_long_help = with_codes(HISTORY))]
 pub struct HistoryArgs {
     /// Which agents to ask
     #[command(flatten)]
@@ -53,7 +55,7 @@ pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
         return Err(CliError::unreachable(missing.join("; ")).next(NO_AGENT));
     }
     for why in &missing {
-        super::tell(common, &format!("not included: {why}"));
+        tell(common, &format!("not included: {why}"));
     }
     lines.sort_by_key(|line| line.at_unix_ms);
     let keep = args.last.unwrap_or(usize::MAX).min(lines.len());
@@ -70,7 +72,7 @@ fn table(lines: &[Line]) -> String {
             line.host.clone(),
             line.record.event.to_string(),
             line.record.other.clone(),
-            super::epoch_text(line.record.epoch),
+            epoch_text(line.record.epoch),
             ms(phases.detect_ms),
             ms(phases.lease_ms),
             ms(phases.attach_ms),
@@ -86,22 +88,4 @@ fn table(lines: &[Line]) -> String {
         "REASON",
     ];
     output::table(header, rows)
-}
-
-/// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`.
-pub fn time(unix_ms: u64) -> String {
-    crate::timestamp::Timestamp(unix_ms).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_of_day() {
-        assert_eq!(time(0), "1970-01-01T00:00:00Z");
-        assert_eq!(time(951_782_400_000), "2000-02-29T00:00:00Z");
-        assert_eq!(time(1_767_225_599_999), "2025-12-31T23:59:59Z");
-        assert_eq!(time(4_107_542_400_000), "2100-03-01T00:00:00Z");
-    }
 }

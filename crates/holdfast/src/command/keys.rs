@@ -1,6 +1,8 @@
 //! `holdfast key`: shows and rotates keys.
 
-use super::{connect, member_text, tell};
+use super::connect::connect;
+use super::console::tell;
+use super::text::member_text;
 use crate::cli::{Common, KeyCommand};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;

@@ -1,7 +1,7 @@
 //! `holdfast lease`.
 
-use super::set::lease_text;
-use super::{connect, epoch_text, incomplete};
+use super::connect::{connect, incomplete};
+use super::text::{epoch_text, lease_text};
 use crate::cli::{Common, LeaseCommand};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;

@@ -2,8 +2,10 @@
 //! this module requests it and shows the progress.
 
 use super::cluster::{admit, node, status};
-use super::{confirm, connect, member_text, tell};
-use crate::cli::{Common, MembersCommand};
+use super::connect::connect;
+use super::console::{confirm, tell};
+use super::text::member_text;
+use crate::cli::{Common, MembersCommand, member};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
 use crate::output::{self, Format};
@@ -182,7 +184,7 @@ fn late(common: &Common, what: &str) -> CliError {
 /// Finds a member by name or id. Of two members with the same name, the one that is not leaving.
 fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliError> {
     let all = || seen.members.iter().filter_map(|m| m.member.as_ref());
-    let id = crate::cli::member(wanted).map_or(0, |id| id.0);
+    let id = member(wanted).map_or(0, |id| id.0);
     let named = || all().filter(|m| m.name == wanted);
     let found = named().find(|m| m.standing != "leaving").or_else(|| named().next());
     found.or_else(|| all().find(|m| m.id == id)).cloned().ok_or_else(|| {
@@ -233,7 +235,7 @@ async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait
             "Replace {member} ({name}) by {by} at {address}? {member} is removed from the cluster permanently."
         ))?;
         // The time limit starts after the answer.
-        api = super::connect(common);
+        api = connect(common);
     }
     let mut only = api.only(address);
     let member = admit(&mut api, &mut only, &node, old.as_ref().map(|old| MemberId(old.id))).await?;
@@ -268,7 +270,7 @@ async fn remove(common: &Common, gateway: &str, force: bool, yes: bool, wait: bo
     if !yes {
         let left = seen.members.len() - 1;
         confirm(&format!("Remove {member} ({}) from the cluster permanently? {left} members remain.", found.name))?;
-        api = super::connect(common);
+        api = connect(common);
     }
     let request = v1::RemoveMemberRequest { member: member.0, request_id: request_id(), force };
     let call = async |mut client: Client| client.remove_member(request.clone()).await;

@@ -1,6 +1,10 @@
 //! `holdfast switchover` and `holdfast failover`: the gateway before and after, and the time it took.
 
-use super::{confirm, connect, epoch_text, incomplete, lease, set, tell};
+use super::connect::{connect, incomplete};
+use super::console::{confirm, tell};
+use super::lease;
+use super::set_calls;
+use super::text::epoch_text;
 use crate::cli::{Common, FailoverArgs, SwitchoverArgs};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -72,9 +76,9 @@ pub async fn failover(common: &Common, args: &FailoverArgs) -> Result<(), CliErr
 /// The state before, from the leader if there is one, else from any gateway: a failover is needed when there is no leader.
 async fn before(common: &Common, set: &str) -> Result<v1::SetStatus, CliError> {
     let mut quick = ClusterClient::new(&common.dialer, &common.api, common.timeout().min(BEFORE_TIMEOUT));
-    match set::status(&mut quick, set, false).await {
+    match set_calls::status(&mut quick, set, false).await {
         Err(error) if error.exit == crate::exit::Exit::Unreachable => {
-            set::status(&mut connect(common), set, true).await
+            set_calls::status(&mut connect(common), set, true).await
         }
         answer => answer,
     }
@@ -90,7 +94,7 @@ async fn finish(
     started: Instant,
 ) -> Result<(), CliError> {
     let after = loop {
-        let seen = set::status(api, set, false).await?;
+        let seen = set_calls::status(api, set, false).await?;
         if leader(&seen) == to {
             break seen;
         }
@@ -106,7 +110,7 @@ async fn finish(
     };
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     // The state including the continued lease.
-    let after = if granted.is_some() { set::status(api, set, false).await? } else { after };
+    let after = if granted.is_some() { set_calls::status(api, set, false).await? } else { after };
     let (ended, granted) = (reply.ended.as_ref(), granted.as_ref());
     let moved = Moved { set, before, after: &after, took_ms, already: reply.already, ended, granted };
     output::show(common.output, &moved, || {

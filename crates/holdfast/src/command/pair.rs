@@ -1,5 +1,6 @@
 //! `holdfast pair`: which gateway of a pair holds its seat in etcd (ADR 0031). Reads etcd, and asks the admin API of the holder.
 
+use super::text::time;
 use crate::cli::{Common, with_codes};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::CliError;
@@ -142,7 +143,7 @@ fn table(status: &Status) -> String {
         holder.gateway.clone(),
         holder.api.clone(),
         holder.nbd.clone(),
-        super::history::time(holder.since_unix_ms),
+        time(holder.since_unix_ms),
         holder.revision.to_string(),
         status.level.to_string(),
         builds(status),

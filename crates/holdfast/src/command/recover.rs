@@ -9,8 +9,11 @@
 //! Each step detects what an earlier run has done: a head records the cluster that it was raised for, and until the first checkpoint also the gateway.
 //! A run with other gateways raises it again and thereby fences the earlier run.
 
+use super::connect::incomplete;
+use super::console::tell;
 use super::store_access::{KeyArgs, MOVED, StoreArgs, checkpoint_text, of_recovery, survey};
-use super::{bootstrap, cluster, incomplete, set, store, tell};
+use super::text::time;
+use super::{bootstrap, cluster, set_calls, store};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -435,7 +438,7 @@ async fn restore(
     let name = found.head.name.as_str();
     let reply = api.call(&format!("restore set {name}"), Effect::Changes, call).await?;
     let summary = reply.set.ok_or_else(|| incomplete("the set"))?;
-    let status = set::status(api, name, false).await?;
+    let status = set_calls::status(api, name, false).await?;
     let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
     let covered = found.head.covered;
     Ok(Restored {
@@ -462,7 +465,7 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
             set.set.clone(),
             set.generation.to_string(),
             set.index.map_or(String::new(), |index| index.to_string()),
-            set.at_unix_ms.map_or(String::new(), super::history::time),
+            set.at_unix_ms.map_or(String::new(), time),
             set.volumes.len().to_string(),
             match set.snapshots_left_out.len() {
                 0 => set.snapshots.len().to_string(),

@@ -1,6 +1,7 @@
 //! `holdfast set scrub`: starts and shows the background verification of a set's objects.
 
-use super::{connect, set::since};
+use super::connect::connect;
+use super::text::since;
 use crate::cli::Common;
 use crate::client::{Client, Effect};
 use crate::exit::CliError;

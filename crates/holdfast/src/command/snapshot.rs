@@ -1,15 +1,17 @@
 //! `holdfast snapshot`.
 
-use super::{confirm, connect, incomplete, set::since, tell};
+use super::connect::{connect, incomplete};
+use super::console::{confirm, tell};
+use super::set_calls::status;
+use super::snapshot_calls::{SnapshotArg, find, no_snapshot, token};
+use super::text::since;
 use crate::cli::{Common, with_codes};
-use crate::client::{Client, ClusterClient, Effect, request_id};
+use crate::client::{Client, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use clap::Subcommand;
 use holdfast_api::v1;
 use holdfast_types::Name;
-use std::fmt;
-use std::str::FromStr;
 
 const CREATE: &str = "\
 A snapshot contains all volumes of a set at one point in time, between the call and its answer.
@@ -164,31 +166,6 @@ pub enum SnapshotCommand {
     },
 }
 
-/// `SET@NAME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotArg {
-    /// The set.
-    pub set: Name,
-    /// The snapshot in it.
-    pub name: Name,
-}
-
-impl fmt::Display for SnapshotArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.set, self.name)
-    }
-}
-
-impl FromStr for SnapshotArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (set, name) = text.split_once('@').ok_or_else(|| format!("found {text:?}, expected SET@NAME"))?;
-        let read = |part: &str| Name::new(part).map_err(|error| error.to_string());
-        Ok(Self { set: read(set)?, name: read(name)? })
-    }
-}
-
 /// Runs one of `holdfast snapshot`'s commands.
 pub async fn run(common: &Common, command: SnapshotCommand) -> Result<(), CliError> {
     match command {
@@ -283,7 +260,7 @@ async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: boo
 async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError> {
     let mut api = connect(common);
     let found = token(&mut api, snapshot).await?;
-    let leader = super::set::status(&mut api, snapshot.set.as_str(), false).await?.leader;
+    let leader = status(&mut api, snapshot.set.as_str(), false).await?.leader;
     let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
     let (SnapshotArg { set, name }, token) = (snapshot, &found.token);
     let export = |volume: &v1::Volume| format!("nbd://{nbd}/{set}/{}@{name}%3Ftoken={token}", volume.name);
@@ -291,46 +268,7 @@ async fn show_token(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliEr
     output::show(common.output, &serde_json::json!({ "token": token, "exports": exports }), || exports.join("\n"))
 }
 
-/// The token that opens exports of a snapshot.
-pub(super) async fn token(
-    api: &mut ClusterClient,
-    snapshot: &SnapshotArg,
-) -> Result<v1::GetSnapshotTokenReply, CliError> {
-    let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
-    let request = v1::GetSnapshotTokenRequest { set, name };
-    let call = async |mut client: Client| client.get_snapshot_token(request.clone()).await;
-    api.call(&format!("get the token of snapshot {snapshot}"), Effect::Reads, call).await
-}
-
-/// The snapshot, from the list of its set's leader.
-pub(super) async fn find(api: &mut ClusterClient, snapshot: &SnapshotArg) -> Result<Option<v1::Snapshot>, CliError> {
-    let request = v1::ListSnapshotsRequest { set: snapshot.set.to_string() };
-    let call = async |mut client: Client| client.list_snapshots(request.clone()).await;
-    let reply = api.call(&format!("list the snapshots of {}", snapshot.set), Effect::Reads, call).await?;
-    Ok(reply.snapshots.into_iter().find(|found| found.name == snapshot.name.as_str()))
-}
-
-/// The error for a snapshot that does not exist.
-pub(super) fn no_snapshot(snapshot: &SnapshotArg) -> CliError {
-    CliError::refused(format!("there is no snapshot {snapshot}"))
-        .next(format!("`holdfast snapshot list {}` shows all", snapshot.set))
-}
-
 /// `t3/1234`, or "" while it is not known.
 fn place(snapshot: &v1::Snapshot) -> String {
     if snapshot.pending { String::new() } else { format!("t{}/{}", snapshot.term, snapshot.index) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        let found: SnapshotArg = "demo@monday-1".parse().unwrap();
-        assert_eq!((found.set.as_str(), found.name.as_str()), ("demo", "monday-1"));
-        for bad in ["demo", "demo@", "@monday", "demo@a@b", "demo/vol@a"] {
-            assert!(bad.parse::<SnapshotArg>().is_err(), "{bad}");
-        }
-    }
 }

@@ -2,9 +2,10 @@
 //!
 //! Owns: arguments, output, exit codes. Does not own: the steps of a refresh (crate `agent`), the copy (crate `attach`).
 
-use super::snapshot::SnapshotArg;
-use super::{set::since, tell};
-use crate::cli::{self, Common};
+use super::console::tell;
+use super::snapshot_calls::SnapshotArg;
+use super::text::since;
+use crate::cli::{Common, with_codes};
 use crate::exit::CliError;
 use crate::{output, serve};
 use clap::{Args, Subcommand};
@@ -25,7 +26,7 @@ const CONNECTIONS: u8 = 4;
 #[derive(Debug, Subcommand)]
 pub enum StandbyCommand {
     /// Run a standby in the foreground: refreshes it at an interval, and answers health checks of load balancers
-    #[command(after_long_help = cli::with_codes(RUN))]
+    #[command(after_long_help = with_codes(RUN))]
     Run {
         /// What standby
         #[command(flatten)]
@@ -35,7 +36,7 @@ pub enum StandbyCommand {
         check: bool,
     },
     /// Refresh a standby: starts PostgreSQL on a copy of a newer snapshot, and stops the old one
-    #[command(after_long_help = cli::with_codes(REFRESH))]
+    #[command(after_long_help = with_codes(REFRESH))]
     Refresh {
         /// What standby
         #[command(flatten)]
@@ -48,7 +49,7 @@ pub enum StandbyCommand {
         latest: bool,
     },
     /// Show the snapshot of a standby and the age of its data
-    #[command(after_long_help = cli::with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"))]
+    #[command(after_long_help = with_codes("Examples:\n  holdfast standby status --config /etc/holdfast/standby.toml\n  holdfast standby status --config standby.toml --output json | jq .age_ms\n\nThe age is the time since the snapshot was requested: it contains everything that was committed before.\n"))]
     Status {
         /// What standby
         #[command(flatten)]
@@ -64,7 +65,7 @@ pub enum StandbyCommand {
     #[command(after_long_help = "Example:\n  holdfast standby config > standby.toml")]
     Config,
     /// Provide a writable temporary copy of a snapshot on this host
-    #[command(after_long_help = cli::with_codes(COPY))]
+    #[command(after_long_help = with_codes(COPY))]
     Copy(CopyArgs),
 }
 

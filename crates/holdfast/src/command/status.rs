@@ -1,6 +1,8 @@
 //! `holdfast cluster status`.
 
-use super::{cluster, connect, member_text, set};
+use super::connect::connect;
+use super::text::{member_text, store_text};
+use super::{cluster, set};
 use crate::cli::Common;
 use crate::exit::CliError;
 use crate::output;
@@ -87,9 +89,8 @@ fn leader_health<'a>(status: &'a v1::ClusterStatusReply, set: &v1::SetSummary) -
 
 fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5] {
     let health = leader_health(status, set);
-    let (backlog, answers) = health.map_or((String::new(), String::new()), |health| {
-        (output::bytes(health.backlog_bytes), set::store_text(health))
-    });
+    let (backlog, answers) = health
+        .map_or((String::new(), String::new()), |health| (output::bytes(health.backlog_bytes), store_text(health)));
     [set.name.clone(), set.id.to_string(), set.store.clone(), backlog, answers]
 }
 

@@ -1,7 +1,7 @@
 //! `holdfast store`: checks stores directly. Contacts no gateway.
 
+use super::console::tell;
 use super::store_access::{KEYS_FROM, StoreArgs};
-use super::tell;
 use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
 use crate::output;

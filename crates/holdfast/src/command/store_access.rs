@@ -1,5 +1,6 @@
 //! Shared by `recover` and `verify`: the key, the stores, and a survey of their sets. Contacts no gateway.
 
+use super::text::time;
 use crate::exit::CliError;
 use clap::Args;
 use holdfast_set::keyring::KeySource;
@@ -81,7 +82,7 @@ pub fn checkpoint_text(found: &Found) -> String {
             "checkpoint at log index {} of generation {}, with all writes acknowledged before {}",
             c.upto.index.0,
             c.generation,
-            super::history::time(c.at_unix_ms)
+            time(c.at_unix_ms)
         ),
     }
 }

@@ -3,8 +3,9 @@
 mod list;
 mod view;
 
-use super::set::{several, status};
-use super::{confirm, connect, tell};
+use super::connect::connect;
+use super::console::{confirm, tell};
+use super::set_calls::{several, status};
 use crate::cli::{Common, HowArgs, StoresCommand};
 use crate::client::{Client, ClusterClient, Effect};
 use crate::exit::{CliError, Exit};
@@ -137,23 +138,26 @@ async fn change(common: &Common, set: &Name, change: &ListChange, how: HowArgs) 
             return format!("set {set} has these stores already");
         }
         if !done {
-            let begun = if reply.changed { "the change has started" } else { "the change is in progress already" };
-            let back = match next.next {
-                Some((PlacementPhase::Filling, _)) => {
-                    format!(
-                        "\n`holdfast set stores abandon {set}` returns to the old stores during the phase `filling`"
-                    )
-                }
-                _ => String::new(),
-            };
-            return format!(
-                "{begun}: new objects go to the old and the new stores, and existing objects are copied in the background\n\
-                 `holdfast set stores show {set}` shows the progress{back}"
-            );
+            return text_of_begun(set, reply.changed, &next);
         }
         let seconds = begun.elapsed().as_secs();
         format!("set {set} is in the new stores only, after {seconds} s\n{}", afterwards(found.id, &leaving, &goal))
     })
+}
+
+/// What the user has to know while the change is in progress. `changed`: it began with this command.
+fn text_of_begun(set: &Name, changed: bool, placement: &Placement) -> String {
+    let begun = if changed { "the change has started" } else { "the change is in progress already" };
+    let back = match placement.next {
+        Some((PlacementPhase::Filling, _)) => {
+            format!("\n`holdfast set stores abandon {set}` returns to the old stores during the phase `filling`")
+        }
+        _ => String::new(),
+    };
+    format!(
+        "{begun}: new objects go to the old and the new stores, and existing objects are copied in the background\n\
+         `holdfast set stores show {set}` shows the progress{back}"
+    )
 }
 
 /// What the user has to know when the change is complete.

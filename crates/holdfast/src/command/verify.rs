@@ -7,7 +7,7 @@ use crate::output;
 use clap::Args;
 use holdfast_set::recovery::Found;
 use holdfast_set::verify::{Damage, LISTED, LISTED_MAX, Report, Sample, verify};
-use holdfast_types::Name;
+use holdfast_types::{Name, SetId};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -81,55 +81,8 @@ fn share(text: &str) -> Result<u32, String> {
 /// `holdfast verify`.
 pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
     let (found, bad) = survey(&args.key, &args.access, std::slice::from_ref(&args.store)).await?;
-    if let Some(missing) = args.sets.iter().find(|name| !found.iter().any(|f| f.head.name == **name)) {
-        let error = CliError::refused(format!("{} has no set {missing} that this key can decrypt", args.store));
-        return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));
-    }
-    if found.is_empty() && bad.is_empty() {
-        let error = CliError::refused(format!("found no set in {}: nothing was checked", args.store));
-        return Err(
-            error.next("check the URL: it must be the one that `holdfast set list` showed, including the prefix")
-        );
-    }
-    if found.is_empty()
-        && let Some((_, why)) = bad.iter().find(|(_, why)| why.contains(OTHER_KEY))
-    {
-        return Err(
-            CliError::refused(why.clone()).next("use the cluster key that it was created with; nothing was checked")
-        );
-    }
-    // A store that the set has left is not damaged.
-    if found.is_empty()
-        && let Some((set, why)) = bad.iter().find(|(_, why)| why.contains(MOVED))
-    {
-        return Err(CliError::refused(format!("set {set}: {why}"))
-            .next("nothing was checked, because the data here is old: use the new stores of the set"));
-    }
-    let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
-    let seed = args.seed.unwrap_or_else(rand::random);
-    let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
-    let (mut reports, mut unreached) = (Vec::new(), Vec::new());
-    for one in found.iter().filter(chosen) {
-        let copies = one.store.several().filter(|_| args.each_store).map_or(0, |several| several.copies());
-        let copies = if copies == 0 { vec![None] } else { (0..copies).map(Some).collect() };
-        for copy in copies {
-            let bar = bar(common, one.head.name.as_str());
-            let progress = |done: u64, total: u64| {
-                bar.set_length(total);
-                bar.set_position(done);
-            };
-            let checked = verify(one, &found, sample, copy, args.list_max, &progress).await;
-            bar.finish_and_clear();
-            match checked {
-                Ok(report) => reports.push((report, checkpoint_text(one))),
-                // The results of the other stores are still shown.
-                Err(error) => {
-                    let which = copy.map_or(String::new(), |at| format!(" {}", at + 1));
-                    unreached.push(format!("set {}: store{which}: {error}", one.head.name));
-                }
-            }
-        }
-    }
+    check_survey(args, &found, &bad)?;
+    let (reports, unreached) = read_sets(common, args, &found).await;
     // A head that cannot be decrypted is damage too, unless only other sets are checked.
     let heads: Vec<String> =
         if args.sets.is_empty() { bad.into_iter().map(|(_, why)| why).collect() } else { Vec::new() };
@@ -151,6 +104,64 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
         _ => Err(CliError::damaged(format!("found {damaged} damaged places, expected none"))
             .next("read these ranges through a gateway: if its journal or cache still has them, write them again; otherwise restore them from a backup")),
     }
+}
+
+/// Fails if the store has nothing to check, or not what was asked for. `bad`: heads that cannot be read, and why.
+fn check_survey(args: &VerifyArgs, found: &[Found], bad: &[(SetId, String)]) -> Result<(), CliError> {
+    if let Some(missing) = args.sets.iter().find(|name| !found.iter().any(|f| f.head.name == **name)) {
+        let error = CliError::refused(format!("{} has no set {missing} that this key can decrypt", args.store));
+        return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));
+    }
+    if !found.is_empty() {
+        return Ok(());
+    }
+    if bad.is_empty() {
+        let error = CliError::refused(format!("found no set in {}: nothing was checked", args.store));
+        return Err(
+            error.next("check the URL: it must be the one that `holdfast set list` showed, including the prefix")
+        );
+    }
+    if let Some((_, why)) = bad.iter().find(|(_, why)| why.contains(OTHER_KEY)) {
+        return Err(
+            CliError::refused(why.clone()).next("use the cluster key that it was created with; nothing was checked")
+        );
+    }
+    // A store that the set has left is not damaged.
+    if let Some((set, why)) = bad.iter().find(|(_, why)| why.contains(MOVED)) {
+        return Err(CliError::refused(format!("set {set}: {why}"))
+            .next("nothing was checked, because the data here is old: use the new stores of the set"));
+    }
+    Ok(())
+}
+
+/// Reads the chosen sets. Returns a report of each, with its checkpoint as text, and which stores did not answer.
+async fn read_sets(common: &Common, args: &VerifyArgs, found: &[Found]) -> (Vec<(Report, String)>, Vec<String>) {
+    let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
+    let (mut reports, mut unreached) = (Vec::new(), Vec::new());
+    for one in found.iter().filter(chosen) {
+        let copies = one.store.several().filter(|_| args.each_store).map_or(0, |several| several.copies());
+        let copies = if copies == 0 { vec![None] } else { (0..copies).map(Some).collect() };
+        for copy in copies {
+            let bar = bar(common, one.head.name.as_str());
+            let progress = |done: u64, total: u64| {
+                bar.set_length(total);
+                bar.set_position(done);
+            };
+            let checked = verify(one, found, sample, copy, args.list_max, &progress).await;
+            bar.finish_and_clear();
+            match checked {
+                Ok(report) => reports.push((report, checkpoint_text(one))),
+                // The results of the other stores are still shown.
+                Err(error) => {
+                    let which = copy.map_or(String::new(), |at| format!(" {}", at + 1));
+                    unreached.push(format!("set {}: store{which}: {error}", one.head.name));
+                }
+            }
+        }
+    }
+    (reports, unreached)
 }
 
 /// A progress bar; hidden if standard error is no terminal.

@@ -6,10 +6,15 @@ mod export;
 mod image;
 mod import;
 mod part_file;
+mod path;
 mod progress;
 mod state;
 
-use super::{bootstrap, confirm, connect, incomplete, set::status, tell};
+use super::bootstrap;
+use super::connect::{connect, incomplete};
+use super::console::{confirm, tell};
+use super::set_calls::create_volume;
+use super::text::created_text;
 use crate::cli::{Common, with_codes};
 use crate::client::{Client, ClusterClient, Effect, request_id};
 use crate::exit::CliError;
@@ -17,8 +22,7 @@ use crate::output;
 use clap::Subcommand;
 use holdfast_api::v1::{self, change_volume_request::Change};
 use holdfast_types::{ByteSize, Name};
-use std::fmt;
-use std::str::FromStr;
+use path::{VolumePath, find, no_volume};
 
 pub use copy::{ExportArgs, ImportArgs};
 
@@ -179,31 +183,6 @@ pub enum VolumeCommand {
     Export(ExportArgs),
 }
 
-/// `SET/VOLUME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumePath {
-    /// The set.
-    pub set: Name,
-    /// The volume in it.
-    pub name: Name,
-}
-
-impl fmt::Display for VolumePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.set, self.name)
-    }
-}
-
-impl FromStr for VolumePath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (set, name) = text.split_once('/').ok_or_else(|| format!("found {text:?}, expected SET/VOLUME"))?;
-        let read = |part: &str| Name::new(part).map_err(|error| error.to_string());
-        Ok(Self { set: read(set)?, name: read(name)? })
-    }
-}
-
 /// Runs one of `holdfast volume`'s commands.
 pub async fn run(common: &Common, command: VolumeCommand) -> Result<(), CliError> {
     match command {
@@ -228,21 +207,9 @@ fn check_size(volume: &VolumePath, size: ByteSize) -> Result<(), CliError> {
 async fn create(common: &Common, volume: &VolumePath, size: ByteSize) -> Result<(), CliError> {
     check_size(volume, size)?;
     let (set, name) = (volume.set.as_str(), volume.name.as_str());
-    let created = super::set::create_volume(&mut connect(common), set, name, size).await?;
+    let created = create_volume(&mut connect(common), set, name, size).await?;
     let json = serde_json::json!({ "set": set, "name": name, "size_bytes": size.0, "created": created });
-    output::show(common.output, &json, || format!("volume {volume} {} with {size}", super::set::created_text(created)))
-}
-
-/// The volume as its set's leader has it.
-async fn find(api: &mut ClusterClient, volume: &VolumePath) -> Result<v1::Volume, CliError> {
-    let found = status(api, volume.set.as_str(), false).await?;
-    let found = found.volumes.into_iter().find(|found| found.name == volume.name.as_str());
-    found.ok_or_else(|| no_volume(volume))
-}
-
-fn no_volume(volume: &VolumePath) -> CliError {
-    CliError::refused(format!("there is no volume {volume}"))
-        .next(format!("`holdfast volume list {}` shows all", volume.set))
+    output::show(common.output, &json, || format!("volume {volume} {} with {size}", created_text(created)))
 }
 
 async fn change(
@@ -312,7 +279,7 @@ async fn delete(common: &Common, volume: &VolumePath, force: bool, yes: bool) ->
     if !yes {
         confirm(&format!("Delete volume {volume} ({}) and all its data?", output::bytes(found.size_bytes)))?;
         // The time limit starts after the answer.
-        api = super::connect(common);
+        api = connect(common);
     }
     let delete = v1::DeleteVolume { name: volume.name.to_string() };
     let reply = change(&mut api, volume, found.id, "delete", force, Change::Delete(delete)).await;
@@ -450,14 +417,5 @@ mod tests {
         let text = describe_space(&reply);
         assert!(text.matches("unknown").count() > 5 && text.contains("the store does not answer"), "{text}");
         assert!(describe(&reply).contains("unknown"));
-    }
-
-    #[test]
-    fn paths() {
-        let found: VolumePath = "demo/vol-1".parse().unwrap();
-        assert_eq!((found.set.as_str(), found.name.as_str()), ("demo", "vol-1"));
-        for bad in ["demo", "demo/", "/vol", "demo/a/b", "demo/vol@a"] {
-            assert!(bad.parse::<VolumePath>().is_err(), "{bad}");
-        }
     }
 }

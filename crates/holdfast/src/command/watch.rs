@@ -1,7 +1,8 @@
 //! `holdfast watch`: changes of sets, leases and gateways. On a terminal a table that is redrawn, otherwise a line for each change.
 
-use super::{cluster, epoch_text};
-use crate::cli::{self, Common};
+use super::cluster;
+use super::text::epoch_text;
+use crate::cli::{Common, with_codes};
 use crate::client::{Client, ClusterClient};
 use crate::duration;
 use crate::exit::CliError;
@@ -36,7 +37,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// `holdfast watch`.
 #[derive(Debug, Args)]
-#[command(after_long_help = cli::with_codes(WATCH))]
+#[command(after_long_help = with_codes(WATCH))]
 pub struct WatchArgs {
     /// Poll interval
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]

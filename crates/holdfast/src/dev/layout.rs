@@ -1,8 +1,7 @@
 //! The directory of `holdfast dev`: existing files are kept, missing ones are created.
 
-use super::first_plan;
 use crate::cli::{Common, DevArgs};
-use crate::command::bootstrap::{Plan, PlanGateway};
+use crate::command::bootstrap::{self, Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
 use holdfast_gateway::config::{GatewayConfig, KeyConfig, SnapshotExports, TlsConfig};
@@ -11,7 +10,7 @@ use holdfast_tls::make::{self, Wanted};
 use holdfast_types::{ByteSize, Name};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -348,6 +347,26 @@ fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     });
     written.and_then(|()| std::fs::rename(&new, path)).map_err(at(path))?;
     sync_above(path)
+}
+
+/// The plan of a new directory.
+fn first_plan(args: &DevArgs, default_store: &str) -> Result<Plan, CliError> {
+    let name = |text: &str| holdfast_types::Name::new(text).map_err(|error| CliError::usage("name").because(&error));
+    let mut volumes = BTreeMap::new();
+    for volume in &args.volumes {
+        bootstrap::check_size(volume.size)
+            .map_err(|problem| CliError::usage(format!("--volume {}: {problem}", volume.name)))?;
+        volumes.insert(volume.name.clone(), volume.size);
+    }
+    if volumes.is_empty() {
+        volumes.insert(name("vol1")?, holdfast_types::ByteSize(1 << 30));
+    }
+    let set = match &args.set {
+        Some(set) => set.clone(),
+        None => name("demo")?,
+    };
+    let store = args.store.clone().unwrap_or_else(|| default_store.to_string());
+    Ok(Plan { gateways: Vec::new(), sets: vec![bootstrap::PlanSet { name: set, store, volumes }] })
 }
 
 #[cfg(test)]

@@ -118,6 +118,19 @@ impl Uploader {
         // While writers wait for the journal, they also wait for this: copy only as much as they write.
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
+        self.pages_to_rewrite(base, &mut collected).await?;
+        let victims = self.victims(term, base, budget, coming);
+        let copied_bytes = self.empty(term, base, generation, &victims, &mut collected).await?;
+        if !victims.is_empty() {
+            let set = self.server.name.to_string();
+            metrics::counter!("holdfast_space_moved_bytes_total", "set" => set).increment(copied_bytes);
+            tracing::info!(set = %self.server.name, segments = victims.len(), copied_bytes, "collected");
+        }
+        Ok(collected)
+    }
+
+    /// Collects the pages whose packs are to be emptied: packs with much garbage, or under an older data key.
+    async fn pages_to_rewrite(&self, base: &PartialRoot, collected: &mut Collected) -> Result<(), UploadError> {
         let key_id = self.sealing().key_id;
         // Cloning a root is cheap; going through its pages is not.
         let pages_of = base.clone();
@@ -133,40 +146,51 @@ impl Uploader {
         // that are not allowed yet.
         if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
-        } else {
-            left.extend(self.pages_away_in(base, &packs).await?);
-            for (volume, number, place) in left {
-                collected.pages.insert((volume, number));
-                if resealed.contains(&place.object) {
-                    // Charged for read and write, as for segments.
-                    self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
-                }
+            return Ok(());
+        }
+        left.extend(self.pages_away_in(base, &packs).await?);
+        for (volume, number, place) in left {
+            collected.pages.insert((volume, number));
+            if resealed.contains(&place.object) {
+                // Charged for read and write, as for segments.
+                self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
             }
         }
-        let victims = {
-            let mut spared = self.spared();
-            spared.begin(term, base);
-            let coming_bytes = coming.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
-            let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
-            let mut victims = segments_to_collect(base, percent, budget, &spared);
-            // Adds segments under an older data key, even without garbage (ADR 0023).
-            victims.extend(segments_to_reseal(base, key_id, budget, &victims, &spared));
-            victims
-        };
+        Ok(())
+    }
+
+    /// The segments to empty, within `budget` bytes. `coming`: as for [`Uploader::collect`].
+    fn victims(
+        &self,
+        term: Term,
+        base: &PartialRoot,
+        budget: u64,
+        coming: &[(ObjectId, u64, Sectors)],
+    ) -> Vec<ObjectId> {
+        let mut spared = self.spared();
+        spared.begin(term, base);
+        let coming_bytes = coming.iter().map(|(_, stored_bytes, _)| stored_bytes).sum();
+        let percent = percent_before(Amplification::of(base), self.settings.target_percent, coming_bytes);
+        let mut victims = segments_to_collect(base, percent, budget, &spared);
+        // Adds segments under an older data key, even without garbage (ADR 0023).
+        victims.extend(segments_to_reseal(base, self.sealing().key_id, budget, &victims, &spared));
+        victims
+    }
+
+    /// Copies the live data of the victims, as far as the limits allow, and returns how many bytes that were.
+    async fn empty(
+        &self,
+        term: Term,
+        base: &PartialRoot,
+        generation: &Memtable,
+        victims: &[ObjectId],
+        collected: &mut Collected,
+    ) -> Result<u64, UploadError> {
         let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
-        for victim in &victims {
-            if moves >= MOVES_MAX {
-                break;
-            }
-            if !self.may_move() {
-                self.held.store(true, Ordering::Relaxed);
-                metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
-                tracing::debug!(set = %self.server.name, "the rest is moved later; limited by space.move_bytes_per_second and space.move_requests_per_second");
-                break;
-            }
-            // Fetching pages may have taken long: writers that wait for the journal by now wait for this, as above.
-            if moves > 0 && copied_bytes >= written && self.server.journal_pressed() {
-                self.held.store(true, Ordering::Relaxed);
+        for victim in victims {
+            // Fetching pages may have taken long: writers that wait for the journal by now wait for this.
+            let enough = moves > 0 && copied_bytes >= generation.data_bytes();
+            if moves >= MOVES_MAX || !self.may_empty_another(enough) {
                 break;
             }
             // Reads wait for a store that refuses until an operator acts (R8). Moves must not: one object that cannot
@@ -176,8 +200,7 @@ impl Uploader {
                 Err(e) if damaged(&e) => {
                     // R9: it stays where it is. A checkpoint must not fail for it, or the journal would fill up.
                     tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
-                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
-                        .increment(1);
+                    self.count_damaged();
                     self.spared().note(base, *victim);
                     continue;
                 }
@@ -199,20 +222,35 @@ impl Uploader {
             };
             moves += found.len();
             copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
-            if !self.copy(term, *victim, segment, found, &mut filling, &mut collected).await? {
+            if !self.copy(term, *victim, segment, found, &mut filling, collected).await? {
                 // If some of it moved, its count differs at the next checkpoint.
                 self.spared().note(base, *victim);
             }
         }
         if let Some(open) = filling.builder.take() {
-            self.close(term, open, std::mem::take(&mut filling.keep), &mut collected).await?;
+            self.close(term, open, std::mem::take(&mut filling.keep), collected).await?;
         }
-        if !victims.is_empty() {
-            let set = self.server.name.to_string();
-            metrics::counter!("holdfast_space_moved_bytes_total", "set" => set).increment(copied_bytes);
-            tracing::info!(set = %self.server.name, segments = victims.len(), copied_bytes, "collected");
+        Ok(copied_bytes)
+    }
+
+    /// Whether the limits allow to empty another segment now. `enough`: as much is copied as was written.
+    fn may_empty_another(&self, enough: bool) -> bool {
+        if !self.may_move() {
+            self.held.store(true, Ordering::Relaxed);
+            metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
+            tracing::debug!(set = %self.server.name, "the rest is moved later; limited by space.move_bytes_per_second and space.move_requests_per_second");
+            return false;
         }
-        Ok(collected)
+        if enough && self.server.journal_pressed() {
+            self.held.store(true, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// R9: counts data that cannot be collected because of damage.
+    pub(super) fn count_damaged(&self) {
+        metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
     }
 
     /// The pages in any of these packs whose leaves are not in memory. Reads each such leaf without keeping it. Reads
@@ -237,8 +275,7 @@ impl Uploader {
                 }
                 Ok(Err(e)) if damaged(&e) => {
                     tracing::error!(set = %self.server.name, %volume, error = %e, "R9: what a leaf of the map lists cannot be collected");
-                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
-                        .increment(1);
+                    self.count_damaged();
                 }
                 Ok(Err(e)) => return Err(e),
                 Err(_) => {
@@ -318,7 +355,7 @@ impl Uploader {
                 whole = false;
                 // R9: data that did not open stays where it is.
                 tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
-                metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
+                self.count_damaged();
             }
             if !done.open.is_full() {
                 filling.builder = Some(done.open);

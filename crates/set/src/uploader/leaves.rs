@@ -128,8 +128,7 @@ impl Uploader {
                 Ok(Err(e)) if !damaged(&e) => return Err(e),
                 Ok(Err(error)) => {
                     tracing::error!(set = %self.server.name, %error, "R9: a leaf of the map cannot be moved");
-                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
-                        .increment(1);
+                    self.count_damaged();
                     root.leave_in_place(&leaf, leaves);
                 }
                 Err(_) => {

@@ -1,17 +1,15 @@
 //! The head over several stores: does the I/O for the rules in `register`. Each step at a store is a conditional PUT on
-//! the version read there.
+//! the version read there; `round` carries them out.
 //!
 //! Which list of stores counts is not asked here: see `moves`.
-//!
-//! A step at one store continues in a task of its own, so that the third store gets its request even when no one waits
-//! for it any more.
 
+use super::answer::{Answer, has_slot, is_spoilt, seen_of};
 use super::register::{
-    Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
-    encode_mark, judge_look, lives_of, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived,
-    promised_value,
+    Ballot, Look, Seat, Seen, Slot, Stored, VALUE_BYTES_MAX, Wish, decode, encode, encode_mark, judge_look, lives_of,
+    mark_for, may_begin, may_lay_out, may_mend, outlived,
 };
-use super::state::{Register, Replica, worst};
+use super::round::{Aim, Outcome, is};
+use super::state::Register;
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, ObjectStore, Version};
 use bytes::Bytes;
@@ -20,7 +18,6 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// Rounds of one call: each after the first because another writer came in between, or too few stores answered.
@@ -30,68 +27,9 @@ const STRAGGLERS: Duration = Duration::from_millis(500);
 /// The same if all are wanted. A store that has not answered by then is silent; what it prevents from being mended is
 /// mended later.
 const ALL_LIMIT: Duration = Duration::from_secs(3);
-/// One round at most. What became of it is found out by the next.
-const ROUND_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two rounds, times the number of the round; half of it random, so that two writers do not block each
 /// other.
 const PAUSE: Duration = Duration::from_millis(60);
-/// A promise that met somebody else's step is tried on top of it so often.
-const PROMISES_MAX: u32 = 4;
-
-type Is = Option<Version>;
-
-/// What one store answered.
-pub(super) struct Answer {
-    pub seen: Seen<Bytes>,
-    /// Of the object, for a conditional PUT on it.
-    version: Option<Version>,
-    pub error: Option<StoreError>,
-}
-
-/// What the tasks of a round are told.
-#[derive(Clone)]
-enum Verdict {
-    Open,
-    Accept(Option<Bytes>, Lives),
-    Stop,
-}
-
-/// What they tell.
-enum Told {
-    Promised(usize, Slot<Bytes>),
-    Accepted,
-    /// It takes no part in this round; a higher promise was seen, or what went wrong.
-    Out(Ballot, Option<StoreError>),
-}
-
-/// What a round is for, and whom it needs.
-enum Aim {
-    /// w stores.
-    Most(Wish<Is, Bytes>),
-    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
-    /// life (QUORUM-Q2).
-    Mend { at: usize, life: u32 },
-}
-
-/// What a round came to.
-enum Outcome {
-    Done(Option<Bytes>),
-    /// What the store that was lost begins its new life with.
-    MayBegin(Slot<Bytes>),
-    Refused {
-        found: Option<Bytes>,
-    },
-    /// Somebody else is at work, or too few answered.
-    Again {
-        sent: bool,
-        seen: Ballot,
-        error: Option<StoreError>,
-    },
-}
-
-fn is(expected: &Is, current: Option<&Bytes>) -> bool {
-    *expected == current.map(|body| Version::of(body))
-}
 
 impl Register {
     /// One store alone: its head is an object like any other, without a frame, as it always was.
@@ -320,106 +258,6 @@ impl Register {
         self.ask_all(key, true).await
     }
 
-    /// One round with a ballot of its own, at the stores that have a slot.
-    async fn round(
-        &self,
-        key: &str,
-        answers: &[Answer],
-        aim: &Aim,
-        sent_before: bool,
-        seen_higher: Ballot,
-    ) -> Result<Outcome, StoreError> {
-        let slots = answers.iter().filter_map(|answer| match &answer.seen {
-            Seen::Slot(slot) => Some(slot.highest()),
-            _ => None,
-        });
-        let Some(ballot) = Ballot::above(slots.chain([seen_higher]), rand::random()) else {
-            let cause = Cause::text("a store shows the last ballot that there is");
-            let hint = "that is no head that a gateway wrote: look at what replaced it";
-            return Err(StoreError::Denied { at: self.at(Op::Swap, key), cause, hint });
-        };
-        let (tell, mut told) = mpsc::channel(2 * self.replicas.len());
-        let (verdict, heard) = watch::channel(Verdict::Open);
-        let needed = match aim {
-            Aim::Most(_) => self.w,
-            Aim::Mend { .. } => answers.iter().filter(|answer| has_slot(answer)).count(),
-        };
-        let mut taking_part = 0;
-        for (seat, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
-            let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
-            // Steps that hang are not waited for, and not piled up.
-            let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
-            taking_part += 1;
-            let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(seat), ballot };
-            let (slot, version, tell, heard) = (slot.clone(), version.clone(), tell.clone(), heard.clone());
-            tokio::spawn(async move {
-                place.take_part(slot, version, &tell, heard).await;
-                drop(permit);
-            });
-        }
-        drop(tell);
-        let mut promises: Vec<Option<Slot<Bytes>>> = vec![None; self.replicas.len()];
-        let (mut value, mut accepted, mut out, mut highest) = (None, 0, 0, ballot);
-        let (mut sent, mut errors, mut knows) = (false, Vec::new(), Lives::default());
-        let ends = Instant::now() + ROUND_LIMIT;
-        while let Ok(Some(word)) = tokio::time::timeout_at(ends, told.recv()).await {
-            match word {
-                Told::Promised(index, slot) => promises[index] = Some(slot),
-                Told::Accepted => accepted += 1,
-                Told::Out(higher, error) => {
-                    out += 1;
-                    highest = highest.max(higher);
-                    errors.extend(error);
-                }
-            }
-            if accepted >= needed {
-                return Ok(match aim {
-                    Aim::Most(_) => Outcome::Done(value),
-                    Aim::Mend { .. } => Outcome::MayBegin(mended(ballot, value, knows)),
-                });
-            }
-            if taking_part - out < needed {
-                break;
-            }
-            if sent {
-                continue;
-            }
-            let Some(found) = promised_value(&promises, needed) else {
-                // All have spoken, and some of it is of an earlier life: a new round asks anew.
-                let promised = promises.iter().flatten().count();
-                if promised + out >= taking_part {
-                    errors.extend((promised >= needed).then(|| self.of_an_earlier_life(key)));
-                    break;
-                }
-                continue;
-            };
-            let step = match aim {
-                Aim::Most(wish) => next_step(wish, found.value.clone(), is, sent_before).map(Some),
-                Aim::Mend { at, life } => match begun_anew(&found.lives, *at, *life) {
-                    Some(lives) => {
-                        knows = lives;
-                        Step::Accept(found.value.clone())
-                    }
-                    None => break,
-                },
-            };
-            match step {
-                Step::Accept(body) => {
-                    sent = true;
-                    value = body.clone();
-                    verdict.send_replace(Verdict::Accept(body, knows));
-                }
-                Step::Nothing => return Ok(stop(&verdict, Outcome::Done(None))),
-                Step::Refused { .. } => return Ok(stop(&verdict, Outcome::Refused { found: found.value })),
-            }
-        }
-        // Who has promised and waits is let go; an accept that is under way may still be done (R12).
-        if !sent {
-            verdict.send_replace(Verdict::Stop);
-        }
-        Ok(Outcome::Again { sent, seen: highest, error: worst(errors) })
-    }
-
     /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a
     /// store that has lost its own.
     pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
@@ -491,89 +329,7 @@ impl Register {
     }
 }
 
-pub(super) fn has_slot(answer: &Answer) -> bool {
-    matches!(answer.seen, Seen::Slot(_))
-}
-
-/// Whether a store has an object in the slot's place that was a slot of its own once, and does not read any more (R9).
-fn is_spoilt(answer: &Answer) -> bool {
-    let ours = answer.error.as_ref().is_none_or(|e| e.disposition() != Disposition::Denied);
-    answer.seen == Seen::Silent && answer.version.is_some() && ours
-}
-
-fn stop(verdict: &watch::Sender<Verdict>, outcome: Outcome) -> Outcome {
-    verdict.send_replace(Verdict::Stop);
-    outcome
-}
-
-fn seen_of(answers: &[Answer]) -> Vec<Seen<Bytes>> {
-    answers.iter().map(|answer| answer.seen.clone()).collect()
-}
-
 async fn pause(round: u32) {
     let most = PAUSE * round;
     tokio::time::sleep(most / 2 + (most / 2).mul_f64(rand::random::<f64>())).await;
-}
-
-/// One store in one round.
-struct Place {
-    replica: Arc<Replica>,
-    key: String,
-    seat: Seat,
-    ballot: Ballot,
-}
-
-impl Place {
-    async fn take_part(
-        &self,
-        slot: Slot<Bytes>,
-        version: Version,
-        tell: &mpsc::Sender<Told>,
-        mut heard: watch::Receiver<Verdict>,
-    ) {
-        let (before, promised, version) = match self.promise(slot, version).await {
-            Ok(promised) => promised,
-            Err(out) => return drop(tell.send(out).await),
-        };
-        let _ = tell.send(Told::Promised(usize::from(self.seat.index), before)).await;
-        let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
-        let Ok(Verdict::Accept(value, lives)) = verdict else { return };
-        let told = match promised.accept(self.ballot, value, &lives) {
-            // Conditional on exactly the object that the promise left: any change in between, even by a store that
-            // forgot, makes this no vote (QUORUM-Q2).
-            Ok(slot) => match self.write(&slot, &version).await {
-                Ok(_) => Told::Accepted,
-                Err(error) => Told::Out(Ballot::default(), Some(error)),
-            },
-            Err(higher) => Told::Out(higher, None),
-        };
-        let _ = tell.send(told).await;
-    }
-
-    async fn write(&self, slot: &Slot<Bytes>, version: &Version) -> Result<Version, StoreError> {
-        let object = encode(self.seat, slot, rand::random());
-        self.replica.store.swap(&self.key, Some(version), object).await
-    }
-
-    /// The slot as it was, as it is promised, and its version.
-    async fn promise(
-        &self,
-        mut slot: Slot<Bytes>,
-        mut version: Version,
-    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), Told> {
-        let mut last = None;
-        for _ in 0..PROMISES_MAX {
-            let promised = slot.promise(self.ballot).map_err(|higher| Told::Out(higher, None))?;
-            match self.write(&promised, &version).await {
-                Ok(version) => return Ok((slot, promised, version)),
-                Err(error) if error.disposition() == Disposition::Conflict => last = Some(error),
-                Err(error) => return Err(Told::Out(Ballot::default(), Some(error))),
-            }
-            let silent = |error| Told::Out(Ballot::default(), error);
-            let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
-            let Ok(Stored::Slot(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
-            (slot, version) = (found, object.version);
-        }
-        Err(Told::Out(slot.highest(), last))
-    }
 }

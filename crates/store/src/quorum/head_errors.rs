@@ -1,6 +1,6 @@
 //! What the head over several stores says when it cannot be read or replaced.
 
-use super::head::{Answer, has_slot};
+use super::answer::{Answer, has_slot};
 use super::register::{BadSlot, Seat, Seen};
 use super::state::{Register, Replica};
 use crate::error::{At, Cause, Disposition, Op, StoreError};

@@ -355,28 +355,42 @@ impl Quorum {
             };
             silent.retain(|(asked, _)| asked.index != other.index);
             next_at = Instant::now();
-            match answer {
-                Some(Ok(body)) => {
-                    other.speed.answered(None);
-                    let Err(reason) = check(key, &body) else { return Ok(body) };
-                    let store = other.store.place();
-                    tracing::error!(key, store, reason, "R9: a copy does not open; not copied");
-                    other.note(key, wanted.bytes, Some(wanted.by), true);
-                    why.push(format!("{store}: {reason}"));
-                }
-                Some(Err(error)) => {
-                    if error.kind().is_some() {
-                        other.speed.failed();
-                    }
-                    why.push(error.to_string());
-                }
-                None => {
-                    other.speed.failed();
-                    why.push(format!("{}: no answer within {} s", other.store.place(), SUSPECT_LIMIT.as_secs()));
-                }
+            match Self::judge_copy(other, wanted, answer, check) {
+                Ok(body) => return Ok(body),
+                Err(reason) => why.push(reason),
             }
         }
         Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })
+    }
+
+    /// The answer of another store that was asked for a copy; `None`: none within [`SUSPECT_LIMIT`]. Returns the copy if
+    /// it opens, else what is wrong.
+    fn judge_copy(
+        other: &Replica,
+        wanted: &Wanted,
+        answer: Option<Result<Bytes, StoreError>>,
+        check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
+    ) -> Result<Bytes, String> {
+        let (key, store) = (wanted.key.as_str(), other.store.place());
+        match answer {
+            Some(Ok(body)) => {
+                other.speed.answered(None);
+                let Err(reason) = check(key, &body) else { return Ok(body) };
+                tracing::error!(key, store, reason, "R9: a copy does not open; not copied");
+                other.note(key, wanted.bytes, Some(wanted.by), true);
+                Err(format!("{store}: {reason}"))
+            }
+            Some(Err(error)) => {
+                if error.kind().is_some() {
+                    other.speed.failed();
+                }
+                Err(error.to_string())
+            }
+            None => {
+                other.speed.failed();
+                Err(format!("{store}: no answer within {} s", SUSPECT_LIMIT.as_secs()))
+            }
+        }
     }
 }
 

@@ -172,7 +172,8 @@ impl<'a> Reader<'a> {
                     self.import();
                     continue;
                 }
-                item if ITEMS.contains(&item) => {
+                // `'static` is a lifetime.
+                item if ITEMS.contains(&item) && self.back(1) != "'" => {
                     let name = self.token(if item == "macro_rules" { 2 } else { 1 });
                     if self.depth == 0 && item != "mod" && !matches!(name, "fn" | "_" | "mut") {
                         self.file.defined.insert(name.to_owned());

@@ -156,3 +156,14 @@ fn programs_and_crates_are_apart() {
     );
     assert_eq!(arrows(&[("main.rs", "mod b; use b::B;"), ("b.rs", "use crate::C; ")]), ["b>main", "main>b"]);
 }
+
+#[test]
+fn a_lifetime_defines_nothing() {
+    let files = [
+        ("lib.rs", "mod b; mod c; mod d;"),
+        ("b.rs", "use crate::c::C; fn f(c: &'static C) {}"),
+        ("c.rs", "pub struct C;"),
+        ("d.rs", "use crate::b::C;"),
+    ];
+    assert_eq!(arrows(&files), ["b>c", "d>c"]);
+}

@@ -1,6 +1,6 @@
 //! Commands to several agents: pause, resume, restart. Every agent gets the command, whatever the others answer.
 
-use super::{Agents, post};
+use super::ask::{Agents, post};
 use crate::cli::Common;
 use crate::exit::{CliError, Exit};
 use crate::output;

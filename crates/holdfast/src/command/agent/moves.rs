@@ -1,16 +1,18 @@
 //! `holdfast agent switchover` and `holdfast agent failover`: show the hosts before and after, the plan with its checks, the progress, and refusals.
 //! With `--output json` one object has all of it, with or without `--yes`.
 
-use super::{Agents, NO_AGENT, Seen, View, command, look, post, survey, table, taken};
+use super::ask::{Agents, NO_AGENT, Seen, command, look, post, survey, taken};
+use super::table::table;
 use crate::cli::Common;
-use crate::command::{confirm, epoch_text, tell};
+use crate::command::console::{confirm, tell};
+use crate::command::text::epoch_text;
 use crate::exit::CliError;
 use crate::output;
 use crate::timestamp::Timestamp;
+use holdfast_agent::View;
 use holdfast_agent::client::Answer;
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_agent::plan::{Check, Finding, Plan};
-use holdfast_agent::schedule::Scheduled;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -29,12 +31,6 @@ pub(super) struct Forced {
     pub dry_run: bool,
     pub allow_data_loss: bool,
     pub yes: bool,
-}
-
-/// A scheduled switchover as text.
-pub(super) fn scheduled_text(scheduled: &Scheduled) -> String {
-    let whom = scheduled.to.as_deref().unwrap_or("the other host");
-    format!("switchover to {whom} at {}", Timestamp(scheduled.at_unix_ms))
 }
 
 /// The host on which PostgreSQL runs, as primary or following another one.

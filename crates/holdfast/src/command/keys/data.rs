@@ -3,7 +3,8 @@
 use super::list;
 use crate::cli::Common;
 use crate::client::{Client, Effect};
-use crate::command::{confirm, connect, tell};
+use crate::command::connect::connect;
+use crate::command::console::{confirm, tell};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;

@@ -1,8 +1,8 @@
 //! Lists the snapshots that can be recovered, before anything is changed.
 
 use crate::cli::Common;
+use crate::command::console::tell;
 use crate::command::store_access::of_recovery;
-use crate::command::tell;
 use crate::exit::CliError;
 use holdfast_set::recovery::Found;
 use holdfast_set::recovery::snapshots::{LeftOut, Looked, leave_out};

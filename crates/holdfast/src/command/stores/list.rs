@@ -45,27 +45,7 @@ pub fn new_list(set: &Name, now: &Stores, change: &ListChange) -> Result<Stores,
             }
             (urls, *quorum)
         }
-        ListChange::Drain(gone, quorum) => {
-            if let Some(url) = gone.iter().find(|url| !now.urls().contains(url)) {
-                return Err(not_there(set, now, url));
-            }
-            let urls: Vec<String> = now.urls().iter().filter(|url| !gone.contains(url)).cloned().collect();
-            if urls.is_empty() {
-                let error = CliError::refused(format!("set {set} would have no store"));
-                return Err(error.next(format!(
-                    "to replace it use `holdfast set stores replace {set} OLD NEW`; to delete the set use `holdfast set delete {set}`"
-                )));
-            }
-            if urls.len() == 2 {
-                let error = CliError::refused(format!(
-                    "set {set} would have two stores and could not survive the loss of either"
-                ));
-                return Err(error.next(format!(
-                    "replace it with `holdfast set stores replace {set} OLD NEW`, or drain two stores at once"
-                )));
-            }
-            (urls, *quorum)
-        }
+        ListChange::Drain(gone, quorum) => (drained(set, now, gone)?, *quorum),
         ListChange::Replace(old, new) => {
             if !now.urls().contains(old) && now.urls().contains(new) {
                 return Ok(now.clone());
@@ -86,6 +66,28 @@ pub fn new_list(set: &Name, now: &Stores, change: &ListChange) -> Result<Stores,
     let to = Stores::new(urls, quorum).map_err(|error| named(&error).next(next))?;
     to.check_new().map_err(|error| named(&error).next(next))?;
     Ok(to)
+}
+
+/// The stores that remain without `gone`.
+fn drained(set: &Name, now: &Stores, gone: &[String]) -> Result<Vec<String>, CliError> {
+    if let Some(url) = gone.iter().find(|url| !now.urls().contains(url)) {
+        return Err(not_there(set, now, url));
+    }
+    let urls: Vec<String> = now.urls().iter().filter(|url| !gone.contains(url)).cloned().collect();
+    if urls.is_empty() {
+        let error = CliError::refused(format!("set {set} would have no store"));
+        return Err(error.next(format!(
+            "to replace it use `holdfast set stores replace {set} OLD NEW`; to delete the set use `holdfast set delete {set}`"
+        )));
+    }
+    if urls.len() == 2 {
+        let error =
+            CliError::refused(format!("set {set} would have two stores and could not survive the loss of either"));
+        return Err(error.next(format!(
+            "replace it with `holdfast set stores replace {set} OLD NEW`, or drain two stores at once"
+        )));
+    }
+    Ok(urls)
 }
 
 fn not_there(set: &Name, now: &Stores, url: &str) -> CliError {

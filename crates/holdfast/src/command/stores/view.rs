@@ -1,7 +1,7 @@
 //! The stores of a set and the progress of a change, as text.
 
 use super::list;
-use crate::command::set::store_text;
+use crate::command::text::store_text;
 use crate::output;
 use holdfast_api::v1;
 use holdfast_set::recovery::Stores;

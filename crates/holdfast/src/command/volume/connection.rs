@@ -5,11 +5,12 @@
 //!     safe to repeat unanswered requests.
 //! LINK-L3  Every grant must list the volume with the original id and size: another volume may have its name by now.
 
-use super::super::set::status;
-use super::super::snapshot::{SnapshotArg, find as find_snapshot, token as snapshot_token};
-use super::VolumePath;
+use super::path::VolumePath;
 use crate::cli::Common;
 use crate::client::{Client, ClusterClient, Effect, request_id};
+use crate::command::connect::connect;
+use crate::command::set_calls::status;
+use crate::command::snapshot_calls::{SnapshotArg, find as find_snapshot, token as snapshot_token};
 use crate::exit::{CliError, Exit};
 use bytes::Bytes;
 use holdfast_api::v1;
@@ -58,7 +59,7 @@ impl Connection {
         connection.volume_as = Some((id, size));
         let deadline = Instant::now() + common.timeout();
         let grant = loop {
-            let mut api = super::connect(common);
+            let mut api = connect(common);
             let request = v1::AcquireLeaseRequest {
                 set: volume.set.to_string(),
                 owner: connection.owner.to_string(),
@@ -106,7 +107,7 @@ impl Connection {
 
     /// Connects to a volume of a snapshot: read-only, without a lease.
     pub async fn snapshot(common: &Common, volume: &VolumePath, snapshot: &Name) -> Result<Self, CliError> {
-        let mut api = super::connect(common);
+        let mut api = connect(common);
         let arg = SnapshotArg { set: volume.set.clone(), name: snapshot.clone() };
         let Some(found) = find_snapshot(&mut api, &arg).await?.filter(|found| !found.pending) else {
             return Err(CliError::refused(format!("there is no snapshot {arg}, or it is still pending"))

@@ -1,8 +1,8 @@
 //! Shared by `holdfast volume import` and `export`: arguments, help, and the state of an interrupted copy. Both keep several requests
 //! in flight, skip zeroes, print a digest, and can resume.
 
-use super::VolumePath;
 use super::image::Content;
+use super::path::VolumePath;
 use super::state::{Ends, State};
 use crate::exit::CliError;
 use clap::Args;

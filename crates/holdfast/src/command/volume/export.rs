@@ -2,12 +2,13 @@
 
 use super::connection::Connection;
 use super::copy::{ExportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
-use super::find;
 use super::image::{Content, Hash, PIECE_BYTES, Sink};
 use super::part_file::{PartFile, check_state};
+use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
+use crate::command::connect::connect;
 use crate::exit::CliError;
 use crate::output;
 use futures_util::StreamExt;
@@ -30,7 +31,7 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     let connection = match &args.volume.snapshot {
         Some(snapshot) => Connection::snapshot(common, volume, snapshot).await?,
         None => {
-            let found = find(&mut super::connect(common), volume).await?;
+            let found = find(&mut connect(common), volume).await?;
             Connection::volume(common, volume, (found.id, found.size_bytes)).await?
         }
     };
@@ -44,23 +45,8 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
         image: args.image.display().to_string(),
         image_bytes: connection.size(),
     };
-    let copied = async {
-        let earlier = earlier(args.how.state.as_deref(), &ends)?;
-        let (sink, hash, part) = open_sink(args, &ends, earlier.as_ref())?;
-        let resumed = hash.bytes;
-        let drained = drain(common, args, &connection, &ends, sink, hash).await;
-        let (hash, data_bytes) = drained.map_err(|error| not_whole(error, part.as_ref()))?;
-        // A live volume: proves that the lease was held during the export.
-        if args.volume.snapshot.is_none() {
-            connection.flush().await.map_err(|error| not_whole(error, part.as_ref()))?;
-        }
-        if let Some(part) = part {
-            part.finish()?;
-        }
-        Ok::<_, CliError>((hash, data_bytes, resumed))
-    };
     let copied = tokio::select! {
-        copied = copied => copied,
+        copied = copy_out(common, args, &connection, &ends) => copied,
         () = connection.keep() => Err(CliError::failed("the lease is not renewed any more").next(format!(
             "`holdfast set show {}` shows the owner; start again when the lease is released, or export a snapshot, which needs no lease",
             volume.set
@@ -88,6 +74,28 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
         output::Format::Json => json.to_string(),
     });
     Ok(())
+}
+
+/// Copies everything. Returns the hash of all, how many bytes of data there are, and where the copy was resumed.
+async fn copy_out(
+    common: &Common,
+    args: &ExportArgs,
+    connection: &Connection,
+    ends: &Ends,
+) -> Result<(Hash, u64, u64), CliError> {
+    let earlier = earlier(args.how.state.as_deref(), ends)?;
+    let (sink, hash, part) = open_sink(args, ends, earlier.as_ref())?;
+    let resumed = hash.bytes;
+    let drained = drain(common, args, connection, ends, sink, hash).await;
+    let (hash, data_bytes) = drained.map_err(|error| not_whole(error, part.as_ref()))?;
+    // A live volume: proves that the lease was held during the export.
+    if args.volume.snapshot.is_none() {
+        connection.flush().await.map_err(|error| not_whole(error, part.as_ref()))?;
+    }
+    if let Some(part) = part {
+        part.finish()?;
+    }
+    Ok((hash, data_bytes, resumed))
 }
 
 /// Adds the path of the incomplete file to an error.

@@ -2,11 +2,14 @@
 
 use super::connection::Connection;
 use super::copy::{ImportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
-use super::find;
 use super::image::{Content, Done, Hash, PIECE_BYTES, Piece, Source, Whole, ZEROES_MAX};
+use super::path::find;
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
+use crate::command::connect::connect;
+use crate::command::console::confirm_or;
+use crate::command::set_calls::status;
 use crate::exit::CliError;
 use crate::output;
 use bytes::BytesMut;
@@ -22,19 +25,8 @@ use tokio::sync::mpsc;
 /// Runs `holdfast volume import`.
 pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> {
     let begun = Instant::now();
-    let (source, image_bytes) = if is_pipe(&args.image) {
-        (Source::Stream(Box::new(std::io::stdin())), 0)
-    } else {
-        let file = File::open(&args.image)
-            .map_err(|error| CliError::usage(format!("image {}", args.image.display())).because(&error))?;
-        let found = file.metadata().map_err(|error| about(&args.image, &error))?;
-        if found.is_file() {
-            (Source::File(file, found.len()), found.len())
-        } else {
-            (Source::Stream(Box::new(file)), 0)
-        }
-    };
-    let found = find(&mut super::connect(common), &args.volume).await?;
+    let (source, image_bytes) = open_image(args)?;
+    let found = find(&mut connect(common), &args.volume).await?;
     if image_bytes > found.size_bytes {
         let text = format!(
             "the image is too large: found {image_bytes} bytes, expected at most {} of volume {}",
@@ -53,14 +45,7 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
     };
     let earlier = earlier(args.how.state.as_deref(), &ends)?;
     if let Some(state) = &earlier {
-        let epoch = super::status(&mut super::connect(common), args.volume.set.as_str(), false).await?.epoch;
-        if epoch != state.epoch {
-            let text = format!(
-                "set {} had another owner since the interruption: found epoch {epoch}, expected {}",
-                args.volume.set, state.epoch
-            );
-            return Err(CliError::refused(text).next("delete the state file and import from the beginning"));
-        }
+        check_owner(common, args, state).await?;
     }
     let connection = Connection::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
     let done = tokio::select! {
@@ -83,6 +68,34 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
         let (all, data) = (output::bytes(whole), output::bytes(data_bytes));
         format!("imported into {}: {all} ({data} of data){from}, in {seconds} s\nsha256 {sha256}", args.volume)
     })
+}
+
+/// The image, and its length if it is a file.
+fn open_image(args: &ImportArgs) -> Result<(Source, u64), CliError> {
+    if is_pipe(&args.image) {
+        return Ok((Source::Stream(Box::new(std::io::stdin())), 0));
+    }
+    let file = File::open(&args.image)
+        .map_err(|error| CliError::usage(format!("image {}", args.image.display())).because(&error))?;
+    let found = file.metadata().map_err(|error| about(&args.image, &error))?;
+    if found.is_file() {
+        Ok((Source::File(file, found.len()), found.len()))
+    } else {
+        Ok((Source::Stream(Box::new(file)), 0))
+    }
+}
+
+/// Fails if somebody else had the set since the interruption.
+async fn check_owner(common: &Common, args: &ImportArgs, state: &State) -> Result<(), CliError> {
+    let epoch = status(&mut connect(common), args.volume.set.as_str(), false).await?.epoch;
+    if epoch == state.epoch {
+        return Ok(());
+    }
+    let text = format!(
+        "set {} had another owner since the interruption: found epoch {epoch}, expected {}",
+        args.volume.set, state.epoch
+    );
+    Err(CliError::refused(text).next("delete the state file and import from the beginning"))
 }
 
 /// Answers may arrive in any order; finished is the range from the beginning without a gap.
@@ -125,44 +138,27 @@ async fn fill(
         None => ask_before_data_goes(args, connection, ends.volume_bytes).await?,
     }
     // Saved before the first write, so that a resumed import recognizes its own lease.
-    let mut epoch = connection.epoch();
+    let (mut epoch, mut tally) = (connection.epoch(), Tally { done: done.0, behind: BTreeMap::new() });
     if done.0 == 0 {
         marked.1 = Hash::new().text();
     }
     save(&marked, epoch)?;
     let bar = bar(common.output, "import", ends.image_bytes, done.0);
-    let (tx, mut rx) = mpsc::channel(args.how.parallel());
+    let (tx, rx) = mpsc::channel(args.how.parallel());
     let (from, volume_bytes) = (done.clone(), ends.volume_bytes);
     let reading = tokio::task::spawn_blocking(move || source.run(&from, volume_bytes, &tx));
-    let mut tally = Tally { done: done.0, behind: BTreeMap::new() };
-    let writing = async {
-        let (mut flying, mut ended) = (FuturesUnordered::new(), false);
-        loop {
-            tokio::select! {
-                piece = rx.recv(), if !ended && flying.len() < args.how.parallel() => match piece {
-                    Some(piece) => flying.push(write(connection, piece)),
-                    None => ended = true,
-                },
-                Some(answered) = flying.next(), if !flying.is_empty() => {
-                    let (offset, len, mark) = answered?;
-                    bar.inc(len);
-                    let last = tally.answered(offset, len, mark);
-                    let now = connection.epoch();
-                    if last.is_some() || now != epoch {
-                        marked = last.unwrap_or(marked.clone());
-                        epoch = now;
-                        save(&marked, epoch)?;
-                    }
-                }
-                else => break,
-            }
+    write_all(connection, args.how.parallel(), rx, |offset, len, mark| {
+        bar.inc(len);
+        let last = tally.answered(offset, len, mark);
+        let now = connection.epoch();
+        if last.is_some() || now != epoch {
+            marked = last.unwrap_or(marked.clone());
+            epoch = now;
+            save(&marked, epoch)?;
         }
-        Ok::<(), CliError>(())
-    };
-    let written = writing.await;
-    // The reader ends when its receiver is dropped.
-    drop(rx);
-    written?;
+        Ok(())
+    })
+    .await?;
     let whole = reading.await.map_err(|error| CliError::failed("the image's reader ended").because(&error))?;
     let whole = whole.map_err(|error| {
         CliError::failed(format!("image {}", args.image.display()))
@@ -173,6 +169,30 @@ async fn fill(
     connection.flush().await?;
     bar.finish_and_clear();
     Ok(whole)
+}
+
+/// Writes the pieces, several at once, and calls `answered` with the offset, length and mark of each. The reader ends when
+/// this returns, because its receiver is dropped.
+async fn write_all(
+    connection: &Connection,
+    parallel: usize,
+    mut pieces: mpsc::Receiver<Piece>,
+    mut answered: impl FnMut(u64, u64, Option<String>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let (mut flying, mut ended) = (FuturesUnordered::new(), false);
+    loop {
+        tokio::select! {
+            piece = pieces.recv(), if !ended && flying.len() < parallel => match piece {
+                Some(piece) => flying.push(write(connection, piece)),
+                None => ended = true,
+            },
+            Some(written) = flying.next(), if !flying.is_empty() => {
+                let (offset, len, mark) = written?;
+                answered(offset, len, mark)?;
+            }
+            else => return Ok(()),
+        }
+    }
 }
 
 /// Time limit of the search for data in the volume.
@@ -205,7 +225,7 @@ async fn ask_before_data_goes(args: &ImportArgs, connection: &Connection, volume
     }
     let question = format!("Volume {} ({}) may contain data. Overwrite it?", args.volume, output::bytes(volume_bytes));
     // In its own thread, so that the lease is renewed meanwhile.
-    let asked = tokio::task::spawn_blocking(move || super::super::confirm_or(&question, &text, OPTION));
+    let asked = tokio::task::spawn_blocking(move || confirm_or(&question, &text, OPTION));
     asked.await.map_err(|error| CliError::failed("the confirmation failed").because(&error))?
 }
 

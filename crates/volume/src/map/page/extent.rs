@@ -60,6 +60,24 @@ pub(super) fn put_extent(out: &mut Vec<u8>, stored: &Stored, gap: u32, last: Opt
     }
 }
 
+/// Number and offset of the extent that follows `last` in its segment; `None` if there can be none.
+fn after(last: &Stored) -> Option<(u32, u32)> {
+    let number = last.number.checked_add(1).filter(|number| *number <= EXTENT_NUMBER_MAX)?;
+    Some((number, last.offset.checked_add(last.sealed_len)?))
+}
+
+/// The length after sealing, and the sectors before compression. `same`: the extent that the flags refer to.
+fn lengths(reader: &mut Reader<'_>, flags: u8, same: Option<&Stored>, sectors: u64) -> Result<(u32, u64), WireError> {
+    if let Some(last) = same.filter(|_| flags & SAME_EXTENT != 0) {
+        return Ok((last.sealed_len, u64::from(last.raw_sectors)));
+    }
+    let most = EXTENT_SECTORS_MAX * SECTOR_BYTES;
+    let sealed_len = reader.number("bytes before sealing", 1, most)? as u32 + TAG_BYTES as u32;
+    let whole = flags & WHOLE != 0;
+    let raw_sectors = if whole { sectors } else { reader.number("raw sectors", sectors, EXTENT_SECTORS_MAX)? };
+    Ok((sealed_len, raw_sectors))
+}
+
 /// One extent. `page_lba` is the page's first sector: an extent is sealed for a range that begins on the volume.
 pub(super) fn read_extent(
     reader: &mut Reader<'_>,
@@ -93,14 +111,7 @@ pub(super) fn read_extent(
         },
     };
     let (number, offset) = match same.filter(|_| flags & (NEXT | SAME_EXTENT) != 0) {
-        Some(last) if flags & NEXT != 0 => {
-            let number = u64::from(last.number) + 1;
-            let offset = u64::from(last.offset) + u64::from(last.sealed_len);
-            if number > EXTENT_NUMBER_MAX.into() || offset > u32::MAX.into() {
-                return Err(range(flags.into(), 0, (flags & !NEXT).into()));
-            }
-            (number as u32, offset as u32)
-        }
+        Some(last) if flags & NEXT != 0 => after(last).ok_or(range(flags.into(), 0, (flags & !NEXT).into()))?,
         Some(last) => (last.number, last.offset),
         None => {
             let before = last.map_or(0, |last| last.number.into());
@@ -108,24 +119,9 @@ pub(super) fn read_extent(
             (number as u32, reader.number("offset", 0, u32::MAX.into())? as u32)
         }
     };
-    let same_extent = same.filter(|_| flags & SAME_EXTENT != 0);
-    let most = EXTENT_SECTORS_MAX * SECTOR_BYTES;
-    let sealed_len = match same_extent {
-        Some(last) => last.sealed_len,
-        None => reader.number("bytes before sealing", 1, most)? as u32 + TAG_BYTES as u32,
-    };
-    let raw_sectors = match same_extent {
-        Some(last) => u64::from(last.raw_sectors),
-        None if flags & WHOLE != 0 => sectors,
-        None => reader.number("raw sectors", sectors, EXTENT_SECTORS_MAX)?,
-    };
-    let spare = raw_sectors.checked_sub(sectors).ok_or(WireError::Range {
-        field: "sectors",
-        at,
-        found: sectors,
-        least: 1,
-        most: raw_sectors,
-    })?;
+    let (sealed_len, raw_sectors) = lengths(reader, flags, same, sectors)?;
+    let too_many = WireError::Range { field: "sectors", at, found: sectors, least: 1, most: raw_sectors };
+    let spare = raw_sectors.checked_sub(sectors).ok_or(too_many)?;
     let place = page_lba + u64::from(start);
     let skip = if flags & WHOLE != 0 { 0 } else { reader.number("skip", 0, spare.min(place))? };
     let stored = Stored {

@@ -1,0 +1,89 @@
+//! The task that makes this gateway run what group 0 says.
+
+use super::{Adopted, Node, ended, members, placing, start_set};
+use crate::heal;
+use crate::peer_book;
+use holdfast_control::cluster::{ClusterState, SetEntry};
+use holdfast_set::server::SetServer;
+use holdfast_types::MemberId;
+use holdfast_types::sync::LockExt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs what group 0 says: the sets of this node, and the members of each group that this node leads.
+pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
+    let mut changes = node.cluster.changes();
+    let mut book = BTreeMap::new();
+    let mut healing = BTreeMap::new();
+    let mut members = members::Follower::default();
+    let mut ender = ended::Ender::default();
+    let mut tick = tokio::time::interval(Duration::from_millis(500));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+            _ = tick.tick() => {}
+        }
+        node.cache.look(node.started.elapsed());
+        let state = node.cluster.state();
+        note_peers(&node, &state, &mut book);
+        // Before new sets start: a new set may have the name of a deleted one.
+        ender.round(&node, &adopted, &state, &mut healing).await;
+        for (id, entry) in &state.sets {
+            let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
+            if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
+                follow_keys(&node, &set, entry);
+                placing::follow(&node, &set, &entry.store_url).await;
+                continue;
+            }
+            // Already ended here: group 0 on this gateway is behind.
+            if waits || adopted.raft.is_over(*id) {
+                continue;
+            }
+            let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
+            let mut troubles = node.troubles.locked();
+            match outcome {
+                Ok(()) => {
+                    troubles.remove(entry.name.as_str());
+                }
+                Err(e) => {
+                    tracing::error!(set = %entry.name, error = %e, "the set cannot run here");
+                    if let Some(group) = heal::healable(&e) {
+                        let (node, raft) = (node.clone(), adopted.raft.clone());
+                        healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
+                    }
+                    troubles.insert(entry.name.to_string(), e.to_string());
+                }
+            }
+        }
+        members.follow(&node, &adopted, &state).await;
+    }
+}
+
+/// The set has new wrapped keys (another cluster key, or another data key). From now on, they open and seal its data
+/// and are written into its heads.
+fn follow_keys(node: &Node, set: &SetServer, entry: &SetEntry) {
+    match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
+        Ok(keys) => {
+            // In this order: a head must never use a key that its keyring does not have.
+            set.head.set_keyring(node.keys.keyring_of(entry));
+            set.reader.mapping().key.replace(keys, entry.key_id);
+        }
+        // The set keeps the keys that it has. A caller that asks for its keys is told that one is missing.
+        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set cannot be unwrapped here"),
+    }
+}
+
+/// Keeps the list of other gateways on disk. It is needed if group 0 itself is damaged at the next start.
+fn note_peers(node: &Node, state: &ClusterState, book: &mut BTreeMap<MemberId, String>) {
+    let peers: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
+    if peers.is_empty() || peers == *book {
+        return;
+    }
+    match peer_book::save(&node.config.data_dir, &peers) {
+        Ok(()) => *book = peers,
+        Err(error) => tracing::warn!(%error, "the list of the other gateways cannot be written to disk"),
+    }
+}

@@ -1,0 +1,123 @@
+//! Opens the journal, and starts group 0 with the tasks that follow it.
+
+use super::{Adopted, Node, NodeError, clock, deletion, placing, reconcile};
+use crate::disk_space;
+use crate::heal;
+use crate::identity::Identity;
+use crate::node_key;
+use crate::registration;
+use crate::vote_embargo;
+use holdfast_control::serve::Timing;
+use holdfast_log::LogConfig;
+use holdfast_raft::{NodeConfig, PROTOCOL, RaftNode, RaftTiming};
+use holdfast_types::sync::{LockExt, RwLockExt};
+use holdfast_types::{GroupId, MemberId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Entries of group 0 between two of its snapshots.
+const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
+
+fn raft_timing(timing: Timing, embargo: Duration) -> RaftTiming {
+    RaftTiming {
+        heartbeat: timing.heartbeat(),
+        election_min: timing.election_min(),
+        election_max: timing.election_max(),
+        read_lease: timing.read_lease(),
+        embargo,
+    }
+}
+
+impl Node {
+    pub(super) async fn start(self: &Arc<Self>) -> Result<(), NodeError> {
+        let identity = self.identity();
+        let member = MemberId(identity.member);
+        let journal = LogConfig {
+            dir: self.config.data_dir.join("journal"),
+            file_bytes: self.config.journal.file.0,
+            bound_bytes: self.config.journal.bound.0,
+            reserve_bytes: self.config.journal.reserve.0,
+            tail_bytes: self.config.journal.tail.0,
+        };
+        identity.check_journal(&journal.dir)?;
+        let (dir, bound) = (journal.dir.clone(), journal.bound_bytes);
+        let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
+        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, self.config.journal.seal)?;
+        let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
+        let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
+            .await
+            .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
+        self.identity.locked().journal_begun(&self.config.data_dir)?;
+        tracing::info!(?report, "journal opened");
+        if let Some(why) = disk_space::lacking(&dir, bound) {
+            tracing::warn!(dir = %dir.display(), "{why}");
+            // The journal is opened once per process.
+            let _ = self.lacks_room.set(why);
+        }
+        for bad in &report.corrupt {
+            tracing::error!(
+                file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
+                "R9: the journal has a bad record that was synced"
+            );
+        }
+        metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
+        let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
+        let config = NodeConfig {
+            member,
+            cluster: identity.cluster().unwrap_or_default(),
+            snapshots: self.config.data_dir.join("raft"),
+            sealing,
+            timing: raft_timing(self.timing, embargo),
+            dialer: self.dialer(),
+            lineage: self.change_identity(Identity::life_used).await?,
+            protocol: PROTOCOL,
+            abort: self.seams.abort,
+        };
+        let raft = RaftNode::new(config, log)?;
+        if embargo > self.timing.embargo() {
+            let (dir, stop) = (self.config.data_dir.clone(), self.stop.clone());
+            tokio::spawn(vote_embargo::settle_later(raft.clone(), dir, self.timing, stop));
+        }
+        *self.raft.writing() = Some(raft.clone());
+        tokio::spawn(clock::run(self.clone()));
+        match self.start_cluster_group(&raft, member).await {
+            Err(e) if heal::healable(&e).is_some() => {
+                tracing::error!(error = %e, "group 0 is damaged and starts only after it is healed");
+                tokio::spawn(heal_cluster_group(self.clone(), raft, member));
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Starts group 0, and the tasks that follow it.
+    pub(super) async fn start_cluster_group(
+        self: &Arc<Self>,
+        raft: &RaftNode,
+        member: MemberId,
+    ) -> Result<(), NodeError> {
+        let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
+        raft.set_registrar(registration::registrar(self.cluster.clone(), group.clone()));
+        raft.set_placer(placing::placer(Arc::downgrade(self)));
+        let adopted = Adopted { raft: raft.clone(), group, member };
+        *self.adopted.writing() = Some(adopted.clone());
+        tokio::spawn(registration::follow(self.clone(), adopted.clone()));
+        tokio::spawn(registration::register(self.clone(), adopted.clone()));
+        tokio::spawn(deletion::run(self.clone(), adopted.clone()));
+        tokio::spawn(placing::run(self.clone(), adopted.clone()));
+        tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
+        tokio::spawn(reconcile::run(self.clone(), adopted));
+        Ok(())
+    }
+}
+
+/// Group 0 is damaged: this member asks its peers to let it rejoin, then starts the group.
+async fn heal_cluster_group(node: Arc<Node>, raft: RaftNode, member: MemberId) {
+    while heal::readmit(&node, &raft, GroupId::CLUSTER).await {
+        match node.start_cluster_group(&raft, member).await {
+            Ok(()) => return,
+            Err(e) => tracing::error!(error = %e, "group 0 cannot be started"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

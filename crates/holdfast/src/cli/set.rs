@@ -1,0 +1,156 @@
+//! `holdfast set`.
+
+use super::stores::{STORES, StoresCommand};
+use super::values::{VolumeArg, store_url, with_codes};
+use crate::command::{DeleteArgs, SET_DELETE, SnapshotArg, clone, scrub};
+use clap::{ArgAction, Subcommand};
+use holdfast_types::Name;
+
+const CHECKPOINT: &str = "\
+Examples:
+  holdfast set checkpoint demo
+  holdfast set checkpoint demo --timeout 10m --output json | jq .checkpoint_index
+
+Writers are not blocked. When it ends with 0, everything that was acknowledged before the call is
+in the store: `holdfast cluster recover` can restore it even if every gateway is lost.
+";
+
+const LIST: &str = "\
+One line for each set:
+  SET       its name
+  GROUP     number of its Raft group, which is also its number in the store, below PREFIX/sets/
+  STORE     its store; with several stores all of them, after the write quorum (w=2). c=N counts
+            changes of the list. `set stores show` prints the arguments for a recovery
+  CLONE OF  the set and the snapshot that it was cloned from; this column is left out if no set is
+            a clone
+
+Below: a line for each set whose stores are being changed, with the progress. Then the deletions
+in progress, as long as they wait for a gateway:
+  STAGE        stopping its Raft group; deleting keys and objects; name is free
+  WAITING FOR  gateways that have not stopped its group; a gateway that is down does it when it is
+               back
+  ERROR        why the deletion does not proceed
+
+Examples:
+  holdfast set list
+  holdfast set list --output json | jq -r '.sets[] | \"\\(.id) \\(.name)\"'
+";
+
+const SHOW: &str = "\
+The view of its leader. With --any-view the view of any gateway, without the space in the store.
+  served by          the gateway that leads the set, and its region
+  owner              owner of the lease, its gateway, and the remaining time to live
+  epoch              epoch of the last grant of the lease; it grows with each grant
+  log                Raft term; index of the last applied entry, and of the last entry
+  checkpoint         everything up to this log index is in the store; 0 before the first
+                     checkpoint, and after a recovery until the next checkpoint
+  not uploaded       bytes that are only in the journals of the gateways
+  store health       ok, or the problem, since when, and whether an operator must act
+  scrub              the verification in the background: see `holdfast set scrub`
+  members            voters of its Raft group
+  clone              each clone, with its snapshot and the log index of that
+  store N            with several stores: missing objects and health of each
+  retired objects    objects that are no longer needed and are still in the store
+
+Space in bytes, as of the last checkpoint. A clone does not count what it shares with its origin:
+  provisioned        sum of the volumes' sizes
+  written            data of the volumes before compression; and data in the journal since then
+  stored             segments and map pages of the checkpoint, compressed; then including
+                     snapshots and clones, each object counted once
+  live               the compressed part of the checkpoint's segments that volumes refer to, of
+                     all
+  garbage            the other part, which nothing refers to. Then objects that wait for deletion,
+                     and old checkpoints that have not been searched for such objects yet
+
+Snapshots (PROVISIONED and WRITTEN as above, at the time of the snapshot):
+  UNIQUE  bytes in the store that only this snapshot refers to, which its deletion frees; 0B while
+          a clone uses it
+
+Volumes: see `holdfast volume list`.
+
+Examples:
+  holdfast set show demo
+  holdfast set show demo --output json | jq .space
+";
+
+/// `holdfast set`.
+#[derive(Debug, Subcommand)]
+pub enum SetCommand {
+    /// Create a set and its volumes; what exists already is left as it is
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores; an object counts as stored once two of them have it. Other commands name them together, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the credentials of that profile in each gateway's store.credentials_file\n"))]
+    Create {
+        /// Name of the set
+        name: Name,
+        /// Object store of the set; repeat it for several stores, which each get all data
+        #[arg(long = "store", value_name = "URL", value_parser = store_url, required = true, action = ArgAction::Append)]
+        stores: Vec<String>,
+        /// With several stores: how many must confirm an object, more than half of them [default: the smallest majority]
+        #[arg(long, value_name = "COUNT")]
+        write_quorum: Option<usize>,
+        /// A volume and its size; volumes are thin-provisioned; may be repeated
+        #[arg(long = "volume", value_name = "NAME=SIZE", required = true, action = ArgAction::Append)]
+        volumes: Vec<VolumeArg>,
+    },
+    /// List the sets
+    #[command(after_long_help = with_codes(LIST))]
+    List,
+    /// Show one set: its gateway, its owner, its volumes and its space in the store
+    #[command(after_long_help = with_codes(SHOW))]
+    Show {
+        /// The set
+        set: Name,
+        /// Show the view of any gateway, which may be outdated; works without a majority
+        #[arg(long)]
+        any_view: bool,
+    },
+    /// Show the stores of a set; add, drain and replace stores while the set is in use
+    #[command(subcommand, after_long_help = with_codes(STORES))]
+    Stores(StoresCommand),
+    /// Delete a set: its volumes, keys and objects, and its data on the gateways' disks
+    #[command(after_long_help = with_codes(SET_DELETE))]
+    Delete(DeleteArgs),
+    /// Upload everything that was acknowledged so far to the store
+    #[command(after_long_help = with_codes(CHECKPOINT))]
+    Checkpoint {
+        /// The set
+        set: Name,
+    },
+    /// Show or start the scrub of a set, which reads all its objects in the background and reports damage
+    #[command(after_long_help = with_codes(scrub::SCRUB))]
+    Scrub {
+        /// The set
+        set: Name,
+        /// Start it now, unless it is running
+        #[arg(long)]
+        start: bool,
+    },
+    /// Take snapshots of a set at fixed times, and delete old ones
+    #[command(after_long_help = with_codes(SCHEDULE))]
+    Schedule {
+        /// The set
+        set: Name,
+        /// Rules such as 15mx8,1hx24,1dx30 (units s, m, h, d, w), or off
+        #[arg(value_name = "RULES")]
+        schedule: String,
+    },
+    /// Create a new writable set from a snapshot of another set; takes the same short time for any size
+    #[command(after_long_help = with_codes(clone::CLONE))]
+    Clone {
+        /// The snapshot, SET@SNAPSHOT
+        snapshot: SnapshotArg,
+        /// Name of the new set
+        name: Name,
+    },
+}
+
+const SCHEDULE: &str = "\
+A rule is an interval and a number of snapshots to keep. 15mx8 takes a snapshot in every quarter
+of an hour (UTC, by the gateways' clocks) and keeps the first snapshot of each of the last 8
+quarters that have one. A snapshot can satisfy several rules. Its name is like
+auto-20261120T083000Z. A missed snapshot is taken late, once. Manual snapshots are never deleted.
+`off` stops the schedule and deletes nothing.
+
+Examples:
+  holdfast set schedule demo 15mx8,1hx24,1dx30
+  holdfast set schedule demo off
+";

@@ -1,0 +1,99 @@
+//! Values of arguments, and the end of each help.
+
+use crate::exit::EXIT_CODES;
+use holdfast_set::recovery::Stores;
+use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
+use std::str::FromStr;
+
+/// Examples, followed by the exit codes.
+pub fn with_codes(examples: &str) -> String {
+    format!("{examples}\n{EXIT_CODES}")
+}
+
+/// `NAME=SIZE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeArg {
+    /// The volume.
+    pub name: Name,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+impl FromStr for VolumeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, size) =
+            text.split_once('=').ok_or_else(|| format!("found {text:?}, expected NAME=SIZE, such as vol1=1GiB"))?;
+        let name = Name::new(name).map_err(|error| error.to_string())?;
+        let size: ByteSize = size.parse().map_err(|error: holdfast_types::SizeError| error.to_string())?;
+        Ok(Self { name, size })
+    }
+}
+
+/// Checks `HOST:PORT`.
+pub fn address(text: &str) -> Result<String, String> {
+    match holdfast_api::host_port(text) {
+        Some(_) => Ok(text.to_string()),
+        None => Err(format!("found {text:?}, expected HOST:PORT")),
+    }
+}
+
+/// Reads `m2` or `2`.
+pub fn member(text: &str) -> Result<MemberId, String> {
+    let digits = text.strip_prefix('m').unwrap_or(text);
+    let id = digits.parse().ok().filter(|&id| id != 0);
+    id.map(MemberId)
+        .ok_or_else(|| format!("found {text:?}, expected a member as `holdfast gateway list` shows it, such as m2"))
+}
+
+/// Checks an owner's name.
+pub fn owner(text: &str) -> Result<Owner, String> {
+    Owner::new(text).map_err(|error| error.to_string())
+}
+
+/// Checks the syntax of a store URL. The gateways check whether they can reach it.
+pub fn store_url(text: &str) -> Result<String, String> {
+    if text.starts_with("w=") {
+        let stores = Stores::parse(text).map_err(|error| error.to_string())?;
+        return stores.urls().iter().try_for_each(|url| store_url(url).map(drop)).map(|()| text.to_string());
+    }
+    let good = url::Url::parse(text).is_ok_and(|url| match url.scheme() {
+        "s3" => url.has_host(),
+        "file" => !url.has_host() && url.path().len() > 1,
+        _ => false,
+    });
+    if good {
+        Ok(text.to_string())
+    } else {
+        Err(format!(
+            "found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY, or for several stores \"w=QUORUM URL URL URL\""
+        ))
+    }
+}
+
+/// As [`store_url`]. Also accepts what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, and both lists during a change.
+pub fn stores_text(text: &str) -> Result<String, String> {
+    let placement = Placement::parse(text);
+    if placement.next.is_none() && (text.contains(" | ") || text.contains(" => ")) {
+        return Err(format!(
+            "found {text:?}, expected the stores as `holdfast set list` shows them: \"LIST\", or during a change \"LIST => LIST\""
+        ));
+    }
+    for list in std::iter::once(&placement.stores).chain(placement.next.as_ref().map(|(_, to)| to)) {
+        if list.starts_with("c=") {
+            let stores = Stores::parse(list).map_err(|error| error.to_string())?;
+            stores.urls().iter().try_for_each(|url| store_url(url).map(drop))?;
+        } else {
+            store_url(list)?;
+        }
+    }
+    Ok(text.to_string())
+}
+
+pub fn setting(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    parts
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .ok_or_else(|| format!("found {text:?}, expected KEY=VALUE, such as journal.bound=2GiB"))
+}

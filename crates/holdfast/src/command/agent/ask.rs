@@ -1,0 +1,122 @@
+//! Asks agents, and sends them commands.
+
+use crate::cli::address;
+use crate::exit::CliError;
+use clap::Args;
+use holdfast_agent::View;
+use holdfast_agent::client::{self, Answer, ClientError};
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time limit for the answer of one agent.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
+
+/// Time limit for commands on which an agent asks other agents, such as a switchover.
+const MOVE_LIMIT: Duration = Duration::from_secs(12);
+
+/// Most agents that are asked, including peers.
+const AGENTS_MAX: usize = 64;
+
+/// Advice if no agent answers.
+pub const NO_AGENT: &str = "check --agent (or HOLDFAST_AGENT), and that `holdfast agent run` runs on that host";
+
+/// Addresses of agents.
+#[derive(Clone, Debug, Args)]
+pub struct Agents {
+    /// HTTP addresses of agents (http.listen in their settings)
+    #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
+          default_value = "127.0.0.1:8008")]
+    pub agent: Vec<String>,
+    /// File with the agents' token, needed for commands from another host
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+fn token(agents: &Agents) -> Result<Option<String>, CliError> {
+    let Some(path) = &agents.token_file else { return Ok(None) };
+    let text = files::read_text(path, SECRET_BYTES_MAX)
+        .map_err(|error| CliError::usage(format!("--token-file {}", path.display())).because(&error))?;
+    Ok(Some(text.trim().to_string()))
+}
+
+/// Sends a command to one agent and returns its message.
+pub async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<String, CliError> {
+    let answer = command(agents, address, path, body).await?;
+    taken(&answer).map(|()| answer.words())
+}
+
+/// Sends a command to one agent and returns its answer, which may be a refusal.
+pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
+    let token = token(agents)?;
+    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
+        let words = error.to_string();
+        match error {
+            ClientError::NotSent { .. } => CliError::unreachable(words).next(NO_AGENT),
+            ClientError::NoAnswer { .. } => {
+                CliError::unknown(words).next("check with `holdfast agent status` before repeating it")
+            }
+        }
+    })
+}
+
+/// Whether the agent has done it; otherwise its refusal.
+pub fn taken(answer: &Answer) -> Result<(), CliError> {
+    match answer.code {
+        200 => Ok(()),
+        503 => Err(CliError::unreachable(answer.words())),
+        504 => Err(CliError::unknown(answer.words())
+            .next("check with `holdfast agent status` and `holdfast history` before repeating it")),
+        _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
+    }
+}
+
+/// One agent as `status` shows it.
+#[derive(Debug, serde::Serialize)]
+pub struct Seen {
+    pub address: String,
+    pub view: Option<View>,
+    pub error: Option<String>,
+}
+
+/// Asks one agent for its status.
+pub async fn look(address: &str) -> Seen {
+    let read = |answer: Answer| serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}"));
+    let asked = client::ask(address, "/status", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
+    match asked.and_then(read) {
+        Ok(view) => Seen { address: address.into(), view: Some(view), error: None },
+        Err(error) => Seen { address: address.into(), view: None, error: Some(error) },
+    }
+}
+
+/// Asks the given agents and their peers. A host with two addresses is listed once.
+pub async fn survey(agents: &Agents) -> Vec<Seen> {
+    let mut addresses = agents.agent.clone();
+    let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
+    let mut next = 0;
+    while next < addresses.len().min(AGENTS_MAX) {
+        // In parallel: several lost hosts take as long as one.
+        let mut asked = tokio::task::JoinSet::new();
+        for (at, address) in addresses.iter().take(AGENTS_MAX).cloned().enumerate().skip(next) {
+            asked.spawn(async move { (at, look(&address).await) });
+        }
+        next = addresses.len();
+        let mut found = asked.join_all().await;
+        found.sort_by_key(|(at, _)| *at);
+        for (_, found) in found {
+            if let Some(view) = &found.view {
+                if names.contains(&view.name) {
+                    continue;
+                }
+                names.push(view.name.clone());
+                for (name, address) in &view.peers {
+                    if !names.contains(name) && !addresses.contains(address) {
+                        addresses.push(address.clone());
+                    }
+                }
+            }
+            seen.push(found);
+        }
+    }
+    seen
+}

@@ -1,0 +1,119 @@
+//! Texts that commands share: times, epochs, leases, stores.
+
+use crate::output;
+use crate::timestamp::Timestamp;
+use holdfast_api::v1;
+
+/// `m2`, or "" for no member.
+pub fn member_text(id: u64) -> String {
+    if id == 0 { String::new() } else { holdfast_types::MemberId(id).to_string() }
+}
+
+/// `e17`, or "" before the first grant.
+pub fn epoch_text(epoch: u64) -> String {
+    if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
+}
+
+/// What happened to something that is to exist.
+pub fn created_text(created: bool) -> &'static str {
+    if created { "created" } else { "exists already" }
+}
+
+/// A set's volumes without their space.
+pub fn describe_volumes(status: &v1::SetStatus) -> String {
+    let volumes = status.volumes.iter().map(|volume| [volume.name.clone(), output::bytes(volume.size_bytes)]);
+    output::table(["VOLUME", "SIZE"], volumes)
+}
+
+/// A store's health in one line.
+pub fn store_text(health: &v1::StoreHealth) -> String {
+    let over = |last: &v1::StoreTrouble| format!("ok ({} until {})", last.kind, since(last.ended_unix_ms));
+    match (&health.now, &health.last) {
+        (Some(now), _) => {
+            let who = if now.needs_operator { "OPERATOR MUST ACT" } else { "will be retried" };
+            let failures = now.failures;
+            format!(
+                "{}, since {}, {failures} failures in a row, {who}: {}",
+                now.kind,
+                since(now.since_unix_ms),
+                now.error
+            )
+        }
+        (None, Some(last)) => over(last),
+        (None, None) => "ok".to_string(),
+    }
+}
+
+/// A lease in one line.
+pub fn lease_text(lease: &v1::Lease) -> String {
+    let kind = if lease.plain {
+        "plain export".to_string()
+    } else {
+        format!("{} of {} ms left", lease.remaining_ms, lease.ttl_ms)
+    };
+    format!(
+        "{} at {}, epoch {} ({kind}), since {}",
+        lease.owner,
+        lease.gateway_name,
+        epoch_text(lease.epoch),
+        since(lease.since_unix_ms)
+    )
+}
+
+/// A time for people: how long ago, by this machine's clock.
+pub fn since(unix_ms: u64) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+    ago(now, unix_ms)
+}
+
+fn ago(now_ms: u64, then_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(then_ms) / 1000;
+    match seconds {
+        _ if then_ms == 0 => "unknown".to_string(),
+        0..=119 => format!("{seconds} s ago"),
+        120..=7199 => format!("{} min ago", seconds / 60),
+        7200..=172_799 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`.
+pub fn time(unix_ms: u64) -> String {
+    Timestamp(unix_ms).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_store_is_shown_with_its_reason() {
+        let mut health = v1::StoreHealth { set: "demo".into(), ..Default::default() };
+        assert_eq!(store_text(&health), "ok");
+        let full =
+            v1::StoreTrouble { kind: "full".into(), error: "put: HTTP 507".into(), failures: 7, ..Default::default() };
+        health.now = Some(v1::StoreTrouble { needs_operator: true, ..full.clone() });
+        assert_eq!(store_text(&health), "full, since unknown, 7 failures in a row, OPERATOR MUST ACT: put: HTTP 507");
+        health.now = None;
+        health.last = Some(full);
+        assert_eq!(store_text(&health), "ok (full until unknown)");
+    }
+
+    #[test]
+    fn times_for_people() {
+        let shown = [5_000, 300_000, 7_200_000, 200_000_000].map(|age| ago(1_000_000_000, 1_000_000_000 - age));
+        assert_eq!(shown, ["5 s ago", "5 min ago", "2 h ago", "2 days ago"]);
+        assert_eq!(ago(5, 0), "unknown");
+        assert_eq!(ago(5, 9_999), "0 s ago");
+    }
+
+    #[test]
+    fn times_of_day() {
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(time(1_767_225_599_999), "2025-12-31T23:59:59Z");
+        assert_eq!(time(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,110 @@
+//! Channels to the other gateways, shared by all groups, and the metadata of every call.
+
+use crate::config::{RaftTiming, TypeConfig};
+use crate::lives::{Lineage, Lives};
+use crate::promise::Promises;
+use crate::protocol::Protocol;
+use crate::wire::{META_CLUSTER, META_FROM, META_GROUP, META_TO};
+use holdfast_tls::Dialer;
+use holdfast_types::sync::LockExt;
+use holdfast_types::{GroupId, MemberId};
+use openraft::errors::Unreachable;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use tonic::Request;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::transport::Channel;
+
+/// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// Channels to all peers, shared by all groups. Two each, so that heartbeats and votes do not queue behind bulk
+/// appends.
+pub(crate) struct Channels {
+    cluster: String,
+    me: MemberId,
+    timing: RaftTiming,
+    dialer: Dialer,
+    open: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
+    /// Addresses that are newer than those in membership entries: a gateway may move.
+    addresses: Mutex<BTreeMap<MemberId, String>>,
+    /// Which lives of members are believed (CLUSTER-C3).
+    pub(crate) lives: Lives,
+    /// Read leases that members promise (R3).
+    pub(crate) promises: Promises,
+}
+
+impl Channels {
+    pub(crate) fn new(
+        cluster: u128,
+        me: MemberId,
+        timing: RaftTiming,
+        dialer: Dialer,
+        own: Lineage,
+        protocol: Protocol,
+    ) -> Self {
+        let (lives, promises) = (Lives::new(own, protocol), Promises::new(timing.read_lease));
+        let (open, addresses) = (Mutex::default(), Mutex::default());
+        Self { cluster: format!("{cluster:032x}"), me, timing, dialer, open, addresses, lives, promises }
+    }
+
+    /// The cluster's id as it is in the metadata of calls.
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Adds this process's life and its promise.
+    pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
+        self.lives.stamp(meta);
+        self.promises.stamp(meta);
+    }
+
+    /// `message` with the metadata that every call between gateways carries.
+    pub(crate) fn request<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
+        let mut request = Request::new(message);
+        let meta = request.metadata_mut();
+        meta.insert(META_GROUP, MetadataValue::from(group.0));
+        meta.insert(META_FROM, MetadataValue::from(self.me.0));
+        meta.insert(META_TO, MetadataValue::from(to.0));
+        if let Ok(cluster) = MetadataValue::try_from(&self.cluster) {
+            meta.insert(META_CLUSTER, cluster);
+        }
+        self.stamp(meta);
+        request
+    }
+
+    pub(crate) fn set_address(&self, member: MemberId, addr: String) {
+        self.addresses.locked().insert(member, addr);
+    }
+
+    /// A lazily connecting channel to `member`.
+    pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
+        let addr = {
+            let addresses = self.addresses.locked();
+            addresses.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
+        };
+        let mut open = self.open.locked();
+        if let Some((known, channel)) = open.get(&(member, bulk))
+            && *known == addr
+        {
+            return Ok(channel.clone());
+        }
+        let endpoint = self
+            .dialer
+            .endpoint(&addr)
+            .map_err(|e| Unreachable::from_string(format!("member {member}: {e}")))?
+            .connect_timeout(self.timing.election_min)
+            .tcp_nodelay(true)
+            // A silent peer is noticed: HTTP/2 pings, and the kernel's own.
+            .http2_keep_alive_interval(self.timing.election_max)
+            .keep_alive_timeout(self.timing.election_max.saturating_mul(4))
+            .keep_alive_while_idle(true)
+            .tcp_keepalive(Some(Duration::from_secs(10)))
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        let channel = self.dialer.channel(&endpoint);
+        open.insert((member, bulk), (addr, channel.clone()));
+        Ok(channel)
+    }
+}

@@ -1,0 +1,82 @@
+//! The task that reads the head while the set runs here.
+
+use super::freshness::LOOK_LIMIT;
+use super::{HeadKeeper, Seen};
+use crate::server::SetServer;
+use holdfast_control::set::{Links, Restored};
+use holdfast_raft::boot_now;
+use holdfast_types::{Epoch, Term};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How often a gateway that does not lead checks whether it leads now.
+const IDLE_LOOK: Duration = Duration::from_millis(200);
+
+/// Time between two attempts to replace the keys in the head.
+const REPLACE_EVERY: Duration = Duration::from_secs(1);
+
+impl HeadKeeper {
+    /// Reads the head at the start, at the beginning of each leadership, and while this gateway leads: as often as
+    /// `looks` requires or a caller waits for it.
+    pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
+        let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
+        let mut tried = None;
+        while self.fenced().is_none() {
+            let led = server.leading_ready();
+            self.note_here(&server, led);
+            let begins = led.is_some() && led != led_in;
+            led_in = led.or(led_in);
+            let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
+            if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
+                let looked = self.look().await;
+                self.seen.send_if_modified(|seen| {
+                    let first = *seen == Seen::NotYet;
+                    if first {
+                        *seen = Seen::Go;
+                    }
+                    first
+                });
+                if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
+                    self.begin(&server, term).await;
+                }
+                if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
+                    // The read took time, so the state is noted again.
+                    self.note_here(&server, Some(term));
+                    self.replace_around(term).await;
+                }
+                chance = rand::random::<f64>();
+            }
+            waited_for = tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wake.notified() => !self.looks.may_answer(boot_now()),
+                () = tokio::time::sleep(IDLE_LOOK) => false,
+            };
+            let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
+            if waits && self.to_replace() && server.leading_ready().is_some() {
+                tried = Some(Instant::now());
+                waited_for = true;
+            }
+        }
+    }
+
+    /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.
+    async fn begin(&self, server: &SetServer, term: Term) {
+        if server.host.with(|m| m.state().checkpoint.is_some()) {
+            self.want_checkpoint();
+            return;
+        }
+        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default(), true));
+        let body = self.seal(&head, &self.keyring(), term);
+        let key = self.key();
+        match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {
+            Ok(Ok(_)) => {
+                tracing::info!(set = %self.parts.name, generation = self.parts.life.generation, "first head written")
+            }
+            // R12: the next read shows the result.
+            Ok(Err(error)) => tracing::debug!(set = %self.parts.name, %error, "first head not written yet"),
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! One round of the register: promises from the stores, then one value that they accept. The rules are in `register`.
+//!
+//! A step at one store continues in a task of its own, so that the third store gets its request even when no one waits
+//! for it any more.
+
+use super::answer::{Answer, has_slot};
+use super::register::{
+    Ballot, Lives, Promised, Seat, Seen, Slot, Step, Stored, Wish, begun_anew, decode, encode, mended, next_step,
+    promised_value,
+};
+use super::state::{Register, Replica, worst};
+use crate::Version;
+use crate::error::{Cause, Disposition, Op, StoreError};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// One round at most. What became of it is found out by the next.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+/// A promise that met somebody else's step is tried on top of it so often.
+const PROMISES_MAX: u32 = 4;
+
+/// What a swap expects: the version of the present value.
+pub(super) type Is = Option<Version>;
+
+/// What the tasks of a round are told.
+#[derive(Clone)]
+enum Verdict {
+    Open,
+    Accept(Option<Bytes>, Lives),
+    Stop,
+}
+
+/// What they tell.
+enum Told {
+    Promised(usize, Slot<Bytes>),
+    Accepted,
+    /// It takes no part in this round; a higher promise was seen, or what went wrong.
+    Out(Ballot, Option<StoreError>),
+}
+
+/// What a round is for, and whom it needs.
+pub(super) enum Aim {
+    /// w stores.
+    Most(Wish<Is, Bytes>),
+    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another
+    /// life (QUORUM-Q2).
+    Mend { at: usize, life: u32 },
+}
+
+/// What a round came to.
+pub(super) enum Outcome {
+    Done(Option<Bytes>),
+    /// What the store that was lost begins its new life with.
+    MayBegin(Slot<Bytes>),
+    Refused {
+        found: Option<Bytes>,
+    },
+    /// Somebody else is at work, or too few answered.
+    Again {
+        sent: bool,
+        seen: Ballot,
+        error: Option<StoreError>,
+    },
+}
+
+pub(super) fn is(expected: &Is, current: Option<&Bytes>) -> bool {
+    *expected == current.map(|body| Version::of(body))
+}
+
+impl Aim {
+    /// What comes after the promises: the value to send, and the lives that are noted with it. `None`: nothing can be
+    /// mended any more.
+    fn step(&self, found: &Promised<Bytes>, sent_before: bool) -> Option<(Step<Option<Bytes>>, Lives)> {
+        match self {
+            Aim::Most(wish) => {
+                Some((next_step(wish, found.value.clone(), is, sent_before).map(Some), Lives::default()))
+            }
+            Aim::Mend { at, life } => {
+                let lives = begun_anew(&found.lives, *at, *life)?;
+                Some((Step::Accept(found.value.clone()), lives))
+            }
+        }
+    }
+
+    fn done(&self, ballot: Ballot, value: Option<Bytes>, lives: Lives) -> Outcome {
+        match self {
+            Aim::Most(_) => Outcome::Done(value),
+            Aim::Mend { .. } => Outcome::MayBegin(mended(ballot, value, lives)),
+        }
+    }
+}
+
+/// What the stores have said in a round so far.
+struct Heard {
+    promises: Vec<Option<Slot<Bytes>>>,
+    accepted: usize,
+    out: usize,
+    /// The highest ballot that one of them showed.
+    highest: Ballot,
+    errors: Vec<StoreError>,
+}
+
+impl Heard {
+    fn nothing(stores: usize, ballot: Ballot) -> Self {
+        Self { promises: vec![None; stores], accepted: 0, out: 0, highest: ballot, errors: Vec::new() }
+    }
+
+    fn note(&mut self, word: Told) {
+        match word {
+            Told::Promised(index, slot) => self.promises[index] = Some(slot),
+            Told::Accepted => self.accepted += 1,
+            Told::Out(higher, error) => {
+                self.out += 1;
+                self.highest = self.highest.max(higher);
+                self.errors.extend(error);
+            }
+        }
+    }
+}
+
+impl Register {
+    /// One round with a ballot of its own, at the stores that have a slot.
+    pub(super) async fn round(
+        &self,
+        key: &str,
+        answers: &[Answer],
+        aim: &Aim,
+        sent_before: bool,
+        seen_higher: Ballot,
+    ) -> Result<Outcome, StoreError> {
+        let ballot = self.ballot_above(key, answers, seen_higher)?;
+        let (tell, mut told) = mpsc::channel(2 * self.replicas.len());
+        let (verdict, hears) = watch::channel(Verdict::Open);
+        let needed = match aim {
+            Aim::Most(_) => self.w,
+            Aim::Mend { .. } => answers.iter().filter(|answer| has_slot(answer)).count(),
+        };
+        let taking_part = self.begin_round(key, answers, ballot, &tell, &hears);
+        drop(tell);
+        let mut heard = Heard::nothing(self.replicas.len(), ballot);
+        let mut sent: Option<(Option<Bytes>, Lives)> = None;
+        let ends = Instant::now() + ROUND_LIMIT;
+        while let Ok(Some(word)) = tokio::time::timeout_at(ends, told.recv()).await {
+            heard.note(word);
+            if heard.accepted >= needed {
+                let (value, lives) = sent.unwrap_or_default();
+                return Ok(aim.done(ballot, value, lives));
+            }
+            if taking_part - heard.out < needed {
+                break;
+            }
+            if sent.is_some() {
+                continue;
+            }
+            let Some(found) = promised_value(&heard.promises, needed) else {
+                // All have spoken, and some of it is of an earlier life: a new round asks anew.
+                let promised = heard.promises.iter().flatten().count();
+                if promised + heard.out >= taking_part {
+                    heard.errors.extend((promised >= needed).then(|| self.of_an_earlier_life(key)));
+                    break;
+                }
+                continue;
+            };
+            match aim.step(&found, sent_before) {
+                None => break,
+                Some((Step::Accept(body), lives)) => {
+                    sent = Some((body.clone(), lives));
+                    verdict.send_replace(Verdict::Accept(body, lives));
+                }
+                Some((Step::Nothing, _)) => return Ok(stop(&verdict, Outcome::Done(None))),
+                Some((Step::Refused { .. }, _)) => {
+                    return Ok(stop(&verdict, Outcome::Refused { found: found.value }));
+                }
+            }
+        }
+        // Who has promised and waits is let go; an accept that is under way may still be done (R12).
+        if sent.is_none() {
+            verdict.send_replace(Verdict::Stop);
+        }
+        Ok(Outcome::Again { sent: sent.is_some(), seen: heard.highest, error: worst(heard.errors) })
+    }
+
+    /// A ballot above all that the stores have shown.
+    fn ballot_above(&self, key: &str, answers: &[Answer], seen_higher: Ballot) -> Result<Ballot, StoreError> {
+        let slots = answers.iter().filter_map(|answer| match &answer.seen {
+            Seen::Slot(slot) => Some(slot.highest()),
+            _ => None,
+        });
+        Ballot::above(slots.chain([seen_higher]), rand::random()).ok_or_else(|| {
+            let cause = Cause::text("a store shows the last ballot that there is");
+            let hint = "that is no head that a gateway wrote: look at what replaced it";
+            StoreError::Denied { at: self.at(Op::Swap, key), cause, hint }
+        })
+    }
+
+    /// Starts a task for each store that takes part, and returns how many do.
+    fn begin_round(
+        &self,
+        key: &str,
+        answers: &[Answer],
+        ballot: Ballot,
+        tell: &mpsc::Sender<Told>,
+        hears: &watch::Receiver<Verdict>,
+    ) -> usize {
+        let mut taking_part = 0;
+        for (seat, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
+            let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
+            // Steps that hang are not waited for, and not piled up.
+            let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
+            taking_part += 1;
+            let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(seat), ballot };
+            let (slot, version, tell, hears) = (slot.clone(), version.clone(), tell.clone(), hears.clone());
+            tokio::spawn(async move {
+                place.take_part(slot, version, &tell, hears).await;
+                drop(permit);
+            });
+        }
+        taking_part
+    }
+}
+
+fn stop(verdict: &watch::Sender<Verdict>, outcome: Outcome) -> Outcome {
+    verdict.send_replace(Verdict::Stop);
+    outcome
+}
+
+/// One store in one round.
+struct Place {
+    replica: Arc<Replica>,
+    key: String,
+    seat: Seat,
+    ballot: Ballot,
+}
+
+impl Place {
+    async fn take_part(
+        &self,
+        slot: Slot<Bytes>,
+        version: Version,
+        tell: &mpsc::Sender<Told>,
+        mut heard: watch::Receiver<Verdict>,
+    ) {
+        let (before, promised, version) = match self.promise(slot, version).await {
+            Ok(promised) => promised,
+            Err(out) => return drop(tell.send(out).await),
+        };
+        let _ = tell.send(Told::Promised(usize::from(self.seat.index), before)).await;
+        let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
+        let Ok(Verdict::Accept(value, lives)) = verdict else { return };
+        let told = match promised.accept(self.ballot, value, &lives) {
+            // Conditional on exactly the object that the promise left: any change in between, even by a store that
+            // forgot, makes this no vote (QUORUM-Q2).
+            Ok(slot) => match self.write(&slot, &version).await {
+                Ok(_) => Told::Accepted,
+                Err(error) => Told::Out(Ballot::default(), Some(error)),
+            },
+            Err(higher) => Told::Out(higher, None),
+        };
+        let _ = tell.send(told).await;
+    }
+
+    async fn write(&self, slot: &Slot<Bytes>, version: &Version) -> Result<Version, StoreError> {
+        let object = encode(self.seat, slot, rand::random());
+        self.replica.store.swap(&self.key, Some(version), object).await
+    }
+
+    /// The slot as it was, as it is promised, and its version.
+    async fn promise(
+        &self,
+        mut slot: Slot<Bytes>,
+        mut version: Version,
+    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), Told> {
+        let mut last = None;
+        for _ in 0..PROMISES_MAX {
+            let promised = slot.promise(self.ballot).map_err(|higher| Told::Out(higher, None))?;
+            match self.write(&promised, &version).await {
+                Ok(version) => return Ok((slot, promised, version)),
+                Err(error) if error.disposition() == Disposition::Conflict => last = Some(error),
+                Err(error) => return Err(Told::Out(Ballot::default(), Some(error))),
+            }
+            let silent = |error| Told::Out(Ballot::default(), error);
+            let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
+            let Ok(Stored::Slot(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
+            (slot, version) = (found, object.version);
+        }
+        Err(Told::Out(slot.highest(), last))
+    }
+}

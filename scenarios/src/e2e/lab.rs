@@ -1,0 +1,52 @@
+//! What a scenario gets, and the clusters that it makes.
+
+use crate::cluster::{Cluster, Options};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Limit for a takeover; a longer one fails the scenario.
+pub(super) const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Input of a scenario.
+pub(super) struct Lab {
+    pub(super) bin: PathBuf,
+    pub(super) dir: PathBuf,
+    pub(super) long: bool,
+    /// A `holdfast` program of an older version, if one was given.
+    pub(super) older: Option<PathBuf>,
+}
+
+impl Lab {
+    /// Three gateways on an empty folder with the embedded store.
+    pub(super) fn cluster(&self, size: &str) -> Result<Cluster> {
+        self.cluster_with(size, None, Vec::new())
+    }
+
+    /// Three gateways on a given store, without automatic checkpoints.
+    pub(super) fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
+        self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
+    }
+
+    pub(super) fn cluster_with(
+        &self,
+        size: &str,
+        store: Option<String>,
+        env: Vec<(String, String)>,
+    ) -> Result<Cluster> {
+        self.cluster_as(size, store, &[], env)
+    }
+
+    /// Three gateways with further settings for each.
+    pub(super) fn cluster_as(
+        &self,
+        size: &str,
+        store: Option<String>,
+        settings: &[&str],
+        env: Vec<(String, String)>,
+    ) -> Result<Cluster> {
+        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
+        let settings = settings.iter().copied().map(String::from).collect();
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
+    }
+}
