@@ -17,6 +17,7 @@ mod running;
 mod seams;
 mod start;
 mod start_set;
+mod starts;
 
 use crate::config::{GatewayConfig, GatewayRole};
 use crate::identity::{Identity, IdentityError};

@@ -6,13 +6,13 @@
 //! repeated; after a crash, the rest is done.
 
 use super::running::{Running, notes};
+use super::starts::Starts;
 use super::{Adopted, Node, NodeError};
 use holdfast_control::cluster::ClusterState;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{LogId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// How long one round waits for a set's tasks to end. A store request in progress is given up at once; work on blocking
@@ -32,13 +32,7 @@ pub(super) struct Ender {
 
 impl Ender {
     /// One round: sets that run here or are on this disk, and no longer belong to the cluster.
-    pub(super) async fn round(
-        &mut self,
-        node: &Node,
-        adopted: &Adopted,
-        state: &ClusterState,
-        healing: &mut BTreeMap<SetId, JoinHandle<bool>>,
-    ) {
+    pub(super) async fn round(&mut self, node: &Node, adopted: &Adopted, state: &ClusterState, starts: &mut Starts) {
         let runs: Vec<SetId> = node.running.locked().keys().copied().collect();
         let gone = runs.into_iter().filter(|id| state.was_deleted(*id));
         let gone: BTreeSet<SetId> = gone.chain(state.deletions.under_way.keys().copied()).collect();
@@ -47,11 +41,12 @@ impl Ender {
             if self.ended.contains(&id) {
                 continue;
             }
-            if let Some(task) = healing.remove(&id) {
-                task.abort();
-            }
             let name = state.deletions.under_way.get(&id).map(|found| &found.entry.name);
-            match end_set(node, adopted, id, name).await {
+            let ended = match starts.end(id).await {
+                Ok(()) => end_set(node, adopted, id, name).await,
+                Err(error) => Err(error),
+            };
+            match ended {
                 Ok(()) => {
                     self.said.remove(&id);
                     self.ended.insert(id);

@@ -1,12 +1,11 @@
 //! The task that makes this gateway run what group 0 says.
 
-use super::{Adopted, Node, ended, members, placing, start_set};
-use crate::heal;
+use super::starts::{Order, Starts, follow_stores, start};
+use super::{Adopted, Node, ended, members};
 use crate::peer_book;
 use holdfast_control::cluster::{ClusterState, SetEntry};
 use holdfast_set::server::SetServer;
 use holdfast_types::MemberId;
-use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use std::time::Duration;
 pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
     let mut changes = node.cluster.changes();
     let mut book = BTreeMap::new();
-    let mut healing = BTreeMap::new();
+    let (mut starts, stop) = (Starts::default(), node.stop.clone());
     let mut members = members::Follower::default();
     let mut ender = ended::Ender::default();
     let mut tick = tokio::time::interval(Duration::from_millis(500));
@@ -27,35 +26,22 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
             _ = tick.tick() => {}
         }
         node.cache.look(node.started.elapsed());
-        let state = node.cluster.state();
+        let state = Arc::new(node.cluster.state());
         note_peers(&node, &state, &mut book);
         // Before new sets start: a new set may have the name of a deleted one.
-        ender.round(&node, &adopted, &state, &mut healing).await;
+        ender.round(&node, &adopted, &state, &mut starts).await;
         for (id, entry) in &state.sets {
-            let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 follow_keys(&node, &set, entry);
-                placing::follow(&node, &set, &entry.store_url).await;
-                continue;
-            }
-            // Already ended here: group 0 on this gateway is behind.
-            if waits || adopted.raft.is_over(*id) {
-                continue;
-            }
-            let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
-            let mut troubles = node.troubles.locked();
-            match outcome {
-                Ok(()) => {
-                    troubles.remove(entry.name.as_str());
+                if set.switch.text() != entry.store_url {
+                    let (node, stores) = (node.clone(), entry.store_url.clone());
+                    starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop));
                 }
-                Err(e) => {
-                    tracing::error!(set = %entry.name, error = %e, "the set cannot run here");
-                    if let Some(group) = heal::healable(&e) {
-                        let (node, raft) = (node.clone(), adopted.raft.clone());
-                        healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
-                    }
-                    troubles.insert(entry.name.to_string(), e.to_string());
-                }
+            } else if !adopted.raft.is_over(*id) {
+                // If it is over, group 0 on this gateway is behind.
+                let (node, adopted) = (node.clone(), adopted.clone());
+                let order = Order { node, adopted, id: *id, entry: entry.clone(), state: state.clone() };
+                starts.begin(*id, &stop, |stop| start(order, stop));
             }
         }
         members.follow(&node, &adopted, &state).await;

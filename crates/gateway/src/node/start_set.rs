@@ -92,15 +92,16 @@ struct Parts {
     switch: Arc<Switch>,
 }
 
-/// Starts what group 0 says should run here.
+/// Starts what group 0 says should run here. `stop` ends the start, and later the set.
 pub(super) async fn start_set(
     node: &Arc<Node>,
     adopted: &Adopted,
     id: SetId,
     entry: &SetEntry,
     state: &ClusterState,
+    stop: CancellationToken,
 ) -> Result<(), NodeError> {
-    let starting = Starting { node, adopted, id, entry, state, stop: node.stop.child_token() };
+    let starting = Starting { node, adopted, id, entry, state, stop };
     let parts = starting.parts().await?;
     let tasks = starting.spawn(&parts);
     let (name, server) = (entry.name.clone(), parts.server);
@@ -118,8 +119,13 @@ impl Starting<'_> {
             NodeError::Refused(format!("its data key cannot be unwrapped with this gateway's cluster key: {e}"))
         })?;
         let health = Arc::new(Health::new(entry.name.to_string()));
-        let store = (node.seams.store)(&node.config, &entry.store_url, health.clone())
+        let opened = (node.seams.store)(&node.config, &entry.store_url, health.clone());
+        let stopped = || NodeError::Refused("it is being stopped".to_string());
+        let store = self
+            .stop
+            .run_until_cancelled(opened)
             .await
+            .ok_or_else(stopped)?
             .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
         let switch = Arc::new(Switch::new(&entry.store_url, store));
         let head = self.head(&key, &switch);

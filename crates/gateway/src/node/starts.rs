@@ -1,0 +1,139 @@
+//! Starts of sets, each in a task of its own: a slow store, or a group that is being healed, delays no other set.
+
+use super::placing;
+use super::start_set::start_set;
+use super::{Adopted, Node, NodeError};
+use crate::heal;
+use holdfast_control::cluster::{ClusterState, SetEntry};
+use holdfast_set::server::SetServer;
+use holdfast_types::SetId;
+use holdfast_types::sync::LockExt;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long one round waits for a start to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// At most one task for each set of the cluster.
+#[derive(Default)]
+pub(super) struct Starts(BTreeMap<SetId, Start>);
+
+struct Start {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Starts {
+    /// Begins `work` for a set, unless a task of this set is under way. Its token stops the work, and the set if it is
+    /// running by then.
+    pub(super) fn begin<F>(&mut self, set: SetId, parent: &CancellationToken, work: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.0.get(&set).is_none_or(|start| start.task.is_finished()) {
+            let stop = parent.child_token();
+            let task = tokio::spawn(work(stop.clone()));
+            self.0.insert(set, Start { stop, task });
+        }
+    }
+
+    /// Stops the task of a set and waits until it has ended. It is not aborted: a group that is half started could
+    /// still write to its log while that is dropped.
+    ///
+    /// # Errors
+    /// It has not ended in time. Call again.
+    pub(super) async fn end(&mut self, set: SetId) -> Result<(), NodeError> {
+        let Some(start) = self.0.get_mut(&set) else { return Ok(()) };
+        start.stop.cancel();
+        let Ok(ended) = tokio::time::timeout(ENDS_WITHIN, &mut start.task).await else {
+            return Err(NodeError::Refused(format!("set {set}: it is still being started")));
+        };
+        self.0.remove(&set);
+        if let Err(ended) = ended
+            && let Ok(panic) = ended.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        Ok(())
+    }
+}
+
+/// What a start of a set needs.
+pub(super) struct Order {
+    pub node: Arc<Node>,
+    pub adopted: Adopted,
+    pub id: SetId,
+    pub entry: SetEntry,
+    pub state: Arc<ClusterState>,
+}
+
+/// Starts a set here. If its group is damaged, waits until the other gateways let this one heal it; the next start
+/// follows that.
+pub(super) async fn start(order: Order, stop: CancellationToken) {
+    let Order { node, adopted, id, entry, state } = order;
+    let error = match start_set(&node, &adopted, id, &entry, &state, stop.clone()).await {
+        Ok(()) => {
+            node.troubles.locked().remove(entry.name.as_str());
+            return;
+        }
+        Err(_) if stop.is_cancelled() => return,
+        Err(error) => error,
+    };
+    tracing::error!(set = %entry.name, %error, "the set cannot run here");
+    node.troubles.locked().insert(entry.name.to_string(), error.to_string());
+    if let Some(group) = heal::healable(&error) {
+        stop.run_until_cancelled(heal::readmit(&node, &adopted.raft, group)).await;
+    }
+}
+
+/// Opens the stores that a running set has by now, according to group 0.
+pub(super) async fn follow_stores(node: Arc<Node>, set: Arc<SetServer>, stores: String, stop: CancellationToken) {
+    stop.run_until_cancelled(placing::follow(&node, &set, &stores)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::GroupId;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const SETS: [SetId; 2] = [GroupId(1), GroupId(2)];
+
+    #[tokio::test]
+    async fn a_start_that_hangs_delays_no_other_set_and_can_be_stopped() {
+        let (mut starts, stop, begun) = (Starts::default(), CancellationToken::new(), Arc::new(AtomicU32::new(0)));
+        for _ in 0..3 {
+            let begun = begun.clone();
+            starts.begin(SETS[0], &stop, |stop| async move {
+                begun.fetch_add(1, Ordering::AcqRel);
+                stop.cancelled().await;
+            });
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(begun.load(Ordering::Acquire), 1, "one task for each set at a time");
+        let (done, told) = tokio::sync::oneshot::channel();
+        starts.begin(SETS[1], &stop, |_| async move {
+            let _ = done.send(());
+        });
+        told.await.unwrap();
+        starts.end(SETS[0]).await.unwrap();
+        assert!(!stop.is_cancelled() && starts.0.len() == 1);
+    }
+
+    #[tokio::test]
+    async fn a_start_that_does_not_stop_is_waited_for_again() {
+        let (mut starts, stop, (finish, finished)) =
+            (Starts::default(), CancellationToken::new(), tokio::sync::oneshot::channel::<()>());
+        starts.begin(SETS[0], &stop, |_| async move {
+            let _ = finished.await;
+        });
+        assert!(matches!(starts.end(SETS[0]).await, Err(NodeError::Refused(_))));
+        finish.send(()).unwrap();
+        starts.end(SETS[0]).await.unwrap();
+        assert!(starts.0.is_empty());
+    }
+}
