@@ -196,7 +196,7 @@ fn read_all(cluster: &mut Cluster, places: &[u64], plan: &Plan) -> Result<Vec<f6
         let begun = Instant::now();
         let found = client.read(offset, BLOCK as u32)?;
         took.push(ms(begun.elapsed()));
-        anyhow::ensure!(found == content(offset), "R9: the block at {offset} is not what was put there");
+        anyhow::ensure!(found == content(offset), "R9: the block at {offset} differs from the written data");
     }
     client.disconnect();
     took.sort_by(f64::total_cmp);
