@@ -98,7 +98,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     })?;
     let progress = load.progress();
     note(format!(
-        "{} pairs and reads, slowest {:.1} s, {} connections closed and made anew",
+        "{} pairs and reads, slowest {:.1} s, {} connections closed and reopened",
         progress.answered(),
         progress.slowest().as_secs_f64(),
         progress.reconnected()

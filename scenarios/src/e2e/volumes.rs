@@ -228,7 +228,7 @@ fn resize(cluster: &mut Cluster) -> Result<()> {
         [&["--size", "32MiB"][..], &["--size", "32MiB", "--discard-data"], &["--size", "128MiB", "--discard-data"]]
     {
         let shrink = [&["shrink", "demo/vol1"][..], args].concat();
-        anyhow::ensure!(volume(cluster, &shrink).is_err(), "it was done: {shrink:?}");
+        anyhow::ensure!(volume(cluster, &shrink).is_err(), "{shrink:?} succeeded, expected a refusal");
     }
     anyhow::ensure!(volume(cluster, &["grow", "demo/vol1", "--size", "32MiB"]).is_err(), "a volume shrank by growing");
     check(&mut first, 1, 0, 64).context("after the refused requests")?;
