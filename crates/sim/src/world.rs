@@ -357,7 +357,7 @@ impl World {
         lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
     }
 
-    /// The gateway of a machine, as the admin API describes it.
+    /// The gateway of a machine, as the admin door describes it.
     pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
             nbd: if self.hosts[index].nbd { host::nbd_address(index) } else { String::new() },

@@ -1,7 +1,7 @@
 //! Applies the difference of two snapshots to images of the one, and compares them with the other (HISTORY-H4).
 //!
 //! Images are kept by name, like a user's: a name may belong to another volume by now, and that is tested. The ranges
-//! are the admin API's, from the gateway's own maps; the content of a volume at a snapshot, in sectors, is the model's.
+//! are the admin door's, from the gateway's own maps; the content of a volume at a snapshot, in sectors, is the model's.
 
 use super::model::{Volume, Volumes};
 use super::world::World;
