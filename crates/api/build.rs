@@ -1,4 +1,4 @@
-//! Generates the admin door from the files in `proto/`. Protox parses them, so protoc need not be installed.
+//! Generates the admin API from the files in `proto/`. Protox parses them, so protoc need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");

@@ -1,6 +1,6 @@
 //! Admin API: messages and service generated from `proto/admin.proto`, conversions to our types, and the error model.
 //!
-//! Owns: the wire form of the admin door, refusals and their encoding ([`Refusal`]), the comparison of two lists of
+//! Owns: the wire form of the admin API, refusals and their encoding ([`Refusal`]), the comparison of two lists of
 //! volumes. Does not own: any other decision, any connection, any retry (the caller's), the peer protocol (raft's).
 //! Depends on: types.
 

@@ -353,7 +353,7 @@ impl Agents {
         }
     }
 
-    /// The operator ends the lease at the leader's admin door.
+    /// The operator ends the lease at the leader's admin API.
     fn free(&mut self, world: &mut World) {
         let Some(leader) = world.leader() else { return };
         let Some(lease) = world.set(leader).and_then(|set| set.lease()) else { return };

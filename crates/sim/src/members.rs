@@ -1,4 +1,4 @@
-//! Membership changes under faults: an administrator's requests, one after the other, through the admin door of group
+//! Membership changes under faults: an administrator's requests, one after the other, through the admin API of group
 //! 0's leader; which machine is which member; and the rules for both.
 //!
 //! The machine of a removed gateway gets an empty disk, and may come back as another member.

@@ -1,4 +1,4 @@
-//! Snapshots under faults: taken and deleted through the leader's admin door, one request after the other, repeated if
+//! Snapshots under faults: taken and deleted through the leader's admin API, one request after the other, repeated if
 //! the answer is lost (R12). Checks their content (R4), and a schedule that jumps of the wall clock must not upset.
 
 use crate::broken::Broken;

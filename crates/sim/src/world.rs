@@ -353,11 +353,11 @@ impl World {
             let found = work.await;
             *lock(&to) = Some(found);
         });
-        self.until(limit, "an answer of the admin door", |_| lock(&slot).is_some())?;
+        self.until(limit, "an answer of the admin API", |_| lock(&slot).is_some())?;
         lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
     }
 
-    /// The gateway of a machine, as the admin door describes it.
+    /// The gateway of a machine, as the admin API describes it.
     pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
             nbd: if self.hosts[index].nbd { host::nbd_address(index) } else { String::new() },

@@ -229,7 +229,7 @@ impl Pair {
         Ok(())
     }
 
-    /// As the admin door does it.
+    /// As the admin API does it.
     async fn make_clone(&mut self) -> Result<(), String> {
         let next = GroupId(self.others.state().next_set);
         if self.origin.common.store.present().contains(&keys::head(next)) {

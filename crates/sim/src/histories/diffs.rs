@@ -1,7 +1,7 @@
 //! Applies the difference of two snapshots to images of the one, and compares them with the other (HISTORY-H4).
 //!
 //! Images are kept by name, like a user's: a name may belong to another volume by now, and that is tested. The ranges
-//! are the admin door's, from the gateway's own maps; the content of a volume at a snapshot, in sectors, is the model's.
+//! are the admin API's, from the gateway's own maps; the content of a volume at a snapshot, in sectors, is the model's.
 
 use super::model::{Volume, Volumes};
 use super::world::World;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// A store that does not answer is not waited for any longer (R8): a later step tries again.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The snapshot's volumes, as the admin door lists them.
+/// The snapshot's volumes, as the admin API lists them.
 fn listed(snapshot: &Snapshot) -> Vec<v1::Volume> {
     let message = |(id, volume): (&VolumeId, &holdfast_control::set::Volume)| v1::Volume {
         id: id.0,

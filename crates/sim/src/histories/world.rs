@@ -487,7 +487,7 @@ impl World {
         Ok(())
     }
 
-    /// As the admin door does it: end of the lease, safety snapshot, the entry. Sometimes a write comes in between.
+    /// As the admin API does it: end of the lease, safety snapshot, the entry. Sometimes a write comes in between.
     async fn roll_back(&mut self) -> Done {
         let state = self.state();
         let finished: Vec<(Name, RequestId)> =
