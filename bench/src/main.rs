@@ -4,18 +4,16 @@
 //! | --- | --- |
 //! | a | ext4 on a loop device over a file on the local disk |
 //! | b | ext4 over `nbdkit file` through the attach path (nbdfuse, loop device) |
-//! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter), as c and d promise too
-//! |
+//! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter), as c and d promise too |
 //! | c | ext4 over one gateway through the same attach path |
 //! | d | ext4 over three gateways through the same attach path |
 //! | s | the same as d, with a real S3 server (versitygw) instead of a folder |
 //! | z | ext4 over the peer, ZeroFS, through the same attach path, with its own S3 server |
 //!
 //! Only ratios within one run mean anything. Each round measures all targets one after the other; ratios are computed
-//! within a
-//! round, and their median over the rounds is printed. Only one target runs at a time; the servers of the others are
-//! stopped, so
-//! that the backlog of one does not slow the next. Load and pressure are printed with each round.
+//! within a round, and their median over the rounds is printed. Only one target runs at a time; the servers of the
+//! others are stopped, so that the backlog of one does not slow the next. Load and pressure are printed with each
+//! round.
 
 mod map;
 mod peer;
@@ -123,7 +121,7 @@ pub fn bench(args: &Args) -> Result<()> {
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
     let bin = args.build.binary(PROFILE)?;
     if kinds.contains(&Kind::Peer) {
-        // Before any measurement, because a build uses the processors.
+        // Before any measurement, because a build uses the CPUs.
         peer::program()?;
     }
     let dir = fresh_dir("bench")?;

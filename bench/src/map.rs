@@ -1,11 +1,12 @@
-//! `cargo xtask bench map`: what grows with a volume, and what does not. Volumes of several sizes, full of random 8 KiB extents, are made without writing them.
+//! `cargo xtask bench map`: measures how costs grow with a volume. Volumes of several sizes, full of random 8 KiB
+//! extents, are made without writing them.
 //!
 //! ```text
 //!   three gateways, one volume, one checkpoint ─▶ stopped ─▶ large_map: a map of millions of extents, a root, a head
 //!     ─▶ empty disks ─▶ `cluster recover --from-store` ─▶ opened, read, taken over, checkpointed
 //! ```
-//! The map is the product's own (pages, packs, root, seals), and it comes in by the product's own door. Nothing here fails for being slow or large; a block that reads
-//! as something else than what lies there does.
+//! The map is made by the product's code (pages, packs, root, seals) and imported by a recovery. A slow or large result
+//! is no failure; a block that differs from the written data is.
 
 mod made;
 mod measure;
@@ -21,9 +22,9 @@ use serde_json::json;
 use std::path::PathBuf;
 
 const PROFILE: &str = "release";
-/// Bytes on disk for each extent, about: its share of a map page, with room for what gateways write.
+/// Approximate bytes on disk per extent: its share of a map page, with room for the gateways' writes.
 const DISK_BYTES_PER_EXTENT: u64 = 48;
-/// Three journals, logs, and what is readable.
+/// Further bytes on disk: three journals, logs, and the readable extents.
 const DISK_BYTES_BESIDE: u64 = 3 << 30;
 
 /// What a person can turn.
@@ -69,10 +70,10 @@ pub struct Args {
     build: Build,
 }
 
-/// A volume that is made.
+/// A volume to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Volume {
-    /// As `holdfast dev` takes it.
+    /// Size as `holdfast dev` takes it.
     size: String,
     extents: u64,
 }
@@ -83,7 +84,7 @@ fn volume(text: &str) -> std::result::Result<Volume, String> {
     Ok(Volume { size: size.into(), extents: extents.ok_or("expected a number of extents above 0 behind =")? })
 }
 
-/// What every volume is measured with.
+/// Settings for measuring each volume.
 struct Plan {
     bin: PathBuf,
     maker: PathBuf,
@@ -101,7 +102,7 @@ fn plan(args: &Args) -> Result<Plan> {
         Some(maker) => maker.canonicalize().with_context(|| maker.display().to_string())?,
         None => args.build.program("holdfast-gateway", "large_map", PROFILE)?,
     };
-    // No checkpoint that nobody asked for, nothing read in the background, and no cache on disk: what is opened comes from the store.
+    // No automatic checkpoint, no background reads, and no disk cache: an opened set comes from the store.
     let ours = ["upload.interval_ms=3600000", "scrub.bytes_per_second=0B", "cache.disk=0B", "cache.memory=256MiB"];
     let settings = ours.into_iter().map(String::from).chain(args.gateway_set.iter().cloned()).collect();
     let few = |n: u32, quick: u32| if args.quick { n.min(quick) } else { n };
@@ -128,10 +129,10 @@ fn volumes(args: &Args) -> Vec<Volume> {
     }
 }
 
-/// All of it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When a volume cannot be made or measured, or reads as something else than what lies there. A figure that is no good is no error.
+/// When a volume cannot be made or measured, or returns other data than was written. A bad figure is no error.
 pub fn bench(args: &Args) -> Result<()> {
     let plan = plan(args)?;
     let dir = fresh_dir("bench-map")?;

@@ -1,10 +1,11 @@
-//! The peer: ZeroFS, which keeps its data in S3 too and speaks NBD; built from crates.io when it is asked for, run beside ours and never linked.
+//! The peer: ZeroFS, which also keeps its data in S3 and speaks NBD. It is built from crates.io on request, run beside
+//! ours, and never linked.
 //!
 //! ```text
 //!  NBD client ──▶ zerofs run ──▶ versitygw (its own, as each target's server is)
 //!                    ▲ 9P: the file that is the export
 //! ```
-//! Owns: how it is built, configured and started; the 9P calls that make the export. Does not own: what is measured on it.
+//! Owns: its build, configuration and start; the 9P calls that create the export. Does not own: the measurements.
 
 use crate::binary::{cargo, root};
 use crate::cluster::free_ports;
@@ -19,27 +20,29 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The newest that crates.io has.
+/// The newest version on crates.io.
 pub const VERSION: &str = "0.19.1";
 
-/// With its default of 16, a FLUSH that meets so many tables of level 0 is answered with success and nothing is written. Never that many: it is durable.
+/// With its default of 16, a FLUSH with that many tables of level 0 is answered with success without a write. With this
+/// limit it is always durable.
 const L0_MAX_SSTS: u32 = 1_000_000;
 
-/// Disk cache, in decimal gigabytes as it counts: more than all data.
+/// Disk cache, in its decimal gigabytes: more than all data.
 const DISK_CACHE_GB: f64 = 8.0;
 
 const EXPORT: &str = "vol1";
 
-/// The program, built if it is not there yet.
+/// The program, built if missing.
 ///
 /// # Errors
-/// When it cannot be fetched or does not build.
+/// When it cannot be fetched or built.
 pub fn program() -> Result<PathBuf> {
     let to = root().join("target/peer");
     let bin = to.join("bin/zerofs");
     if !bin.is_file() {
         step(format!("cargo install zerofs {VERSION} (the peer; a quarter of an hour on two cores)"));
-        // Its profile `ci` is its release profile without link-time optimisation, which takes longer than everything else here.
+        // Its profile `ci` is its release profile without link-time optimisation, which would take longer than
+        // everything else here.
         let install = ["install", "zerofs", "--version", VERSION, "--locked", "--profile", "ci", "--root"];
         let build = Cmd::of(cargo()).dir(std::env::temp_dir()).args(install).arg(&to);
         build.env("CARGO_TARGET_DIR", to.join("build").display().to_string()).show().context("the peer, ZeroFS")?;
@@ -47,7 +50,7 @@ pub fn program() -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// What is printed beside its figures.
+/// Settings that are printed with its figures.
 pub fn settings(cache_mib: u64) -> String {
     format!(
         "ZeroFS {VERSION} of crates.io, profile ci, one process, l0_max_ssts={L0_MAX_SSTS} (with its default of 16 a flush may write nothing), memory cache {cache_mib} MiB, \
@@ -106,7 +109,7 @@ impl Peer {
         ))
     }
 
-    /// Starts it; it is there once both doors are.
+    /// Starts it; it is ready once it listens on both ports.
     ///
     /// # Errors
     /// When it does not listen within a minute.
@@ -119,10 +122,10 @@ impl Peer {
     }
 }
 
-/// How long it may take to write what it has in memory.
+/// Limit for writing what it has in memory.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Makes `.nbd/NAME` of `size` bytes: each file of that folder is an export.
+/// Creates `.nbd/NAME` of `size` bytes: each file of that folder is an export.
 ///
 /// # Errors
 /// When the server refuses a call, or does not answer within 30 s.
@@ -137,7 +140,8 @@ fn export(addr: &str, name: &str, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Calls of 9P2000.L (message types and layouts: its protocol page at github.com/chaos/diod), in their order: hello, attach, walk to the folder, create the file, give it a size.
+/// Calls of 9P2000.L (message types and layouts: its protocol page at github.com/chaos/diod), in order: hello, attach,
+/// walk to the folder, create the file, set its size.
 fn calls(name: &str, size: u64) -> [(&'static str, u8, Vec<u8>); 5] {
     let text =
         |text: &str| [&u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes()[..], text.as_bytes()].concat();
@@ -153,13 +157,13 @@ fn calls(name: &str, size: u64) -> [(&'static str, u8, Vec<u8>); 5] {
         (
             "setattr",
             26,
-            // mode, uid, gid; size; then two times of two numbers each, none of which is set.
+            // mode, uid, gid; size; then two times of two numbers each, unset.
             [file, number(SIZE), vec![0; 12], size.to_le_bytes().to_vec(), vec![0; 32]].concat(),
         ),
     ]
 }
 
-/// One call and its answer, which must be that of the call.
+/// Sends one call and reads its answer, which must match the call.
 fn call(stream: &mut (impl Read + Write), kind: u8, body: &[u8]) -> Result<()> {
     const HEADER: usize = 7;
     const ERROR: u8 = 7;
@@ -184,7 +188,7 @@ fn call(stream: &mut (impl Read + Write), kind: u8, body: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A server that has its answers ready.
+    /// A server with prepared answers.
     struct Ready {
         answers: std::io::Cursor<Vec<u8>>,
         heard: Vec<u8>,

@@ -179,7 +179,7 @@ impl Results {
     }
 }
 
-/// One target's turn on one line.
+/// One target's turn, on one line.
 pub fn short(rows: &[Row], measured: &Measured) -> String {
     let one = |r: &Row| measured.get(r.key).map(|v| format!("{} {:.0}", r.key, v.value));
     rows.iter().filter_map(one).collect::<Vec<_>>().join(", ")
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn ratios_are_taken_inside_a_round() {
         let mut results = Results::new(Vec::new(), &rows("pgbench-sync-on"), &KINDS);
-        // A round on a slow machine, one on a fast one, one in between: the ratio is 2, 2 and 1.
+        // Rounds on a slow, a fast and a medium machine: the ratio is 2, 2 and 1.
         for (b, d) in [(10.0, 20.0), (1000.0, 2000.0), (100.0, 100.0)] {
             results.begin_round();
             let value = |value| BTreeMap::from([("pgbench-sync-on", Value { value, p99_ms: None, sync_p99_ms: None })]);

@@ -1,4 +1,4 @@
-//! The rows of the table: what is measured.
+//! The rows of the table: the measurements.
 
 use super::report::Value;
 use crate::cmd::{Cmd, cmd};
@@ -15,7 +15,7 @@ pub struct Scale {
     pub pgbench_s: u64,
     /// pgbench's scale.
     pub pgbench_scale: u32,
-    /// MiB that fio works on, in a file of the file system and raw behind it.
+    /// MiB of fio's data, in a file of the file system and raw behind it.
     pub fio_mib: u64,
     /// MiB of the file system.
     pub fs_mib: u64,
@@ -29,12 +29,12 @@ impl Scale {
     /// For a quick test that the benchmark runs.
     pub const QUICK: Self = Self { fio_s: 2, pgbench_s: 4, pgbench_scale: 5, fio_mib: 128, fs_mib: 1536, quick: true };
 
-    /// MiB of the volume: the file system and, behind it, room for the raw rows.
+    /// MiB of the volume: the file system and, behind it, space for the raw rows.
     pub fn volume_mib(&self) -> u64 {
         self.fs_mib + self.fio_mib
     }
 
-    /// MiB of memory in which a gateway caches what it read: the file and the raw rows' data fit, as they fit nbdkit's page cache.
+    /// MiB of a gateway's memory cache: the file and the raw rows' data fit, as they fit nbdkit's page cache.
     pub fn cache_mib(&self) -> u64 {
         self.fio_mib * 2
     }

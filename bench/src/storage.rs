@@ -5,8 +5,8 @@
 //!        bytes written: /metrics of the gateways        PUTs, bytes, GETs: its access log
 //! ```
 //! Each row has its own cluster and S3 server. Rows about the cost per byte begin and end with a complete checkpoint,
-//! so that the server's counts
-//! belong to the bytes written in between. A slow result is no failure: goals are reported, not asserted.
+//! so that the server's counts belong to the bytes written in between. A slow result is no failure: goals are reported,
+//! not asserted.
 
 mod door;
 mod figures;
@@ -137,13 +137,13 @@ struct Plan {
     bin: PathBuf,
     bare: Option<PathBuf>,
     dir: PathBuf,
-    /// A folder that the database's user reaches.
+    /// A folder that the database's user can reach.
     public: PathBuf,
     scale: Scale,
     seconds: Option<u64>,
     size_mib: u64,
     rate_mib: u64,
-    /// Of every gateway, beside those of the row.
+    /// Settings of every gateway, besides those of the row.
     settings: Vec<String>,
     quick: bool,
 }
@@ -229,7 +229,7 @@ const ROWS: [(&str, Run); 8] = [
 ];
 const KEYS: [&str; 8] = ["sequential", "random", "pgbench", "latency", "upload", "upload-link", "idle", "cold-read"];
 
-/// The rows that are named, in the order of the table; all of them where none is.
+/// The named rows in the order of the table; all of them if none is named.
 fn chosen(names: &[String]) -> Vec<(&'static str, Run)> {
     ROWS.into_iter().filter(|(key, _)| names.is_empty() || names.iter().any(|name| name == key)).collect()
 }

@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Whether an S3 server is up with it.
+    /// Whether it has an S3 server.
     fn has_s3(self) -> bool {
         matches!(self, Self::ThreeGatewaysS3 | Self::Peer)
     }
@@ -214,7 +214,7 @@ impl Target {
         self.s3.as_mut().map_or(Ok(()), S3::stop)
     }
 
-    /// Starts it, measures each row, stops it. `None` for a row that is not for this target.
+    /// Starts it, measures each row, stops it. `None` for a row that does not apply to this target.
     ///
     /// # Errors
     /// When a step fails.
@@ -239,7 +239,7 @@ impl Target {
             self.pg.start()?;
             for row in rows {
                 let Work::Pgbench(args, options) = row.work else { continue };
-                // Each row begins with clean buffers and an empty stretch of WAL.
+                // Each row begins with clean buffers and an empty part of WAL.
                 self.pg.client()?.query("checkpoint")?;
                 let args: Vec<&str> = ["-c", "16", "-j", "4"].into_iter().chain(args.iter().copied()).collect();
                 let tps = self.pg.pgbench_with(&args, options, rows::pgbench_time(scale))?;
@@ -264,7 +264,7 @@ fn up_with(mut cluster: Cluster) -> Result<Up> {
     Ok(Up::Cluster(Box::new(cluster), uri))
 }
 
-/// A file of real zeroes: a sparse file would be allocated during the measurement.
+/// A file of written zeroes: a sparse file would be allocated during the measurement.
 fn zero_file(path: &Path, mib: u64) -> Result<()> {
     let mut file = std::fs::File::create(path)?;
     let zeroes = vec![0; 1 << 20];

@@ -1,10 +1,10 @@
-// Between is what a nemesis puts between two ends of a TCP connection: it hands bytes on, later than they came if
-// told so, or, where the far end is an S3 server, answers requests with 503 itself.
+// Between is a relay that a nemesis puts into a TCP connection: it forwards bytes, delayed on request, or, if the far
+// end is an S3 server, answers requests with 503 itself.
 //
 //	between -listen :7402 -to 127.0.0.1:7401 -control :7403          bytes, with a delay
 //	between -listen :7070 -to 127.0.0.1:7071 -control :7072 -http    requests
 //
-// It is turned, and says what it did so far, at its control door:
+// Its control port changes the behaviour and returns the counts so far:
 //
 //	GET /?delay=40ms&jitter=30ms   each piece waits that long, and up to the jitter more; the order stays
 //	GET /?refuse=true              (-http) every request gets 503 SlowDown, and does not reach the far end
@@ -26,17 +26,17 @@ import (
 	"time"
 )
 
-// What is told at the control door, and what was done.
+// Settings of the control port, and counts.
 var (
 	delay, jitter                      int64 // nanoseconds
 	refuse                             int32
 	pieces, delayed, requests, refused int64
 )
 
-// dialTimeout bounds the wait for the far end; a gateway that is gone refuses at once.
+// dialTimeout limits the wait for the far end; a gateway that is gone refuses at once.
 const dialTimeout = 5 * time.Second
 
-// queued bounds what one direction of a connection holds back: pieces of up to 64 KiB.
+// queued limits the pieces (up to 64 KiB) that one direction of a connection holds back.
 const queued = 256
 
 func control(w http.ResponseWriter, r *http.Request) {
@@ -70,7 +70,7 @@ type piece struct {
 	due   time.Time
 }
 
-// pass hands on what comes from one end, in order, each piece when it is due. Then it ends both.
+// pass forwards the bytes of one end in order, each piece when it is due. Then it closes both ends.
 func pass(from, to net.Conn) {
 	defer to.Close()
 	defer from.Close()
@@ -125,7 +125,7 @@ func bytesBetween(client net.Conn, far string) {
 const slowDown = `<?xml version="1.0" encoding="UTF-8"?>` + "\n" +
 	`<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>`
 
-// requestsBetween reads one request after the other and either refuses it or has it done. What is signed is not changed.
+// requestsBetween reads one request after the other and refuses or forwards it. Signed parts are not changed.
 func requestsBetween(client net.Conn, far string) {
 	defer client.Close()
 	in := bufio.NewReader(client)
@@ -142,7 +142,7 @@ func requestsBetween(client net.Conn, far string) {
 			return
 		}
 		atomic.AddInt64(&requests, 1)
-		// Whoever waits for it before the body is answered here; the far end is not asked.
+		// A client that waits before it sends the body is answered here; the far end is not asked.
 		if req.Header.Get("Expect") != "" {
 			req.Header.Del("Expect")
 			fmt.Fprint(client, "HTTP/1.1 100 Continue\r\n\r\n")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// listening hands each connection to between, with the far end given.
+// listening passes each connection to between, with the given far end.
 func listening(t *testing.T, between func(net.Conn, string), far string) string {
 	t.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
@@ -92,7 +92,7 @@ func TestBytesComeLateAndInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	go func() { // Says back what it hears.
+	go func() { // Echoes its input.
 		c, err := far.Accept()
 		if err == nil {
 			io.Copy(c, c)

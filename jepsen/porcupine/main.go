@@ -2,7 +2,7 @@
 //
 //	{"client", "key", "kind", "value", "epoch", "call", "return"}
 //
-// and a line without "return" is an operation whose outcome was never learned. Keys are judged one by one.
+// A line without "return" is an operation with unknown outcome. Keys are judged one by one.
 //
 //	register  kinds write and read: the value last written, 0 before the first write
 //	fenced    also grant: from a grant of an epoch on, only writes of that epoch have an effect (R2, R6)
@@ -58,7 +58,7 @@ var models = map[string]porcupine.Model{
 				if o.Epoch == s.epoch {
 					return true, fenced{s.epoch, o.Value}
 				}
-				// Here is where one of unknown outcome had no effect.
+				// Here an operation of unknown outcome has no effect.
 				return o.unknown, s
 			default:
 				return o.Value == s.value, s
@@ -67,8 +67,8 @@ var models = map[string]porcupine.Model{
 	},
 }
 
-// settle ends the unknown writes of an epoch when a grant of a newer one has returned: from then on they can only be
-// without effect, so nothing is forbidden by it, and the search ends.
+// settle ends the unknown writes of an epoch when a grant of a newer one has returned: from then on they can have no
+// effect, so this forbids nothing, and it bounds the search.
 func settle(history []op) {
 	for i := range history {
 		if o := &history[i]; o.unknown && o.Kind == "write" {
@@ -88,7 +88,7 @@ func settle(history []op) {
 	}
 }
 
-// read gives the operations of each key, and how many there are.
+// read returns the operations of each key, and their number.
 func read(from io.Reader) (map[int][]op, int, error) {
 	ops := map[int][]op{}
 	count := 0
@@ -106,7 +106,7 @@ func read(from io.Reader) (map[int][]op, int, error) {
 	}
 }
 
-// judge decides about the history of one key.
+// judge checks the history of one key.
 func judge(model string, known []op, limit time.Duration) porcupine.CheckResult {
 	if model == "fenced" {
 		settle(known)

@@ -2,10 +2,9 @@
 //! shows a missing test.
 //!
 //! A mutation replaces a text in the sources. A run works on a copy below `target/`, never on the tree. Each test must
-//! pass on the unchanged
-//! copy and fail with the bug; a test that does not end in time counts as neither. Results are kept below `target/`.
-//! `--page` adds them to the
-//! committed results of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
+//! pass on the unchanged copy and fail with the bug; a test that does not end in time counts as neither. Results are
+//! kept below `target/`. `--page` adds them to the committed results of earlier runs (mutations/seen.json), and writes
+//! docs/proof/mutations.md from both.
 
 mod list;
 mod page;
@@ -29,8 +28,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Duration of the simulation's test: its number of courses (crates/sim/tests/seeds.rs), the seconds for which each
-/// starts new seeds here
-/// (HOLDFAST_SIM_SECONDS), and the limit after which a seed counts as hanging (crates/sim/src/runner.rs).
+/// starts new seeds here (HOLDFAST_SIM_SECONDS), and the limit after which a seed counts as hanging
+/// (crates/sim/src/runner.rs).
 const SIM_COURSES: u64 = 6;
 const SIM_COURSE_SECONDS: u64 = 120;
 const SIM_SEED_SECONDS: u64 = 600;
@@ -39,9 +38,8 @@ const SIM_SEED_SECONDS: u64 = 600;
 const TEST_LIMIT: Duration = Duration::from_secs(1500);
 const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
 
-/// Packages selected together with a test's package; nothing of them is built for the test. For the test's package
-/// alone, cargo would choose other
-/// features of the dependencies and build them all again. These packages depend on everything.
+/// Packages selected together with a test's package; none of them is built for the test. For the test's package alone,
+/// cargo would choose other features of the dependencies and build them all again. These packages depend on everything.
 const WHOLE: [&str; 3] = ["holdfast", "holdfast-sim", "holdfast-bench"];
 
 /// Limit for a build: a scenario needs a build of nearly everything.
@@ -114,7 +112,7 @@ fn chore(args: &Args) -> Result<()> {
     count.close()
 }
 
-/// Which of a bug's tests to run.
+/// Selection of a bug's tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     All,

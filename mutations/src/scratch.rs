@@ -15,8 +15,7 @@ pub(super) struct Scratch {
 }
 
 /// Deletes cargo's fingerprints of our own crates. Copy and tree share one build folder and the same crate names, so
-/// cargo could take a build
-/// with a bug, or an old one, for fresh.
+/// cargo could take a build with a bug, or an old one, for fresh.
 fn forget_own_builds() {
     let notes = root().join("target/debug/.fingerprint");
     for entry in std::fs::read_dir(notes).into_iter().flatten().flatten() {

@@ -304,7 +304,7 @@ mod tests {
         // One of them, chosen together with others that run alone.
         let chosen = all().into_iter().filter(|s| !IN_COMPANY[1..].contains(&s.name)).collect();
         let (company, alone) = parted(chosen);
-        assert!(company.is_empty(), "{} has nobody beside it", IN_COMPANY[0]);
+        assert!(company.is_empty(), "{} is the only scenario that runs two at a time", IN_COMPANY[0]);
         assert_eq!(alone[0].name, IN_COMPANY[0]);
         assert_eq!(alone.len(), SCENARIOS.len() + 1 - IN_COMPANY.len());
     }

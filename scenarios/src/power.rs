@@ -142,7 +142,7 @@ pub fn lie_found(ended: Result<()>) -> Result<()> {
 /// # Errors
 /// When an acknowledged commit is lost, something does not start again, or a check fails.
 pub fn run(run: &Run) -> Result<()> {
-    step(format!("Three gateways and their store on disks that lose what was not synced (seed {})", run.seed));
+    step(format!("Three gateways and their store on disks that lose unsynced data (seed {})", run.seed));
     if run.lie {
         // Lying disks may lose so much that a gateway cannot continue: it logs that and exits.
         crate::ends::expect_line(run.dir, "ended with exit code");
@@ -329,7 +329,7 @@ mod tests {
         let said = |groups: [&[&str]; 3]| groups.map(|of| of.iter().map(|group| line(group)).collect::<String>());
         assert_eq!(closed_for_good(&said([&[], &[], &[]])), None);
         assert_eq!(closed_for_good(&said([&["g1"], &[], &[]])), None, "the other two let it in");
-        assert_eq!(closed_for_good(&said([&["g1", "g1"], &[], &[]])), None, "said twice");
+        assert_eq!(closed_for_good(&said([&["g1", "g1"], &[], &[]])), None, "reported twice by one gateway");
         assert_eq!(closed_for_good(&said([&["g1"], &["g0"], &[]])), None, "either group has two");
         let why = closed_for_good(&said([&["g0", "g1"], &[], &["g1"]])).unwrap();
         assert!(why.starts_with("R9: 2 of 3 gateways keep group g1 closed"), "{why}");

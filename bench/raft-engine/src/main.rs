@@ -1,8 +1,8 @@
 //! Appends that wait for the disk: Holdfast's journal beside raft-engine, in interleaved rounds on the same disk.
 //!
-//! Each writer has a group of its own and appends the next entry once the one before is durable, as a Raft leader does that has one
-//! batch under way. Printed per row: the median over the rounds of entries per second, the 99th percentile of one append, processor time
-//! per entry, and the ratio taken inside a round.
+//! Each writer has a group of its own and appends the next entry once the one before is durable, like a Raft leader
+//! with one batch in flight. Printed per row: the median over the rounds of entries per second, the 99th percentile of
+//! one append, CPU time per entry, and the ratio within a round.
 //!
 //! ```text
 //! cargo run --release --manifest-path bench/raft-engine/Cargo.toml -- DIR [ROUNDS [SECONDS]]
@@ -26,7 +26,7 @@ const ROWS: [(usize, u64); 6] = [(4 << 10, 1), (8 << 10, 1), (8 << 10, 4), (8 <<
 /// Term of every entry.
 const TERM: u64 = 1;
 
-/// What one turn measured.
+/// Result of one turn.
 struct Turn {
     per_second: f64,
     p99_us: f64,
@@ -72,7 +72,7 @@ impl Append for Theirs {
     }
 }
 
-/// Processor time of this process so far, in microseconds.
+/// CPU time of this process so far, in microseconds.
 fn cpu_us() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
@@ -117,7 +117,7 @@ fn theirs(dir: &Path, payload: usize, writers: u64, limit: Duration) -> Turn {
     let dir = tempfile::tempdir_in(dir).expect("a folder");
     let config = Config {
         dir: dir.path().display().to_string(),
-        // As ours: no compression, files of 64 MiB, made ahead and used again.
+        // Like ours: no compression, files of 64 MiB, created ahead and recycled.
         batch_compression_threshold: ReadableSize(0),
         target_file_size: ReadableSize::mb(64),
         enable_log_recycle: true,

@@ -1,4 +1,5 @@
-//! A cluster whose one volume has the map that was wanted: a small set is made, its map replaced in the store, and the cluster recovered from there.
+//! A cluster whose one volume has the wanted map: a small set is made, its map replaced in the store, and the cluster
+//! recovered from there.
 
 use super::{Plan, Volume};
 use crate::cluster::{Cluster, Options, SET};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// What `large_map` says of what it made.
+/// Report of `large_map`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Map {
     pub volume_bytes: u64,
@@ -21,23 +22,23 @@ pub(super) struct Map {
     pub pages: u64,
     /// As stored.
     pub page_bytes: u64,
-    /// All of them in memory: what no gateway ever has.
+    /// Memory for all pages; a gateway never has all of them.
     pub page_memory_bytes: u64,
     pub packs: u64,
     pub segments: u64,
     pub live_bytes: u64,
     pub root_bytes: u64,
-    /// The packs of the root's leaves; 0 where it is one object.
+    /// Bytes of the packs of the root's leaves; 0 if it is one object.
     pub leaf_bytes: u64,
-    /// To open the root, in `large_map`, and what it then takes.
+    /// Time to open the root in `large_map`; below, its memory.
     pub root_open_ms: f64,
     pub root_memory_bytes: u64,
     pub readable: u64,
-    /// To make all of it.
+    /// Time to make everything.
     pub seconds: f64,
 }
 
-/// A cluster that runs on it.
+/// A cluster that runs on such a map.
 pub(super) struct Made {
     pub volume: Volume,
     pub map: Map,
@@ -118,7 +119,7 @@ fn known(cluster: &Cluster) -> Result<Vec<Known>> {
     all.map(|(at, door)| Ok(Known { name: cluster.name(at), region: region(&cluster.name(at))?, door })).collect()
 }
 
-/// By hand: a plan that names the gateways and no set.
+/// Recovers by hand: with a plan that names the gateways and no set.
 fn recover(plan: &Plan, home: &Path, gateways: &[Known], store: &str, key: &Path) -> Result<Duration> {
     let rows = gateways.iter().map(|g| {
         let Known { name, region, door } = g;

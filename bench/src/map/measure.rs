@@ -1,4 +1,4 @@
-//! What is measured on such a cluster, and the table of it.
+//! Measurements on such a cluster, and their table.
 
 use super::Plan;
 use super::made::{LIMIT, MIB, Made, Map};
@@ -20,7 +20,7 @@ const BLOCK: u64 = 8192;
 const FEW_WRITES: u64 = 64;
 /// … and before a large one: the 256 MiB of `upload.bytes`.
 const MANY_WRITES: u64 = (256 << 20) / BLOCK;
-/// Snapshots that are taken.
+/// Number of snapshots.
 const SNAPSHOTS: u32 = 3;
 const IN_FLIGHT: usize = 32;
 /// How often writes are tried again.
@@ -38,34 +38,34 @@ pub(super) struct Memory {
 struct Checkpoint {
     writes: u64,
     seconds: f64,
-    /// The slowest of reads of one hot block, made one after the other meanwhile.
+    /// The slowest of sequential reads of one hot block meanwhile.
     slowest_read_ms: Option<f64>,
     root_bytes: u64,
     pack_bytes: u64,
     segment_bytes: u64,
 }
 
-/// Everything of one volume.
+/// Results of one volume.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     volume: String,
     map: Map,
     recover_s: f64,
-    /// Start of the first of three gateways until a block is read, none running before.
+    /// From the start of the first of three gateways until a block is read; none runs before.
     open_ms: Vec<f64>,
-    /// Kill of the serving one until another answers a read.
+    /// From the kill of the serving gateway until another answers a read.
     takeover_ms: Vec<f64>,
-    /// Single reads, each a page and an extent that are in no cache.
+    /// Single reads, each of an uncached page and extent.
     read_ms_p50: f64,
     read_ms_p99: f64,
     memory_after_open: Memory,
     memory_after_reads: Memory,
     memory_after_checkpoints: Memory,
-    /// Of any of the processes that ran at the end.
+    /// The highest of all processes that ran at the end.
     memory_peak: u64,
     small: Vec<Checkpoint>,
     large: Vec<Checkpoint>,
-    /// Snapshots of the set, call to answer, each after a few random writes.
+    /// Snapshots of the set, from call to answer, each after a few random writes.
     snapshot_s: Vec<f64>,
     machine: String,
 }
@@ -107,7 +107,7 @@ pub(super) fn measure(plan: &Plan, made: Made) -> Result<Measured> {
     let memory_after_checkpoints = memory(&mut cluster)?;
     note(format!("after the checkpoints {}", memory_after_checkpoints.words()));
     let memory_peak = cluster.gateways.iter().filter_map(|g| peak_resident_bytes(g.pid)).max().unwrap_or(0);
-    // Last of all: what they keep would be in the figures above.
+    // Last, since retained snapshots would affect the figures above.
     let mut snapshot_s = Vec::new();
     for number in 0..plan.checkpoints.min(SNAPSHOTS) {
         write(&mut cluster, &mut chance, FEW_WRITES, map.volume_bytes)?.disconnect();
@@ -138,7 +138,8 @@ fn share(sorted: &[f64], percent: usize) -> f64 {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
-/// All gateways killed, all started again, until the volume's first block is read: head, root, a page and an extent come from the store.
+/// All gateways are killed and started again; returns the time until the volume's first block is read. Head, root, a
+/// page and an extent come from the store.
 fn open(cluster: &mut Cluster) -> Result<Duration> {
     let all: Vec<usize> = (0..cluster.gateways.len()).collect();
     for at in &all {
@@ -180,13 +181,13 @@ impl Memory {
     }
 }
 
-/// What lies in a block at `offset`: each word tells where it is.
+/// Content of a block at `offset`: each word has its place.
 fn content(offset: u64) -> Vec<u8> {
     let words = (offset..offset + BLOCK).step_by(8);
     words.flat_map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
 }
 
-/// Each readable block once, in any order, one at a time; how long each took, sorted.
+/// Reads each readable block once, in random order, one at a time; returns the sorted times.
 fn read_all(cluster: &mut Cluster, places: &[u64], plan: &Plan) -> Result<Vec<f64>> {
     let mut places = places.to_vec();
     Seeded::new(plan.seed, 1).shuffle(&mut places);
@@ -196,7 +197,7 @@ fn read_all(cluster: &mut Cluster, places: &[u64], plan: &Plan) -> Result<Vec<f6
         let begun = Instant::now();
         let found = client.read(offset, BLOCK as u32)?;
         took.push(ms(begun.elapsed()));
-        anyhow::ensure!(found == content(offset), "R9: the block at {offset} is not what was put there");
+        anyhow::ensure!(found == content(offset), "R9: the block at {offset} differs from the written data");
     }
     client.disconnect();
     took.sort_by(f64::total_cmp);
@@ -208,7 +209,7 @@ fn listed(objects: &Path, kind: &str) -> Result<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(objects.join(kind))? {
         let entry = entry?;
-        // Deleted while we look: it was there before.
+        // Deleted since it was listed.
         if let Ok(meta) = entry.metadata() {
             all.insert(entry.file_name().to_string_lossy().into_owned(), meta.len());
         }
@@ -238,7 +239,7 @@ fn checkpoint(
             && !ended.load(Ordering::Acquire)
         {
             let asked = Instant::now();
-            // A machine that is too busy for heartbeats moves leadership: then there is no such figure.
+            // On a machine too busy for heartbeats the leader changes: then there is no such figure.
             slowest = client.read(0, BLOCK as u32).ok().map(|_| before.max(asked.elapsed()));
         }
         asked.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
@@ -255,14 +256,14 @@ fn checkpoint(
     Ok(Checkpoint { writes, seconds, slowest_read_ms, root_bytes, pack_bytes, segment_bytes })
 }
 
-/// A snapshot of the set, from its call to its answer: the checkpoint that it waits for, and the head that lists it.
+/// A snapshot of the set, from its call to its answer: includes its checkpoint, and the head that lists it.
 fn snapshot(cluster: &Cluster, number: u32) -> Result<Duration> {
     let begun = Instant::now();
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@s{number}"), "--timeout", "10m"])?;
     Ok(begun.elapsed())
 }
 
-/// Random blocks, several under way; the connection that they went over.
+/// Writes random blocks, several in flight; returns the used connection.
 fn write(cluster: &mut Cluster, chance: &mut Seeded, writes: u64, volume_bytes: u64) -> Result<Client> {
     let offsets: Vec<u64> = (0..writes).map(|_| chance.below(volume_bytes / BLOCK) * BLOCK).collect();
     let mut tries = 0;
@@ -270,7 +271,7 @@ fn write(cluster: &mut Cluster, chance: &mut Seeded, writes: u64, volume_bytes: 
         let (_, mut client) = cluster.connect(LIMIT)?;
         match write_all(&mut client, &offsets) {
             Ok(()) => return Ok(client),
-            // Leadership moved, as it does where a machine is too busy for heartbeats: all of them again.
+            // The leader changed, which happens on a machine too busy for heartbeats: repeat all of them.
             Err(NbdError::Gone(e)) if tries < TRIES_MAX => {
                 note(format!("writing again: {e}"));
                 tries += 1;
@@ -333,7 +334,7 @@ const ROWS: [(&str, usize, Value); 26] = [
     ("snapshot after 64 writes, s", 1, |m| median(&m.snapshot_s)),
 ];
 
-/// A line for each figure, a column for each volume, and the last one's ratio to the first.
+/// A line per figure, a column per volume, and the last one's ratio to the first.
 pub(super) fn table(measured: &[Measured]) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);

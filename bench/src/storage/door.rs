@@ -1,7 +1,7 @@
-//! What came to the S3 server, counted by the server itself: its access log, one line for each request that it has answered.
+//! Requests at the S3 server, counted from its own access log: one line for each answered request.
 //!
-//! The fields in front are those of Amazon's access logs: owner, bucket, time (two words), address, requester, request, operation, key,
-//! URI, status, error, bytes sent, size of the object. For a PUT the last is the length of its body.
+//! The first fields are those of Amazon's access logs: owner, bucket, time (two words), address, requester, request,
+//! operation, key, URI, status, error, bytes sent, size of the object. For a PUT the last is the length of its body.
 
 use super::figures::per_gib;
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ pub struct Sum {
     pub requests: u64,
     /// Answered with an error; S3 bills them all the same.
     pub failed: u64,
-    /// Bytes of the bodies that were taken.
+    /// Bytes of the accepted bodies.
     pub put_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct Sum {
 pub struct Counts(BTreeMap<String, Sum>);
 
 impl Counts {
-    /// Reads whole lines of the log; what is no request is skipped.
+    /// Reads whole lines of the log; skips lines that are no requests.
     pub fn of(text: &str) -> Self {
         let mut counts = Self::default();
         for line in text.lines() {
@@ -67,7 +67,7 @@ impl Counts {
         self.sum(|name| name.starts_with("PutObject "))
     }
 
-    /// One operation on one kind of object.
+    /// Requests of one operation on one kind of object.
     pub fn one(&self, name: &str) -> Sum {
         self.0.get(name).copied().unwrap_or_default()
     }
@@ -77,7 +77,7 @@ impl Counts {
         per_gib(self.puts().requests, written)
     }
 
-    /// On one line, for people.
+    /// One line for display.
     pub fn short(&self) -> String {
         let one = |(name, sum): (&String, &Sum)| format!("{} {name}", sum.requests);
         let all: Vec<String> = self.0.iter().map(one).collect();
@@ -85,7 +85,7 @@ impl Counts {
     }
 }
 
-/// What of an object's key says what it is: `seg`, `map`, `root`, `head`; `-` without a key.
+/// Kind of an object by its key: `seg`, `map`, `root`, `head`; `-` without a key.
 fn kind_of(key: &str) -> &str {
     let mut parts = key.split('/').skip_while(|part| *part != "sets");
     parts.nth(2).unwrap_or(if key == "-" { key } else { "other" })
@@ -115,7 +115,7 @@ impl Door {
         Ok(Mark(self.whole_lines()?.len()))
     }
 
-    /// What was answered since `mark`.
+    /// Requests answered since `mark`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -124,7 +124,7 @@ impl Door {
         Ok(Counts::of(&String::from_utf8_lossy(text.get(mark.0..).unwrap_or_default())))
     }
 
-    /// Some hundred bytes for a request: the longest row makes a few MiB of them.
+    /// Some hundred bytes per request: the longest row makes a few MiB.
     fn whole_lines(&self) -> Result<Vec<u8>> {
         let mut text = std::fs::read(&self.log).with_context(|| self.log.display().to_string())?;
         let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

@@ -1,11 +1,11 @@
-//! The arithmetic of the figures, and how numbers are read out of what others print.
+//! Arithmetic of the figures, and parsers for the output of other programs.
 
 use std::time::Duration;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// `part` for each of `whole`; nothing where there is no whole.
+/// `part` per `whole`; nothing if the whole is 0.
 pub fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0 && part.is_finite()).then(|| part / whole)
 }
@@ -15,7 +15,7 @@ pub fn per_gib(count: u64, bytes: u64) -> Option<f64> {
     ratio(count as f64, bytes as f64 / GIB as f64)
 }
 
-/// `count` events in `time`, as so many an hour.
+/// `count` events in `time`, per hour.
 pub fn per_hour(count: u64, time: Duration) -> Option<f64> {
     ratio(count as f64, time.as_secs_f64() / 3600.0)
 }
@@ -25,7 +25,7 @@ pub fn mib_per_second(bytes: u64, seconds: f64) -> Option<f64> {
     ratio(bytes as f64 / MIB as f64, seconds)
 }
 
-/// The sum of a metric over its label sets, of a page of `/metrics`; only lines with `label` in them. `None` where there is none.
+/// Sum of a metric over its label sets on a page of `/metrics`; only lines with `label`. `None` if there are none.
 pub fn metric(page: &str, name: &str, label: &str) -> Option<f64> {
     let of = |line: &str| {
         let rest = line.strip_prefix(name)?;
@@ -35,7 +35,7 @@ pub fn metric(page: &str, name: &str, label: &str) -> Option<f64> {
     page.lines().filter_map(of).fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
-/// One checkpoint, as a gateway's log tells of it.
+/// One checkpoint in a gateway's log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checkpoint {
     pub bytes: u64,
@@ -43,7 +43,7 @@ pub struct Checkpoint {
     pub took: Duration,
 }
 
-/// The checkpoints that a log tells of, in order.
+/// The checkpoints in a log, in order.
 pub fn checkpoints(log: &str) -> Vec<Checkpoint> {
     let of = |line: &str| {
         let fields = line.split_once(" checkpoint set=")?.1;
@@ -67,7 +67,7 @@ fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
 }
 
-/// What one run of fio told of its writes.
+/// fio's report on its writes in one run.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Fio {
     pub bytes: u64,
@@ -78,7 +78,7 @@ pub struct Fio {
     pub longest_ms: f64,
 }
 
-/// Reads fio's JSON; `None` where it is not what fio prints.
+/// Parses fio's JSON; `None` if it is not fio's output.
 pub fn fio(said: &str) -> Option<Fio> {
     // fio may print a warning before its JSON.
     let report: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;

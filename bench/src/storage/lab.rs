@@ -1,4 +1,4 @@
-//! What every row works on: three gateways over a real S3 server that notes each request, and looks at what they have counted.
+//! Setup of every row: three gateways over a real S3 server with an access log, and access to their counters.
 
 use super::Plan;
 use super::door::{Counts, Door, Mark};
@@ -16,14 +16,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two lines of progress.
+/// Interval of progress lines.
 const TELL_EVERY: Duration = Duration::from_secs(20);
-/// All that was written must be in the store after this.
+/// Limit until everything written is in the store.
 const CHECKPOINT_LIMIT: &str = "300s";
 /// Nobody serves, or everybody is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Everything runs on one machine, whose processors the load takes: gateways that expect answers within milliseconds would hand over now and then.
+/// Everything runs on one machine, and the load uses its CPUs: gateways that expect answers within milliseconds would
+/// sometimes hold elections.
 pub const CALM: &str = "rtt_ms=100";
 
 /// One row's cluster and server.
@@ -31,12 +32,12 @@ pub struct Lab {
     pub cluster: Cluster,
     pub s3: S3,
     pub dir: PathBuf,
-    /// What everybody reaches the server by.
+    /// The link to the server for all clients.
     link: Option<Relay>,
     door: Door,
 }
 
-/// What the gateways have counted since they started, and what the last checkpoint said.
+/// The gateways' counters since their start, and the report of the last checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meters {
     written: u64,
@@ -45,21 +46,21 @@ struct Meters {
     stored_to_live: Option<f64>,
 }
 
-/// What was done between two moments at each of which everything was in the store.
+/// Work between two moments at which everything was in the store.
 #[derive(Clone, Debug, Serialize)]
 pub struct Window {
     pub seconds: f64,
-    /// Bytes that clients wrote, by the gateways' count.
+    /// Bytes written by clients, by the gateways' count.
     pub written_bytes: u64,
     /// Bytes of the bodies of all PUTs, by the server's log.
     pub put_bytes: u64,
     pub puts: u64,
     pub put_bytes_per_byte: Option<f64>,
     pub puts_per_gib: Option<f64>,
-    /// Bytes that collection copied, before compression.
+    /// Bytes copied by garbage collection, before compression.
     pub moved_bytes: u64,
     pub checkpoints: u64,
-    /// Bytes of all segments for each byte in use, when it began and when it ended.
+    /// Bytes of all segments per byte in use, at begin and end.
     pub stored_to_live: [Option<f64>; 2],
     pub requests: Counts,
 }
@@ -73,7 +74,7 @@ impl Lab {
         Self::start_behind(plan, name, size_mib, settings, None)
     }
 
-    /// The same, with the server behind a link that carries so many bytes a second each way.
+    /// The same, with the server behind a link of this many bytes a second in each direction.
     ///
     /// # Errors
     /// When something does not start.
@@ -98,12 +99,12 @@ impl Lab {
         Ok(Self { cluster, s3, dir, link, door: Door::new(&log) })
     }
 
-    /// HOST:PORT at which the server is reached.
+    /// HOST:PORT of the server.
     pub fn server(&self) -> String {
         self.link.as_ref().map_or_else(|| self.s3.address(), |link| link.addr.clone())
     }
 
-    /// Ends it and gives its room back, but for the logs.
+    /// Stops it and frees its space, except for the logs.
     ///
     /// # Errors
     /// When something does not end.
@@ -115,7 +116,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Stops and starts the gateways: what they had in memory is gone.
+    /// Stops and starts the gateways, which clears their memory.
     ///
     /// # Errors
     /// When one does not.
@@ -132,7 +133,7 @@ impl Lab {
         self.door.since(mark)
     }
 
-    /// Waits until everything that was written is in the store.
+    /// Waits until everything written is in the store.
     ///
     /// # Errors
     /// When it takes longer than five minutes.
@@ -140,7 +141,7 @@ impl Lab {
         self.cluster.holdfast(&["set", "checkpoint", SET, "--timeout", CHECKPOINT_LIMIT]).map(drop)
     }
 
-    /// The checkpoints that the gateways' logs tell of.
+    /// The checkpoints in the gateways' logs.
     pub fn checkpoints(&self) -> Vec<figures::Checkpoint> {
         let log = |index: usize| {
             let path = self.cluster.options.dir.join(format!("{}.log", self.cluster.name(index)));
@@ -149,7 +150,7 @@ impl Lab {
         (0..self.cluster.gateways.len()).flat_map(|index| figures::checkpoints(&log(index))).collect()
     }
 
-    /// A metric's largest value over the gateways: that of the leader, where only it has one.
+    /// A metric's largest value over the gateways: the leader's, if only it has one.
     ///
     /// # Errors
     /// When a gateway does not answer.
@@ -177,7 +178,7 @@ impl Lab {
         })
     }
 
-    /// Bytes that clients have written so far.
+    /// Bytes written by clients so far.
     ///
     /// # Errors
     /// When a gateway does not answer.
@@ -185,7 +186,7 @@ impl Lab {
         Ok(self.meters()?.written)
     }
 
-    /// Does `work` between two moments at which everything is in the store, tells how far it is meanwhile, and counts.
+    /// Does `work` between two moments at which everything is in the store, prints progress meanwhile, and counts.
     ///
     /// # Errors
     /// Those of `work`, or when something cannot be counted.
@@ -223,7 +224,7 @@ impl Lab {
                 done
             });
             while !wait_until(TELL_EVERY, || ended.load(Ordering::Acquire) || working.is_finished()) {
-                // What cannot be told now is told in the end.
+                // A failed query now is repeated at the end.
                 if let (Ok(now), Ok(counts)) = (self.meters(), self.since(mark)) {
                     note(format!(
                         "{} MiB written, {} MiB in {} PUTs, {} MiB of it moved, stored / in use {}",
@@ -258,7 +259,7 @@ impl Lab {
 
 fn fio(uri: &str) -> Cmd {
     let command = cmd("fio").args(["--name=row", "--thread", "--output-format=json", "--randrepeat=0"]);
-    // Fresh noise in each buffer: nothing to compress. Any block at any time: uniform, not a permutation.
+    // Random data in each buffer: nothing to compress. Any block at any time: uniform, not a permutation.
     command.args(["--refill_buffers=1", "--norandommap", "--ioengine=nbd"]).arg(format!("--uri={uri}"))
 }
 

@@ -1,4 +1,4 @@
-//! Rows that count requests one by one: a set that nobody uses, and reads that no cache has.
+//! Rows that count single requests: an idle set, and uncached reads.
 
 use super::figures::{MIB, per_hour};
 use super::lab::{Lab, shown};
@@ -11,18 +11,18 @@ use anyhow::Result;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Nobody is waited for longer than this.
+/// Limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Until the deletions that follow the last checkpoint are done: their grace is one minute.
+/// Time until the deletions after the last checkpoint are done: their grace period is one minute.
 const SETTLE: Duration = Duration::from_secs(90);
-/// Less than the reading takes: at 1 MiB a second 256 MiB take longer.
+/// Less than the scrub takes: at 1 MiB a second 256 MiB take longer.
 const SCRUB_WATCHED: Duration = Duration::from_secs(60);
 const READ: u32 = 128 << 10;
-/// The part of a volume that one page of the map is for.
+/// The part of a volume that one page of the map covers.
 const PAGE: u64 = 32 * MIB;
 const IN_ORDER: &str = "written in order, the most";
 
-/// A set with one open connection and nothing to do: and then while everything in it is read for damage.
+/// A set with one idle connection; then the same during a scrub.
 pub fn idle(plan: &Plan) -> Result<Row> {
     let mut lab = Lab::start(plan, "idle", plan.scale.idle_mib, Vec::new())?;
     let size = format!("--size={}m", plan.scale.idle_mib);
@@ -48,7 +48,8 @@ pub fn idle(plan: &Plan) -> Result<Row> {
         counts.short(),
         if moved { "; leadership moved" } else { "" }
     ));
-    // Once in `scrub.interval_ms` (a month) everything is read for damage, at `scrub.bytes_per_second`: what an hour of that asks for.
+    // Once in `scrub.interval_ms` (a month) everything is read for damage, at `scrub.bytes_per_second`: requests in an
+    // hour of that.
     lab.cluster.holdfast(&["set", "scrub", SET, "--start"])?;
     let (mark, begun) = (lab.mark()?, Instant::now());
     wait_until(SCRUB_WATCHED.min(Duration::from_secs(seconds)), || false);
@@ -69,36 +70,38 @@ pub fn idle(plan: &Plan) -> Result<Row> {
     Ok(Row { key: "idle", figures, details: details.into() })
 }
 
-/// GETs for reads of 128 KiB that nothing is cached of.
+/// GETs for uncached reads of 128 KiB.
 pub fn cold_read(plan: &Plan) -> Result<Row> {
     let (mib, reads) = (plan.scale.cold_mib, plan.scale.cold_reads);
-    // What is read for damage would be counted too; and a reader in equal steps, as this one is, would be read ahead of: four GETs at every fourth read.
+    // A scrub's reads would be counted too; and this strided reader would get read-ahead: four GETs at every fourth
+    // read.
     let settings = ["cache.disk=\"0B\"", "cache.read_ahead=\"0B\"", "scrub.bytes_per_second=\"0B\""];
     let settings = settings.map(String::from).into();
     let mut lab = Lab::start(plan, "cold-read", mib, settings)?;
     let half = (mib * MIB / 2 / PAGE).max(1) * PAGE;
     let size = format!("--size={half}");
     lab.fio(&["--rw=write", "--bs=128k", "--iodepth=4", &size])?()?;
-    // The other half in pieces: its neighbours were written at other times.
+    // The other half in pieces: neighbours were written at different times.
     let (offset, rest) = (format!("--offset={half}"), format!("--size={}", mib * MIB - half));
     lab.fio(&["--rw=write", "--bs=1m", "--iodepth=4", &offset, &rest])?()?;
     lab.checkpoint()?;
     let many = format!("--io_size={}", mib * MIB);
     lab.fio(&["--rw=randwrite", "--bs=8k", "--iodepth=16", &offset, &rest, &many])?()?;
     lab.checkpoint()?;
-    // Memory is all that is cached in: it is empty after a start.
+    // Only memory caches here, and it is empty after a start.
     let mut lab = lab.begin_again()?;
     let (_, mut client) = lab.cluster.connect(PATIENCE)?;
     let (mut row, mut first) = (Vec::new(), None);
     let read = u64::from(READ);
     let kinds = [
         (IN_ORDER, 0, half, read),
-        // Neighbours of what was read before would be cached.
+        // Neighbours of earlier reads would be cached.
         ("written in order, across two extents, median", 0, half, 3 * read + read / 2),
         ("written over in 8 KiB pieces, median", half, mib * MIB, read),
     ];
     for (title, base, end, shift) in kinds {
-        // One read in each page of the map fetches that for all that follow. (The very first page was needed to find out who serves.)
+        // One read in each page of the map fetches that page for all later reads. (The query for the serving gateway
+        // needed the very first page.)
         for page in (base..end).step_by(PAGE as usize).skip(usize::from(base == 0)) {
             let found = gets(&lab, &mut client, page)? as f64;
             first.get_or_insert(found);
@@ -131,11 +134,11 @@ pub fn cold_read(plan: &Plan) -> Result<Row> {
     Ok(Row { key: "cold-read", figures, details: details.collect() })
 }
 
-/// GETs that one read makes, looks at the head not counted: those come with the time, not with the read.
+/// GETs of one read, without reads of the head: those depend on time, not on the read.
 fn gets(lab: &Lab, client: &mut Client, at: u64) -> Result<u64> {
     let mark = lab.mark()?;
     client.read(at, READ)?;
-    // The server notes a request about when it answers it.
+    // The server logs a request at about the time of its answer.
     std::thread::sleep(Duration::from_millis(10));
     let counts = lab.since(mark)?;
     Ok(["GetObject seg", "GetObject map", "GetObject root"].iter().map(|name| counts.one(name).requests).sum())

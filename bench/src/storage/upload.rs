@@ -1,4 +1,4 @@
-//! How fast a checkpoint fills the store, as a share of what a bare aws-sdk-s3 loop reaches against the same server, turn by turn.
+//! Speed of a checkpoint's upload, as a share of the speed of a bare aws-sdk-s3 loop against the same server, in turns.
 
 use super::figures::{GIB, MIB, mib_per_second, ratio};
 use super::lab::Lab;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
 
-/// What is up at once: `upload.parallel` as it is by default, and the same for the bare loop.
+/// Parallel uploads: the default of `upload.parallel`, and the same for the bare loop.
 const IN_FLIGHT: u64 = 4;
 /// Bytes of a segment, and of an object of the bare loop.
 const OBJECT_BYTES: u64 = 16 * MIB;
@@ -23,12 +23,12 @@ struct Turn {
     bytes: u64,
     seconds: f64,
     mib_per_second: f64,
-    /// Processor seconds for each GiB: of who uploads (of ours, all three gateways), and of the server.
+    /// CPU seconds per GiB: of the uploader (for ours, all three gateways), and of the server.
     uploader_s_per_gib: Option<f64>,
     server_s_per_gib: Option<f64>,
 }
 
-/// What the bare loop prints.
+/// Output of the bare loop.
 #[derive(serde::Deserialize)]
 struct Bare {
     bytes: u64,
@@ -36,7 +36,7 @@ struct Bare {
     processor_seconds: Option<f64>,
 }
 
-/// Bytes a second of the link of [`over_link`]: what gigabit Ethernet carries, and less than the processors of this bench's machine do.
+/// Bytes a second of the link of [`over_link`]: gigabit Ethernet, and less than the CPUs of this bench's machine reach.
 pub const LINK: u64 = 100 * MIB;
 
 /// On this machine, server included.
@@ -44,7 +44,7 @@ pub fn upload(plan: &Plan) -> Result<Row> {
     measured(plan, "upload", None)
 }
 
-/// The same, where the way to the server is the bound and not the processors.
+/// The same, with the link to the server as the bottleneck and not the CPUs.
 pub fn over_link(plan: &Plan) -> Result<Row> {
     measured(plan, "upload-link", Some(LINK))
 }
@@ -52,7 +52,7 @@ pub fn over_link(plan: &Plan) -> Result<Row> {
 fn measured(plan: &Plan, title: &'static str, link: Option<u64>) -> Result<Row> {
     let (rounds, mib) = (plan.scale.upload_rounds, plan.scale.upload_mib);
     let bare = plan.bare.as_ref().context("the bare loop was not built")?;
-    // Nothing is uploaded before it is asked for: then all at once, and nothing is written meanwhile.
+    // Nothing is uploaded before the request: then all at once, without writes meanwhile.
     let settings = ["upload.interval_ms=3600000", "upload.bytes=\"1GiB\""].map(String::from).into();
     let mut lab = Lab::start_behind(plan, title, mib * u64::from(rounds), settings, link)?;
     let mut turns = Vec::new();
@@ -99,7 +99,7 @@ fn per_gib(seconds: Option<f64>, before: Option<f64>, bytes: u64) -> Option<f64>
     ratio(seconds? - before?, bytes as f64 / GIB as f64)
 }
 
-/// One checkpoint of all that was written; its time as the gateway's log has it.
+/// One checkpoint of everything written; its time is the one in the gateway's log.
 fn ours(lab: &Lab) -> Result<Turn> {
     let (mark, told) = (lab.mark()?, lab.checkpoints().len());
     let (gateways, server) = (gateway_seconds(lab), server_seconds(lab));

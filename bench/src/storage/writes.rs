@@ -1,4 +1,4 @@
-//! Rows that write: what a byte written costs in bytes and PUTs, and what collection costs the writers.
+//! Rows that write: bytes and PUTs per written byte, and the effect of garbage collection on writers.
 
 use super::figures::{MIB, ratio};
 use super::lab::Lab;
@@ -11,11 +11,11 @@ use anyhow::Result;
 use serde_json::json;
 use std::time::Duration;
 
-/// How often the volume is written over before anything is counted.
+/// How often the volume is overwritten before counting.
 const WARM_UP_TIMES: u64 = 3;
-/// Pace of the warm-up, in MiB a second: the journal must not fill, or collection falls behind.
+/// Rate of the warm-up, in MiB a second: the journal must not fill, or collection falls behind.
 const WARM_UP_RATE_MIB: u64 = 64;
-/// Pace of the row of latencies: far from what the machine can do, so that a wait has another reason than the load.
+/// Rate of the latency row: far below the machine's limit, so that waits are not caused by the load.
 const LATENCY_RATE_MIB: u64 = 8;
 /// Nearly nothing is collected at this.
 const NO_COLLECTION: &str = "space.target_percent=1000";
@@ -24,7 +24,7 @@ const SEQUENTIAL: [&str; 3] = ["--rw=write", "--bs=128k", "--iodepth=8"];
 const RANDOM: [&str; 3] = ["--rw=randwrite", "--bs=8k", "--iodepth=16"];
 const RANDOM_CALM: [&str; 3] = ["--rw=randwrite", "--bs=8k", "--iodepth=4"];
 
-/// Writes all of the volume once, and then over it until collection runs as it will go on running.
+/// Fills the volume, then overwrites it until collection runs at its steady rate.
 fn warm_up(lab: &mut Lab, plan: &Plan, pattern: &[&str]) -> Result<()> {
     let (size, rate) = (format!("--size={}m", plan.size_mib), format!("--rate={WARM_UP_RATE_MIB}m"));
     note(format!("warm-up: {} MiB once in order, then {WARM_UP_TIMES} times over as the row does", plan.size_mib));
@@ -65,7 +65,7 @@ pub fn random(plan: &Plan) -> Result<Row> {
     amplification("random", "uniform random 8 KiB", &RANDOM, plan)
 }
 
-/// The same calm load twice, on a cluster that collects and on one that hardly does.
+/// The same light load twice: on a cluster with collection, and on one with hardly any.
 pub fn latency(plan: &Plan) -> Result<Row> {
     let seconds = plan.seconds.unwrap_or(plan.scale.latency_s);
     let mut figures = Vec::new();
@@ -97,10 +97,10 @@ pub fn latency(plan: &Plan) -> Result<Row> {
     Ok(Row { key: "latency", figures, details: details.into() })
 }
 
-/// Settings of the database: PostgreSQL's own but for the buffers.
+/// Settings of the database: PostgreSQL's defaults except for the buffers.
 pub const POSTGRES: &str = "shared_buffers = '256MB'\n";
 pub const CLIENTS: [&str; 4] = ["-c", "8", "-j", "2"];
-/// One stretch of the warm-up.
+/// One period of the warm-up.
 const STRETCH: Duration = Duration::from_secs(30);
 
 /// PostgreSQL on ext4 on the volume, TPC-B.
@@ -119,7 +119,7 @@ pub fn pgbench(plan: &Plan) -> Result<Row> {
     pg.pgbench_init(scale.pg_scale)?;
     lab.checkpoint()?;
     let live = lab.gauge("holdfast_space_live_bytes")?;
-    // Twice what filling wrote: in use is far less of the store than that, since it compresses well.
+    // Twice the filled bytes: far less of the store is in use than that, since the data compresses well.
     let (filled, mut stretches) = (lab.written()?, 0);
     note(format!("warm-up: until {} MiB more are written, at most {} s", 2 * filled / MIB, scale.pg_warm_up_s));
     while lab.written()? < 3 * filled && stretches * STRETCH.as_secs() < scale.pg_warm_up_s {

@@ -1,4 +1,4 @@
-//! The error model of the admin door.
+//! The error model of the admin API.
 //!
 //! A refusal is a gRPC status with up to two metadata entries:
 //!
@@ -14,7 +14,7 @@
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-/// Metadata key: `HOST:PORT` of the admin door of the gateway that must be asked instead.
+/// Metadata key: `HOST:PORT` of the admin API of the gateway that must be asked instead.
 pub const LEADER_API_KEY: &str = "holdfast-leader-api";
 
 /// Metadata key: the text of a [`RefusalCode`].
@@ -114,7 +114,7 @@ pub struct Refusal {
     pub code: RefusalCode,
     /// For display: what was found and what was expected.
     pub message: String,
-    /// `HOST:PORT` of the admin door to ask instead.
+    /// `HOST:PORT` of the admin API to ask instead.
     pub leader_api: Option<String>,
 }
 

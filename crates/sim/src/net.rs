@@ -76,7 +76,7 @@ impl fmt::Display for CutOff {
 /// Ports of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Door {
-    /// Other gateways, and the admin door.
+    /// Other gateways, and the admin API.
     Rpc,
     /// NBD.
     Nbd,

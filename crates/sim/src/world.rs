@@ -351,7 +351,7 @@ impl World {
             let found = work.await;
             *lock(&to) = Some(found);
         });
-        self.until(limit, "an answer of the admin door", |_| lock(&slot).is_some())?;
+        self.until(limit, "an answer of the admin API", |_| lock(&slot).is_some())?;
         lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
     }
 

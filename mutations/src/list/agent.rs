@@ -1,4 +1,4 @@
-//! When a host of PostgreSQL takes the lease, and for how long PostgreSQL may run under it.
+//! When a PostgreSQL host takes the lease, and for how long PostgreSQL may run under it.
 
 use super::{Edit, Layer, Mutation, Test, lib};
 

@@ -1,4 +1,4 @@
-//! Who is a member and votes, which disk may speak, and changes of the cluster key.
+//! Membership and votes, valid disks, and changes of the cluster key.
 
 use super::{Edit, Layer, Mutation, Test, lib};
 

@@ -1,4 +1,4 @@
-//! What holds the data: the journal's format, the index and the map, seals, the store.
+//! Storage of data: the journal's format, the index and the map, seals, the store.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 

@@ -1,4 +1,4 @@
-//! Sets that go: nothing of them is removed, forgotten or called free too early, and nothing brings them back.
+//! Deletion of sets: nothing is removed, forgotten or reported free too early, and nothing comes back.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 

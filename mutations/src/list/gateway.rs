@@ -1,4 +1,4 @@
-//! Connections, requests and answers: the gateway's front, its serving of a set, and the device on a host.
+//! Connections, requests and answers: the gateway's NBD front, its serving of a set, and the device on a host.
 
 use super::{Edit, Layer, Mutation, SIMULATION, Test, lib};
 

@@ -1,4 +1,4 @@
-//! What only whole histories see: bugs between uploader, head, sweeps and deletion of a real gateway.
+//! Bugs that only whole histories show: between uploader, head, sweeps and deletion of a real gateway.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 

@@ -1,5 +1,5 @@
-//! A gateway pair with an etcd: nothing flushed goes with its gateway, no tenure that is over answers, snapshots come back, and nothing is written that the other gateway
-//! does not read.
+//! A gateway pair with an etcd: flushed data survives its gateway, an ended tenure answers nothing, snapshots come
+//! back, and nothing is written that the other gateway cannot read.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 

@@ -9,10 +9,10 @@ const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"])
 const COPIED: Test =
     lib(Layer::Cluster, "holdfast-raft", &["a_second_process_on_a_copied_disk_is_refused_by_the_first"]);
 const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
-/// Started again and again, while those who have what it acknowledged since are away.
+/// Started repeatedly, while all members with its later acknowledgements are down.
 const RESTORED: Test =
     file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["a_machine_that_goes_back_to_an_older_copy"]);
-/// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
+/// The writer with its threads on a simulated disk: its callbacks, and failing disks.
 const CALLED_BACK: Test = file(Layer::Crash, "holdfast-log", &["--test", "log"], &["what_was_called_back_survives"]);
 const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["a_failed_"]);
 const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["real_disk::"]);

@@ -1,4 +1,4 @@
-//! What may be moved, and what may be deleted: the only thing that loses data for good.
+//! Moves and deletions of objects: only a deletion loses data for good.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 

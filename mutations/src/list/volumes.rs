@@ -1,4 +1,4 @@
-//! Volumes that shrink and go: what is discarded stays so, and nothing else goes with it.
+//! Volumes that shrink or are deleted: discarded data stays discarded, and no other data is lost.
 
 use super::{Edit, Layer, Mutation, Test, lib};
 
@@ -7,7 +7,7 @@ const VOLUMES: &str = "crates/control/src/set/volumes.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
 const MACHINES: Test = lib(Layer::Property, "holdfast-volume", &["machine::"]);
-/// A fixed case: red whatever is drawn.
+/// A fixed case: fails for any random input.
 const LATE_COPY: Test = lib(Layer::Unit, "holdfast-control", &["a_late_copy_of_a_shrink_takes_nothing"]);
 const STATE: Test = lib(Layer::Property, "holdfast-control", &["set::volumes::"]);
 

@@ -154,7 +154,7 @@ fn same_lease(cluster: &Cluster, host: &Host, before: &Held) -> Result<()> {
     let same = now.owner == before.owner && now.changes == before.changes && now.epoch >= before.epoch;
     anyhow::ensure!(same, "the lease: found {now:?}, expected {before:?} still");
     if now.epoch > before.epoch {
-        note(format!("the lease goes on under e{}, from e{}: another gateway leads", now.epoch, before.epoch));
+        note(format!("the lease continues under e{} after e{}: another gateway leads", now.epoch, before.epoch));
     }
     Ok(())
 }
@@ -249,7 +249,7 @@ fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), le
     under_load(ledger, &db1.pg.clone(), || {
         kill_postgres(db1)?;
         let gone = wait_until(TAKEOVER, || alive(db1) == 0 && db1.asks("/primary") == 503);
-        anyhow::ensure!(gone, "paused: PostgreSQL is still there, or /primary says so, after {TAKEOVER:?}");
+        anyhow::ensure!(gone, "paused: PostgreSQL still runs, or /primary still answers 200, after {TAKEOVER:?}");
         Ok(())
     })?;
     let dead = Instant::now();

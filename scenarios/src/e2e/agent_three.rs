@@ -172,7 +172,10 @@ fn to_the_third(ledger: &mut Ledger, db1: &mut Host, db2: &Host, db3: &Host) -> 
     db1.boot()?;
     is_kept_by(db1, "nofailover is set")?;
     let refused = db2.refused(&["agent", "switchover", "--yes"])?;
-    anyhow::ensure!(refused.contains("name one with --to"), "a switchover to nobody names no way out: {refused}");
+    anyhow::ensure!(
+        refused.contains("name one with --to"),
+        "the refusal of a switchover without a target names no remedy: {refused}"
+    );
     under_load(ledger, &db2.pg.clone(), || {
         let moved = db2.holdfast(&["agent", "switchover", "--to", "db3", "--yes"])?;
         anyhow::ensure!(moved["primary"] == "db3", "a switchover to db3: {moved}");
@@ -207,7 +210,7 @@ fn given_away(ledger: &mut Ledger, [db1, db2, db3]: [&Host; 3]) -> Result<()> {
         is_kept_by(host, words)?;
     }
     let again = wait_until(TAKEOVER, || taken(db3).len() > before);
-    anyhow::ensure!(again, "nobody has taken the lease after {TAKEOVER:?}: {}", db3.said());
+    anyhow::ensure!(again, "no host has taken the lease after {TAKEOVER:?}: {}", db3.said());
     let took = db3.becomes_primary(killed, TAKEOVER)?;
     let waited = told_at(db3, TAKEN)?.saturating_sub(told_at(db3, &["demoted"])?);
     anyhow::ensure!(
@@ -216,7 +219,7 @@ fn given_away(ledger: &mut Ledger, [db1, db2, db3]: [&Host; 3]) -> Result<()> {
     );
     let (one, two, three) = (taken(db1), taken(db2), taken(db3));
     let as_told = one == ["failover"] && two == ["failover"] && three == ["switchover", "start"];
-    anyhow::ensure!(as_told, "found db1 {one:?}, db2 {two:?}, db3 {three:?}: nobody but db3 was to take it");
+    anyhow::ensure!(as_told, "found db1 {one:?}, db2 {two:?}, db3 {three:?}, expected only db3 to take it");
     note(format!(
         "given away by db3, left by db1 and db2: db3 took it again {waited} ms later, {} ms in all",
         took.as_millis()
@@ -236,7 +239,7 @@ fn by_hand(ledger: &mut Ledger, db1: &Host, db2: &mut Host, db3: &mut Host) -> R
     let now = (taken(db1), taken(db2));
     anyhow::ensure!(now == before, "db1 and db2 were to leave the lease: found {now:?}, expected {before:?}");
     let running = db2.postgres();
-    anyhow::ensure!(running.is_empty(), "manual: PostgreSQL runs on db2, and nobody said so: {running:?}");
+    anyhow::ensure!(running.is_empty(), "manual mode: PostgreSQL runs on db2 without a command: {running:?}");
     let moved = db2.holdfast(&["agent", "failover", "--candidate", "db2", "--reason", "db3 is lost", "--yes"])?;
     anyhow::ensure!(moved["primary"] == "db2", "a takeover by hand: {moved}");
     note(format!(

@@ -74,7 +74,7 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
             let busy = || {
                 let (pairs, runs) = (progress.answered(), verified.load(Ordering::Relaxed));
                 let goes_on = || progress.answered() > pairs + 100 && verified.load(Ordering::Relaxed) > runs;
-                anyhow::ensure!(wait_until(TAKEOVER_LIMIT, goes_on), "the load does not go on");
+                anyhow::ensure!(wait_until(TAKEOVER_LIMIT, goes_on), "the load does not continue");
                 Ok(())
             };
             busy()?;
@@ -186,7 +186,7 @@ fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir
     anyhow::ensure!(first.code("--status")? == FENCED, "--status of a fenced set ends with another code than {FENCED}");
     let by = first.look()?["fenced_by"].to_string();
     let named = wait_until(PATIENCE, || first.look().is_ok_and(|now| now["fenced_by"].to_string().contains("host-b")));
-    anyhow::ensure!(named, "who took the set is not shown: {by}");
+    anyhow::ensure!(named, "the new owner of the set is not shown: {by}");
     let seen = tag_of(&other.read(AT, u32::try_from(BLOCK)?)?, AT)?;
     anyhow::ensure!(seen == 2, "R2: found write {seen}, expected host-b's");
     other.disconnect();
@@ -277,7 +277,7 @@ fn grows(cluster: &Cluster, attached: &Attached, volume: &str, user: &mut Client
     user.write(beyond, &pattern(7, beyond, BLOCK))?;
     let seen = tag_of(&user.read(beyond, u32::try_from(BLOCK)?)?, beyond)?;
     anyhow::ensure!(seen == 7, "beyond the old end: found write {seen}, expected 7");
-    note("a volume that grew is used up to its new end by those who were there before");
+    note("connected clients can use a grown volume up to its new end");
     Ok(())
 }
 

@@ -230,7 +230,7 @@ fn write_until(stop: &AtomicBool, blocks: &mut Blocks, gateways: &[Uri], progres
         if stop.load(Ordering::Relaxed) {
             return Ok(());
         }
-        anyhow::ensure!(served.elapsed() < UNSERVED_LIMIT, "served by nobody for {UNSERVED_LIMIT:?}");
+        anyhow::ensure!(served.elapsed() < UNSERVED_LIMIT, "no gateway served it for {UNSERVED_LIMIT:?}");
         if let Ok(mut client) = Client::connect(gateway, ANSWER_PATIENCE) {
             while !stop.load(Ordering::Relaxed) {
                 let pair = blocks.write_and_flush(&mut client);

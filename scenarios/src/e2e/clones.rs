@@ -140,9 +140,12 @@ fn gives_nothing_back(cluster: &Cluster) -> Result<()> {
         space = cluster.holdfast(&["set", "show", SET]).map_or(Value::Null, |said| said["space"].clone());
         space["incomplete"] == false && space["snapshots"][0]["name"] == "first"
     });
-    anyhow::ensure!(told, "the space of {SET} is not told: {space}");
+    anyhow::ensure!(told, "the status has no space of {SET}: {space}");
     let (kept, current) = (&space["kept_stored_bytes"], &space["current_stored_bytes"]);
-    anyhow::ensure!(kept.as_u64() > current.as_u64(), "the snapshot has nothing beside the volumes: {space}");
+    anyhow::ensure!(
+        kept.as_u64() > current.as_u64(),
+        "the snapshot has no bytes besides those of the volumes: {space}"
+    );
     anyhow::ensure!(space["snapshots"][0]["unique_bytes"] == 0, "what a clone shows counts as the snapshot's: {space}");
     Ok(())
 }
@@ -224,7 +227,7 @@ impl Side {
             }
             std::thread::sleep(POLL);
         }
-        bail!("nobody serves {} after {LIMIT:?}: {last}", self.volume)
+        bail!("no gateway serves {} within {LIMIT:?}: {last}", self.volume)
     }
 
     fn write(&self, which: impl Fn(usize, u64) -> Option<u64>) -> Result<()> {
@@ -260,7 +263,7 @@ impl Side {
             );
         }
         let zeroes = behind.iter().flatten().all(|byte| *byte == 0);
-        anyhow::ensure!(zeroes, "{}: what was never written is not zeroes", self.volume);
+        anyhow::ensure!(zeroes, "{}: blocks that were never written are not zeroes", self.volume);
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     whole(lab, "kept", |dir| Ok(kept(lab, dir)?.then_some(())))?;
     whole(lab, "scanned", |dir| Ok(scanned(lab, dir)?.then_some(())))?;
     let cold = whole(lab, "cold", |dir| taken_over(lab, dir, "0B"))?;
-    anyhow::ensure!(cold >= EXTENTS, "{cold} requests for {EXTENTS} extents that nobody had brought in");
+    anyhow::ensure!(cold >= EXTENTS, "found {cold} requests for {EXTENTS} uncached extents, expected one for each");
     let warm = whole(lab, "warm", |dir| taken_over(lab, dir, "64MiB"))?;
     note(format!("after a takeover: {EXTENTS} reads, {cold} requests; {warm} where the follower had brought it in"));
     anyhow::ensure!(warm <= BESIDE, "{warm} requests, expected {BESIDE} at most: the follower was cold");
@@ -76,7 +76,7 @@ fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) ->
         }
     }
     anyhow::bail!(
-        "{name}: in {ROUNDS_MAX} rounds leadership moved, or what was uploaded did not go into the disk cache as a whole"
+        "{name}: in each of {ROUNDS_MAX} rounds the leader changed, or a part of the upload did not go into the disk cache"
     )
 }
 
@@ -214,7 +214,7 @@ fn kept(lab: &Lab, dir: &Path) -> Result<bool> {
     let later = proxy.asked() - before;
     client.disconnect();
     cluster.stop()?;
-    note(format!("what was just uploaded: {} reads, {asked} requests; after a restart {later}", EXTENTS / 2));
+    note(format!("data just uploaded: {} reads, {asked} requests; after a restart {later}", EXTENTS / 2));
     anyhow::ensure!(
         asked.max(later) <= BESIDE,
         "{asked} and {later} requests, expected {BESIDE} at most: nothing is kept"
@@ -285,7 +285,10 @@ fn scanned(lab: &Lab, dir: &Path) -> Result<bool> {
         "{} extents that are read again and again: {after} requests for them after a backup of {BACKED_UP_MIB} MiB ({backup} requests) past 64 MiB of disk and 32 of memory",
         hot.len()
     ));
-    anyhow::ensure!(backup >= extents / 2, "{backup} requests for {extents} extents: what was backed up was not cold");
+    anyhow::ensure!(
+        backup >= extents / 2,
+        "{backup} requests for {extents} extents, expected at least half: the backed-up data was cached"
+    );
     anyhow::ensure!(after <= BESIDE, "{after} requests, expected {BESIDE} at most: the backup pushed it out");
     Ok(true)
 }

@@ -78,7 +78,7 @@ fn damage_and_heal(cluster: &mut Cluster, hurt: usize, what: &str, damage: Damag
     await_whole(cluster, hurt, HEAL_LIMIT)?;
     let said = std::fs::read_to_string(&log).unwrap_or_default();
     let groups = said.lines().filter(|line| line.contains("healed from its peers")).count();
-    anyhow::ensure!(groups > 0, "{name} came back without being healed: was the damage not found?");
+    anyhow::ensure!(groups > 0, "{name} came back without a repair: the damage was not found");
     cluster.caught_up(HEAL_LIMIT)?;
     anyhow::ensure!(cluster.member(hurt)? == member, "{name} is another member now");
     note(format!("{what} of {file}: {name} (m{member}) voter again after {:.1} s", begun.elapsed().as_secs_f64()));

@@ -43,7 +43,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         cluster.kill(serving)?;
         cluster.restart(serving)?;
         cluster.caught_up(LIMIT)?;
-        note(format!("{} killed while what is under the old key was written anew", cluster.name(serving)));
+        note(format!("{} killed while objects under the old key were written again", cluster.name(serving)));
         Ok(())
     })?;
     note(format!("{} pairs answered meanwhile", load.progress().answered()));
@@ -92,7 +92,7 @@ fn late_gateway(cluster: &mut Cluster, folder: &Path) -> Result<()> {
     let asked = cluster.holdfast(&["key", "rotate-data", SET, "--yes", "--timeout", "20s"]);
     let said = asked.err().context("the new key is in use though a gateway is down")?.to_string();
     let name = cluster.name(away);
-    anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a word of {name}: {said}");
+    anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a message that names {name}: {said}");
     let set = listed(cluster)?;
     anyhow::ensure!(set["keys"] == serde_json::json!([1, 2]) && set["seals"] == 1, "with {name} down: {set}");
     // Before it is back: after that the new key may be used at any moment.

@@ -192,7 +192,7 @@ impl Diff {
     fn says_renamed(&self, one: &str, other: &str) -> Result<()> {
         for (now, then) in [(one, other), (other, one)] {
             let found = self.volumes.iter().find(|line| line["volume"] == now && line["relation"] == "same");
-            let found = found.with_context(|| format!("nothing is said of {now}"))?;
+            let found = found.with_context(|| format!("the output lacks {now}"))?;
             anyhow::ensure!(found["renamed_from"] == then, "{found}: expected to be renamed from {then}");
         }
         Ok(())

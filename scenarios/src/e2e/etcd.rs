@@ -145,7 +145,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     etcd.server.signal(Signal::STOP);
     let (took, token) = acquire(&cluster, "host-d", true)?;
-    note(format!("granted in {took:?} while the etcd said nothing"));
+    note(format!("granted in {took:?} while the etcd did not answer"));
     etcd.server.signal(Signal::CONT);
     etcd.shows(&cluster, Some("host-d"))?;
     cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
@@ -162,7 +162,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         ctl(etcd.port, &["put", KEY, &planted])?;
         acquire(&cluster, "host-e", true)?;
         let met = wait_until(SHOWN_LIMIT, || sum(&cluster, counted).is_ok_and(|now| now > before));
-        anyhow::ensure!(met, "nobody met what was planted in the etcd: {planted}");
+        anyhow::ensure!(met, "no gateway reported the foreign value in the etcd: {planted}");
         let found = etcd.value()?;
         anyhow::ensure!(found == planted, "GRANT-G1, GRANT-G2: {planted} was replaced by {found}");
         note(format!("left alone: {planted}"));

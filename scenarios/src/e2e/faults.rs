@@ -98,7 +98,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     })?;
     let progress = load.progress();
     note(format!(
-        "{} pairs and reads, slowest {:.1} s, {} connections closed and made anew",
+        "{} pairs and reads, slowest {:.1} s, {} connections closed and reopened",
         progress.answered(),
         progress.slowest().as_secs_f64(),
         progress.reconnected()
@@ -164,7 +164,7 @@ fn leader(cluster: &Cluster) -> Result<usize> {
         let index = named.and_then(|name| (0..cluster.gateways.len()).find(|index| cluster.name(*index) == name));
         match index {
             Some(index) => return Ok(index),
-            None if begun.elapsed() > TAKEOVER_LIMIT => bail!("nobody leads {SET}"),
+            None if begun.elapsed() > TAKEOVER_LIMIT => bail!("{SET} has no leader"),
             None => std::thread::sleep(POLL),
         }
     }
@@ -189,7 +189,7 @@ fn told(cluster: &Cluster, kind: &str) -> Result<()> {
         match tells(cluster, kind) {
             Ok(backlog) => {
                 let took = begun.elapsed().as_secs_f64();
-                note(format!("{kind}: told after {took:.1} s, {} KiB not stored yet", backlog >> 10));
+                note(format!("{kind}: reported after {took:.1} s, {} KiB not stored yet", backlog >> 10));
                 return Ok(());
             }
             Err(e) if begun.elapsed() > LIMIT => return Err(e).with_context(|| format!("{kind} after {LIMIT:?}")),
@@ -241,7 +241,7 @@ fn fine_again(cluster: &Cluster) -> Result<()> {
         last = show(cluster).unwrap_or_default();
         last["store_health"].is_object() && last["store_health"]["now"].is_null()
     });
-    anyhow::ensure!(fine, "status still says {}", last["store_health"]["now"]);
+    anyhow::ensure!(fine, "status still reports {}", last["store_health"]["now"]);
     Ok(())
 }
 

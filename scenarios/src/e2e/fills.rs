@@ -191,6 +191,6 @@ mod tests {
         assert!(judge(&answers(&[(10, 5), (85, 5), (92, 5), (96, 5)])).is_err(), "as fast as ever until it is full");
         assert!(judge(&answers(&[(10, 90), (85, 80), (92, 85), (96, 90)])).is_err(), "no slower than before");
         assert!(judge(&answers(&[(10, 5), (85, 250), (92, 250), (96, 250)])).is_err(), "a step");
-        assert!(judge(&answers(&[(10, 5), (85, 29), (96, 201)])).is_err(), "nobody was answered from 90 % on");
+        assert!(judge(&answers(&[(10, 5), (85, 29), (96, 201)])).is_err(), "there were no answers from 90 % on");
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
                 );
                 anyhow::ensure!(
                     looked > 0,
-                    "HEAD-H1: a write was answered although nobody had looked at the head for {WATCHED:?}"
+                    "HEAD-H1: a write was answered although the head was not read for {WATCHED:?}"
                 );
                 break;
             }

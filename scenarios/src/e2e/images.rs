@@ -99,7 +99,7 @@ fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     cluster.caught_up(LIMIT)?;
     anyhow::ensure!(!state.exists(), "the state file is left");
     let said = last_json(lab)?;
-    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not go on where it was: {said}");
+    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not resume: {said}");
     anyhow::ensure!(said["sha256"] == digest, "the digest of the import: {said}, expected {digest}");
     note(format!("imported through kill -9 of the command at {} MiB and of {}", before / MIB, cluster.name(serving)));
     Ok(())
@@ -118,10 +118,10 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     File::open(&part)?.read_exact_at(&mut byte, 5)?;
     broken.write_all_at(&[byte[0] ^ 1], 5)?;
     let refused = fails(lab, cluster, &args)?;
-    anyhow::ensure!(refused.contains("SHA-256"), "a changed image was taken for what was written: {refused}");
+    anyhow::ensure!(refused.contains("SHA-256"), "a changed image was accepted as the exported data: {refused}");
     broken.write_all_at(&byte, 5)?;
     let said = cluster.holdfast(&args)?;
-    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not go on where it was: {said}");
+    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not resume: {said}");
     anyhow::ensure!(!part.exists(), "the part is left");
     // The volume is larger than the image: zeroes behind it.
     let plain = File::options().write(true).open(image)?;
@@ -277,7 +277,7 @@ fn fails(lab: &Lab, cluster: &Cluster, args: &[&str]) -> Result<String> {
     let mut going = spawn(lab, cluster, args)?;
     let status = going.wait(LIMIT)?;
     let said = crate::cmd::tail_of(&log(lab), 1);
-    anyhow::ensure!(!status.success(), "it was done: {args:?}: {said}");
+    anyhow::ensure!(!status.success(), "{args:?} succeeded, expected a refusal: {said}");
     Ok(said)
 }
 

@@ -118,7 +118,7 @@ fn again_up(cluster: &mut Cluster, index: usize) -> Result<()> {
 /// The change begins, and the serving gateway is killed during it.
 fn cut_short(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
     let led = cluster.holdfast(&["set", "show", SET])?;
-    let leader = led["leader"]["name"].as_str().context("nobody leads")?.to_owned();
+    let leader = led["leader"]["name"].as_str().context("the set has no leader")?.to_owned();
     let serving = known.names.iter().position(|name| *name == leader).context("an unknown leader")?;
     let mut command = cmd(&lab.bin)
         .args(["key", "rotate-cluster", "--timeout", "20s", "--api", &known.doors.join(",")])

@@ -58,7 +58,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let snapshots = installed(&cluster, lagging) - before;
         anyhow::ensure!(
             snapshots > 0,
-            "{} did not come back by a state snapshot: what is tested did not happen",
+            "{} did not catch up by a state snapshot: nothing was tested",
             cluster.name(lagging)
         );
         note(format!(
@@ -68,7 +68,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
-    note(format!("slowest pair {} ms, {again} connections made anew", slowest.as_millis()));
+    note(format!("slowest pair {} ms, {again} reconnects", slowest.as_millis()));
 
     // Now there is a majority only with this follower.
     cluster.kill(other)?;

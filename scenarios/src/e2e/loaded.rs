@@ -91,7 +91,7 @@ impl Loaded {
     pub fn goes_on(&mut self) -> Result<()> {
         let so_far = self.commits();
         let on = wait_until(TAKEOVER_LIMIT, || self.commits() >= so_far + COMMITS || !self.writers.all_writing());
-        anyhow::ensure!(on && self.writers.all_writing(), "a writer of PostgreSQL had an error, or nothing goes on");
+        anyhow::ensure!(on && self.writers.all_writing(), "a writer of PostgreSQL had an error, or makes no progress");
         self.pgbench.must_run()?;
         self.attach.must_run()?;
         let now = self.look()?;

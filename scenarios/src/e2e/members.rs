@@ -56,7 +56,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 pub(super) fn goes_on(progress: &Progress) -> Result<()> {
     let from = progress.answered();
     let went_on = wait_until(TAKEOVER_LIMIT, || progress.answered() > from + 50);
-    anyhow::ensure!(went_on, "the load does not go on");
+    anyhow::ensure!(went_on, "the load does not continue");
     Ok(())
 }
 

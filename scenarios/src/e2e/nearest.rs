@@ -41,7 +41,7 @@ impl Reader {
         for _ in 0..count {
             anyhow::ensure!(
                 self.number < EXTENTS,
-                "all {EXTENTS} extents are read, and what was waited for has not come"
+                "all {EXTENTS} extents are read, and the expected change has not come"
             );
             // In scattered order, each once: the factor and their number have no common divisor.
             let offset = self.number * 389 % EXTENTS * READ;

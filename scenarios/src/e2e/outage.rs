@@ -47,7 +47,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "{before} pairs before, {during} in {outage:?} without S3; slowest {:.0} ms",
         slowest.as_secs_f64() * 1e3
     ));
-    note(format!("{again} connections closed and made anew"));
+    note(format!("{again} connections closed and reopened"));
     anyhow::ensure!(during > 0, "no write was answered while S3 was away");
     anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
     anyhow::ensure!(waiting > 0, "nothing waited for the store while it was away");

@@ -99,7 +99,7 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
         anyhow::ensure!(!after.is_empty(), "none of the old owner's attempts was refused after the grant to {owner}");
         // A plain export is told the holder, its gateway and the time; a session with an invalid token need not be.
         let told = old.export.contains("token=") || after.iter().any(|w| w.contains(&grant.named));
-        anyhow::ensure!(told, "no refusal says {:?}; the last: {:?}", grant.named, after.last());
+        anyhow::ensure!(told, "expected a refusal with {:?}, the last is {:?}", grant.named, after.last());
         Ok((grant, (story.succeeded.len(), after.len())))
     })
 }

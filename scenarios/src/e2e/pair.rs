@@ -201,7 +201,9 @@ impl Pair {
             }
             found.is_some()
         });
-        found.with_context(|| format!("nobody else has the pair's seat and answers within {limit:?}: {last}"))
+        found.with_context(|| {
+            format!("the other gateway does not have the pair's seat and answer within {limit:?}: {last}")
+        })
     }
 
     /// Takes the set for `owner` and connects.

@@ -68,10 +68,10 @@ pub(super) fn first_cut(lab: &Lab) -> Result<()> {
         let mut cluster = stopped.start().with_context(after)?;
         let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).with_context(after)?;
         let found = client.read(0, 4096).with_context(after)?;
-        anyhow::ensure!(found == written, "R1: {}: what was flushed is not there", after());
+        anyhow::ensure!(found == written, "R1: {}: flushed data is missing", after());
         client.disconnect();
         cluster.stop()?;
     }
-    note(format!("{FIRST_CUTS} cuts undid {names} names, and lost or tore {blocks} blocks; what was flushed is there"));
+    note(format!("{FIRST_CUTS} cuts undid {names} names, and lost or tore {blocks} blocks; flushed data is there"));
     Ok(())
 }

@@ -115,7 +115,7 @@ impl<'a> Hand<'a> {
             std::thread::sleep(POLL);
         }
         let asked = exports.first().map_or_else(String::new, Uri::to_string);
-        bail!("nobody serves {asked}, or the same elsewhere, after {TAKEOVER_LIMIT:?}: {last}")
+        bail!("no gateway serves {asked}, or the same elsewhere, within {TAKEOVER_LIMIT:?}: {last}")
     }
 
     pub(super) fn kill(mut self) -> Result<()> {
@@ -398,7 +398,7 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
         let groups = last["groups"].as_array();
         groups.is_some_and(|groups| groups.len() == 2 && groups.iter().all(|g| g["leader"].as_u64().unwrap_or(0) > 0))
     });
-    anyhow::ensure!(led, "the old gateways elect nobody, so that this shows nothing: {last}");
+    anyhow::ensure!(led, "the old gateways elect no leader, so this tests nothing: {last}");
     // Each gateway has read the store, however slow it was: at its start, before any request for the set.
     let noticed = wait_until(LIMIT, || {
         last = old.holdfast(&["cluster", "status"]).map_or(Value::Null, |(_, said)| said);

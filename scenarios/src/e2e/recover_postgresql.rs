@@ -230,14 +230,18 @@ fn recover<'a>(lab: &'a Lab, known: &Known) -> Result<(Hand<'a>, Value)> {
     let said = must(new.holdfast(&recover)?, "recover")?;
     let (set, covered) = (said["sets"][0].clone(), &verified["sets"][0]["covered"]);
     let same = set["at_unix_ms"] == covered["at_unix_ms"] && set["index"] == covered["upto"]["index"];
-    anyhow::ensure!(same, "recover says {set}, verify said {covered} before");
+    anyhow::ensure!(same, "recover reports {set}, expected {covered} as verify did before");
     Ok((new, set))
 }
 
 /// Compares the ledger with the promise; returns the number of missing commits.
 fn judge(ledger: &Ledger, pg: &Postgres, moment: u64, killed_ms: u64) -> Result<u64> {
     let found = ledger.check_restored(pg, moment)?;
-    anyhow::ensure!(found.before >= COMMITS, "only {} commits before the moment: this shows nothing", found.before);
+    anyhow::ensure!(
+        found.before >= COMMITS,
+        "only {} commits before the moment: too few to test anything",
+        found.before
+    );
     anyhow::ensure!(
         found.lost == 0,
         "R4: of {} commits acknowledged before the printed moment {} are lost",

@@ -39,7 +39,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     check(&mut client, |block| 1 + u64::from(odd(block))).context("after the refusal")?;
     let safety = rollback(&cluster, "first")?;
     let write = client.write(0, &pattern(9, 0, BLOCK as usize));
-    anyhow::ensure!(write.is_err(), "R6: who used the set before the rollback wrote to it after it");
+    anyhow::ensure!(write.is_err(), "R6: a client from before the rollback wrote to the set after it");
     drop(client);
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     check(&mut client, |_| 1).context("after the rollback")?;
@@ -52,7 +52,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let shown = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[shown].nbd.with_export(&format!("{SET}/{VOLUME}@{safety}"));
     check(&mut Client::connect(&uri, PATIENCE)?, |block| 1 + u64::from(odd(block))).context("the safety snapshot")?;
-    note(format!("rolled back to first, {safety} shows what was there, a takeover changes nothing"));
+    note(format!("rolled back to first, {safety} has the content from before, a takeover changes nothing"));
 
     // Rolled back, and the leader is killed at once: its work in progress must not return.
     let second = rollback(&cluster, &safety)?;

@@ -102,7 +102,7 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     cmd("e2fsck").arg("-p").arg(&device).run()?;
     cmd("e2fsck").args(["-f", "-n"]).arg(&device).run()?;
     attach.stop(Signal::TERM, LIMIT)?;
-    note("started anew from their disks, attached by the new program: the file system is whole");
+    note("restarted from their disks, attached by the new program: the file system is intact");
     cluster.stop().map(drop)
 }
 

@@ -50,7 +50,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(cluster.member(serving)? == member, "{} is another member now", cluster.name(serving));
     let log = cluster.options.dir.with_extension(format!("{}.log", cluster.name(serving)));
     let said = std::fs::read_to_string(&log).unwrap_or_default();
-    anyhow::ensure!(said.contains("healed from its peers"), "{} says nothing of its healing", log.display());
+    anyhow::ensure!(said.contains("healed from its peers"), "{} has no line about its repair", log.display());
     note(format!("{} ended, started again, healed", cluster.name(serving)));
 
     // The checkpoint reads all of it, with a quorum that needs the repaired gateway.
@@ -74,7 +74,7 @@ fn text(block: u64) -> String {
 fn check(client: &mut Client) -> Result<()> {
     for block in 0..BLOCKS {
         let read = client.read(block * BLOCK as u64, BLOCK as u32)?;
-        anyhow::ensure!(read == contents(block), "block {block} is not what was written");
+        anyhow::ensure!(read == contents(block), "block {block} differs from the written data");
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ fn read_somewhere(cluster: &mut Cluster) -> Result<(usize, Client)> {
             Err(e) => last = format!("{}: {e}", cluster.name(index)),
         }
     }
-    bail!("nobody answers the read after {READ_LIMIT:?}: {last}")
+    bail!("no gateway answers the read within {READ_LIMIT:?}: {last}")
 }
 
 /// Flips a bit in the middle of the damaged block, in the journal file that has it.

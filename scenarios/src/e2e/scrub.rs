@@ -58,7 +58,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     for (segment, snapshot) in [(first, "before"), (last, "")] {
         found(segment, snapshot, 0)?;
         let shown = cluster.holdfast(&["set", "show", SET])?;
-        anyhow::ensure!(shown["scrub"]["damaged_total"].as_u64() > Some(0), "set show says nothing: {shown}");
+        anyhow::ensure!(
+            shown["scrub"]["damaged_total"].as_u64() > Some(0),
+            "set show does not report the damage: {shown}"
+        );
         let (code, said, _) = complete(&ask)?;
         anyhow::ensure!(code == 0, "clean again: exit code {code}, {said}");
     }

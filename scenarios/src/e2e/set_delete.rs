@@ -69,8 +69,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let dirs: Vec<PathBuf> = known.names.iter().map(|name| known.dir.join(name)).collect();
     cluster.kill_all()?;
     let found = search(dirs.iter().chain([&folder]), &needles)?;
-    anyhow::ensure!(found.is_empty(), "what was written or a wrapped key can still be read: {found:?}");
-    note("neither what was written nor a wrapped key is on any disk or in the store");
+    anyhow::ensure!(found.is_empty(), "written data or a wrapped key can still be read: {found:?}");
+    note("neither written data nor a wrapped key is on any disk or in the store");
     Ok(())
 }
 
@@ -168,14 +168,14 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     std::fs::write(&late, b"late")?;
     let listed = cluster.holdfast(&["set", "list"])?;
     let named = deletion(&listed, id).is_some_and(|found| found["stage"] == "emptied" && waits(&found));
-    anyhow::ensure!(named, "the list does not name who has not ended it: {listed}");
+    anyhow::ensure!(named, "the list does not name the gateways that have not ended it: {listed}");
     cluster.restart(away)?;
     // A gateway that has just started may not know of the deletion, and lists none: the late object must be gone too.
     // If the record went before it, nothing would ever delete it.
     let over = || !late.exists() && cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_none());
     let over = wait_until(LIMIT, over);
-    anyhow::ensure!(!late.exists(), "DELETE-D4: what came late is still there");
-    anyhow::ensure!(over, "{} is back, and the deletion goes on", known.names[away]);
+    anyhow::ensure!(!late.exists(), "DELETE-D4: the late object is still there");
+    anyhow::ensure!(over, "{} is back, and the deletion is still under way", known.names[away]);
     cluster.caught_up(LIMIT)?;
     let mut client = open(cluster)?;
     for block in 0..BLOCKS {
@@ -193,7 +193,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
 /// The gateway that leads the set is killed during a forced deletion.
 fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path, id: u64) -> Result<()> {
     let led = cluster.holdfast(&["set", "show", SECOND])?;
-    let leader = led["leader"]["name"].as_str().context("nobody leads")?.to_owned();
+    let leader = led["leader"]["name"].as_str().context("the set has no leader")?.to_owned();
     let dies = known.names.iter().position(|name| *name == leader).context("an unknown leader")?;
     let client = open(cluster)?;
     let doors = known.doors.join(",");
@@ -210,7 +210,7 @@ fn while_its_gateway_dies(lab: &Lab, cluster: &mut Cluster, known: &Known, folde
     cluster.kill(dies)?;
     cluster.restart(dies)?;
     let ended = running.wait()?;
-    anyhow::ensure!(heard, "nobody has heard of the deletion, which ended with {ended}");
+    anyhow::ensure!(heard, "no gateway knows of the deletion, which ended with {ended}");
     drop(client);
     let over = || {
         cluster

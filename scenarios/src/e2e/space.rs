@@ -141,7 +141,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             break;
         }
     }
-    anyhow::ensure!(judged, "whoever was stopped led again each time: nothing was shown");
+    anyhow::ensure!(judged, "the stopped gateway led again each time: nothing was tested");
     cluster.stop()?;
     Ok(())
 }
@@ -230,7 +230,7 @@ fn again(cluster: &mut Cluster, client: &mut Client, mut write: impl FnMut(&mut 
             Some(NbdError::Gone(io))
                 if matches!(io.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof) =>
             {
-                note(format!("{e:#}: connected anew"));
+                note(format!("{e:#}: reconnected"));
             }
             _ => return Err(e),
         }
@@ -332,7 +332,10 @@ fn at_rest(cluster: &Cluster, store: &Path) -> Result<AtRest> {
         let little = garbage * 100 <= current.saturating_sub(garbage) * 30;
         !waits && said["incomplete"] == false && little && kept <= there && there - kept <= BESIDE
     });
-    anyhow::ensure!(rests, "no rest within {SETTLE_LIMIT:?}, or other bytes than {there} are there: {said}");
+    anyhow::ensure!(
+        rests,
+        "the set did not come to rest within {SETTLE_LIMIT:?}, or reports other bytes than the {there} in the store: {said}"
+    );
     anyhow::ensure!(said["provisioned_bytes"] == 256 * MIB, "provisioned: {said}");
     anyhow::ensure!(said["written_bytes"] == RANGE, "written: {said}, expected {RANGE} bytes");
     let (current, kept) = (number(&said, "current_stored_bytes")?, number(&said, "kept_stored_bytes")?);

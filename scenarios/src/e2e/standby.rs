@@ -222,7 +222,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.restart(read_from)?;
     cluster.caught_up(TAKEOVER_LIMIT)?;
 
-    anyhow::ensure!(more(after), "the primary does not go on");
+    anyhow::ensure!(more(after), "the primary does not continue");
     let old = standby.status()?;
     let second = standby.asked("refresh", &[])?;
     let new = standby.status()?;
@@ -253,7 +253,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     standby.is_good()?;
     only(&cluster, &[MONDAY, &own])?;
     standby.asked("refresh", &["--snapshot", MONDAY])?;
-    anyhow::ensure!(standby.commits()? < there, "a person's snapshot shows what came later");
+    anyhow::ensure!(standby.commits()? < there, "a manual snapshot shows later commits");
     only(&cluster, &[MONDAY])?;
     standby.command("stop").run()?;
     note("two refreshes that cannot succeed: the old data served on; one to a person's snapshot");
@@ -300,7 +300,7 @@ fn behind_haproxy(lab: &Lab, standby: &Standby) -> Result<()> {
         let as_told = wait_until(TAKEOVER_LIMIT, || found() == code);
         anyhow::ensure!(as_told, "through HAProxy, data of {age} s at most: found {}, expected {code}", found());
     }
-    note("HAProxy with the example's listener: to the standby while its data is young enough, else to nobody");
+    note("HAProxy with the example's listener: to the standby while its data is young enough, otherwise refused");
     Ok(())
 }
 

@@ -181,13 +181,13 @@ impl Stage<'_> {
             until(cluster, "one of three new stores is filled", half)?;
             anyhow::ensure!(progress.reconnected() == again, "R8: connections closed before the kill");
             let leader = cluster.holdfast(&["set", "show", SET])?["leader"]["name"].as_str().map(str::to_owned);
-            let serving = (0..3).find(|at| Some(cluster.name(*at)) == leader).context("nobody leads")?;
+            let serving = (0..3).find(|at| Some(cluster.name(*at)) == leader).context("the set has no leader")?;
             cluster.kill(serving)?;
             servers[2].resume()?;
             servers[3].resume()?;
             let answered = progress.answered();
             let on = wait_until(TAKEOVER_LIMIT, || progress.answered() > answered + 100);
-            anyhow::ensure!(on, "nobody took over from {leader:?}");
+            anyhow::ensure!(on, "no gateway took over from {leader:?}");
             let closed = progress.reconnected();
             until(cluster, "one store became three", |said| said["phase"] == "settled")?;
             checkpoint(cluster).context("in three stores")?;
@@ -207,7 +207,7 @@ impl Stage<'_> {
         let (code, said) = self.ask(&["verify", "--store", &self.urls[0], "--key-file", &key])?;
         anyhow::ensure!(
             code != 0 && said.to_string().contains(&text),
-            "verify of what was left: exit code {code}, {said}"
+            "verify of the left store: exit code {code}, {said}"
         );
         self.servers[0].stop()?;
         self.empty(0)?;
@@ -326,7 +326,7 @@ impl Stage<'_> {
             last = third.holdfast(&show).map_or(Value::Null, |(_, said)| said);
             last["phase"] == "settled"
         });
-        anyhow::ensure!(settled && last["placement"] == end, "the change did not go on after the recovery: {last}");
+        anyhow::ensure!(settled && last["placement"] == end, "the change did not continue after the recovery: {last}");
         self.servers[1].stop()?;
         let mut client = third.connect()?;
         self.load.check(&mut client).context("R4: recovered in the middle of a change")?;

@@ -48,7 +48,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             good + bad.len() as u64,
             bad[0]
         );
-        note(format!("{good} connections came, wrote, read and went"));
+        note(format!("{good} connections opened, wrote, read and closed"));
         cluster.stop()?;
         return Ok(());
     }

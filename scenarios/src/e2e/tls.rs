@@ -50,7 +50,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let begun = cluster.kill(killed)?;
         let others = cluster.others(killed);
         let (_, took) = cluster.first_to_serve(&others, begun, TAKEOVER_LIMIT)?;
-        note(format!("{} killed, first read elsewhere after {:.0} ms", cluster.name(killed), took.as_secs_f64() * 1e3));
+        note(format!(
+            "{} killed, first read at another gateway after {:.0} ms",
+            cluster.name(killed),
+            took.as_secs_f64() * 1e3
+        ));
         let before = progress.answered();
         anyhow::ensure!(wait_until(PATIENCE, || progress.answered() > before + 100), "the load did not follow");
         Ok(())

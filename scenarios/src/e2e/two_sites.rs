@@ -101,8 +101,8 @@ impl Site {
         let host = &self.host;
         let there = wait_until(LIMIT, || host.asks("/replica") == 200);
         anyhow::ensure!(there, "{} does not follow after {LIMIT:?}: {}", host.name, host.said());
-        anyhow::ensure!(host.asks("/primary") == 503, "{} follows, and says that it is primary", host.name);
-        anyhow::ensure!(host.asks("/readiness") == 200, "{} follows, and says that it is not ready", host.name);
+        anyhow::ensure!(host.asks("/primary") == 503, "{} follows, but reports that it is primary", host.name);
+        anyhow::ensure!(host.asks("/readiness") == 200, "{} follows, but reports that it is not ready", host.name);
         let state = host.holdfast(&["agent", "status"])?;
         anyhow::ensure!(state.to_string().contains("\"following\""), "agent status: found {state}, expected following");
         Ok(())
@@ -159,7 +159,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         gone = west_cluster.take().map(Cluster::kill_all).transpose()?;
         Ok(())
     })?;
-    anyhow::ensure!(east.host.asks("/primary") == 503, "db-east is primary, and nobody has promoted it");
+    anyhow::ensure!(east.host.asks("/primary") == 503, "db-east is primary without a promotion");
 
     let promoted = Instant::now();
     sql(&east.host, "select pg_promote()")?;
@@ -198,7 +198,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     // Ended in good order: its lease is free then.
     signal(west.host.agent_pid()?, Signal::TERM);
     let free = || west.cluster.holdfast(&["lease", "show", SET]).is_ok_and(|said| said["lease"].is_null());
-    anyhow::ensure!(wait_until(LIMIT, free), "the agent of db-west does not let go of its lease");
+    anyhow::ensure!(wait_until(LIMIT, free), "the agent of db-west does not release its lease");
     west.host.kill()?;
     west.copy_of(lab, &east.host)?;
     sql(&east.host, "create table after_the_loss as select 42 as answer")?;
@@ -207,7 +207,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     proxy.reaches_at(reads, &west.host, LIMIT)?;
     proxy.reaches(&east.host, LIMIT)?;
     whole(&ledger, &west.host)?;
-    note("db-west was copied anew and follows db-east");
+    note("db-west was copied again and follows db-east");
     east.host.pg.amcheck()?;
     drop(proxy);
     west.host.kill()?;

@@ -26,12 +26,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let found = search(&sealed)?;
     anyhow::ensure!(found.hits.is_empty(), "written data can be read in {:?}", found.hits);
     anyhow::ensure!(found.journals >= 3, "found {} journal files to search, expected those of three", found.journals);
-    note(format!("{} files, {} MiB searched: nothing of what was written", found.files, found.bytes >> 20));
+    note(format!("{} files, {} MiB searched: none of the written data found", found.files, found.bytes >> 20));
     let mut cluster = stopped.start()?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     for block in 0..BLOCKS {
         let read = client.read(block * BLOCK as u64, BLOCK as u32)?;
-        anyhow::ensure!(read == contents(), "block {block} is not what was written");
+        anyhow::ensure!(read == contents(), "block {block} differs from the written data");
     }
     client.disconnect();
     cluster.stop()?;
@@ -41,7 +41,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     write(&mut cluster)?;
     cluster.kill_all()?;
     let found = search(&plain)?;
-    anyhow::ensure!(!found.hits.is_empty(), "a journal that is not sealed shows nothing either: this search is blind");
+    anyhow::ensure!(
+        !found.hits.is_empty(),
+        "the search finds nothing in an unsealed journal either, so it proves nothing"
+    );
     note(format!("with journal.seal=false the search finds it, in {} files", found.hits.len()));
     Ok(())
 }

@@ -125,8 +125,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     resize(&mut cluster)?;
     rename(&mut cluster)?;
     delete(&mut cluster)?;
-    anyhow::ensure!(load.lost.load(Ordering::Acquire) == 0, "who wrote another volume lost the connection");
-    note("grown, shrunk, renamed, deleted: who wrote another volume noticed nothing");
+    anyhow::ensure!(load.lost.load(Ordering::Acquire) == 0, "the writer of another volume lost its connection");
+    note("grown, shrunk, renamed, deleted: the writer of another volume noticed nothing");
 
     // The serving gateway is killed, and a volume is deleted while the next one takes over.
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
@@ -140,7 +140,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let listed = names(&cluster)?;
     anyhow::ensure!(listed == ["vol1", "vol2", "vol3"], "the volumes after the kill: {listed:?}");
     let wrote = load.end()?;
-    anyhow::ensure!(wrote.refused.is_none(), "who wrote another volume got the error {:?}", wrote.refused);
+    anyhow::ensure!(wrote.refused.is_none(), "the writer of another volume got the error {:?}", wrote.refused);
     let mut second = open(&mut cluster, "vol2")?;
     for (block, (answered, maybe)) in wrote.blocks.iter().enumerate() {
         let offset = block as u64 * BLOCK;
@@ -174,7 +174,7 @@ fn thin(cluster: &mut Cluster) -> Result<()> {
     }
     let trimmed = begun.elapsed();
     client.disconnect();
-    let journal = space(cluster)?["journal_bytes"].as_u64().context("no bytes in the journal are told")?;
+    let journal = space(cluster)?["journal_bytes"].as_u64().context("the report has no bytes in the journal")?;
     anyhow::ensure!(journal <= trims * TRIM_BYTES, "{trims} trims: {journal} bytes in the journal");
     let begun = Instant::now();
     let entries = checkpoint(cluster)? - before;
@@ -187,7 +187,7 @@ fn thin(cluster: &mut Cluster) -> Result<()> {
     }
     let all = space["volumes"].as_array().context("space without volumes")?;
     let found = all.iter().find(|one| one["volume"]["name"] == "thin").context("no space of the thin volume")?;
-    anyhow::ensure!(found["mapped_bytes"] == 0, "pages of the map for what was trimmed: {found}");
+    anyhow::ensure!(found["mapped_bytes"] == 0, "found pages of the map for trimmed ranges, expected none: {found}");
     volume(cluster, &["delete", &of("thin"), "--yes", "--force"])?;
     note(format!(
         "16 TiB trimmed in {trims} requests, {:.1} s, and a checkpoint in {:.1} s: {entries} entries, no page of the map",
@@ -200,7 +200,7 @@ fn thin(cluster: &mut Cluster) -> Result<()> {
 /// The index that a checkpoint made now covers.
 fn checkpoint(cluster: &Cluster) -> Result<u64> {
     let said = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
-    said["checkpoint_index"].as_u64().with_context(|| format!("a checkpoint without its place: {said}"))
+    said["checkpoint_index"].as_u64().with_context(|| format!("a checkpoint without its index: {said}"))
 }
 
 /// The leader's complete report on space.
@@ -228,10 +228,10 @@ fn resize(cluster: &mut Cluster) -> Result<()> {
         [&["--size", "32MiB"][..], &["--size", "32MiB", "--discard-data"], &["--size", "128MiB", "--discard-data"]]
     {
         let shrink = [&["shrink", "demo/vol1"][..], args].concat();
-        anyhow::ensure!(volume(cluster, &shrink).is_err(), "it was done: {shrink:?}");
+        anyhow::ensure!(volume(cluster, &shrink).is_err(), "{shrink:?} succeeded, expected a refusal");
     }
     anyhow::ensure!(volume(cluster, &["grow", "demo/vol1", "--size", "32MiB"]).is_err(), "a volume shrank by growing");
-    check(&mut first, 1, 0, 64).context("after what was refused")?;
+    check(&mut first, 1, 0, 64).context("after the refused requests")?;
     volume(cluster, &["shrink", "demo/vol1", "--size", "32MiB", "--discard-data", "--force"])?;
     expect(first.write(40 * MIB, &pattern(7, 40 * MIB, BLOCK as usize)), ENOSPC, "a write beyond the new end")?;
     expect(first.read(40 * MIB, BLOCK as u32), EINVAL, "a read beyond the new end")?;
@@ -251,7 +251,7 @@ fn rename(cluster: &mut Cluster) -> Result<()> {
     check(&mut first, 1, 0, 32)?;
     first.disconnect();
     let renamed = wait_until(PATIENCE, || volume(cluster, &["rename", "demo/vol1", "first"]).is_ok());
-    anyhow::ensure!(renamed, "not renamed with nobody connected");
+    anyhow::ensure!(renamed, "not renamed although no client is connected");
     check(&mut open(cluster, "first")?, 1, 0, 32).context("by its new name")?;
     anyhow::ensure!(open(cluster, "vol1").is_err(), "the old name is still served");
     anyhow::ensure!(volume(cluster, &["rename", &of("first"), "vol2"]).is_err(), "two volumes of one name");
@@ -315,7 +315,7 @@ fn back(cluster: &mut Cluster, store: &Path) -> Result<()> {
     let most = (32 + 16) * MIB * 14 / 10;
     let settled = wait_until(SETTLE_LIMIT, || stored(store) <= most);
     anyhow::ensure!(settled, "the store holds {} MiB, expected at most {} MiB", stored(store) / MIB, most / MIB);
-    check(&mut open(cluster, "vol1")?, 1, 0, 32).context("what is left")?;
+    check(&mut open(cluster, "vol1")?, 1, 0, 32).context("the rest of the volume")?;
     note(format!("snapshots and deleted volumes are gone: {} MiB stored", stored(store) / MIB));
     Ok(())
 }

@@ -116,7 +116,7 @@ fn answers(reader: &mut Client, waiting: &mut BTreeMap<u64, u64>) -> Result<u64>
         let offset = block * BLOCK as u64;
         match reply.result {
             Ok(data) => {
-                anyhow::ensure!(data == pattern(TAG, offset, BLOCK), "R9: block {block} is not what was written")
+                anyhow::ensure!(data == pattern(TAG, offset, BLOCK), "R9: block {block} differs from the written data")
             }
             Err(errno) => bail!("R8: block {block} is answered with errno {errno}"),
         }

@@ -28,7 +28,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     let (pairs, again) = (load.progress().answered(), load.progress().reconnected());
-    note(format!("{pairs} pairs acknowledged meanwhile, {again} connections closed and made anew"));
+    note(format!("{pairs} pairs acknowledged meanwhile, {again} connections closed and reopened"));
 
     // Now the majority of three needs the rebuilt gateway.
     cluster.kill(other)?;

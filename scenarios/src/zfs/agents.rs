@@ -196,7 +196,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     stands_by(&a)?;
     note("a stands by");
 
-    step("Host b is paused: SIGSTOP to its QEMU; a takes over; b goes on");
+    step("Host b is paused: SIGSTOP to its QEMU; a takes over; b is resumed");
     let writers = lab.writers(&b)?;
     go_on(&writers, 20)?;
     let mut stale = Lab::session(&b)?;

@@ -76,7 +76,7 @@ pub fn act(lab: &mut Lab, report: &mut Report, (a, index): (&Guest, usize), b: &
         let missing = told.difference(&there).count();
         (told.len(), missing)
     };
-    anyhow::ensure!(missing == 0, "R2: {missing} of {told} rows that a's own client was told of are not on b");
+    anyhow::ensure!(missing == 0, "R2: {missing} of {told} rows acknowledged to a's own client are missing on b");
     report.add(PART, "rows that a's own client was told of", None, format!("{told}, none lost"));
     sound(lab, report, PART, b)
 }

@@ -220,7 +220,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
 
 /// PostgreSQL, pool and devices in good order.
 pub fn let_go(report: &mut Report, a: &Guest) -> Result<()> {
-    step("Guest a lets go in good order");
+    step("Guest a stops cleanly");
     pool::export(report, PART, a)?;
     // An import consists mostly of sequential reads.
     let each: Vec<String> = paths(&status(a, SET)?).iter().map(|path| format!("-d {path}")).collect();

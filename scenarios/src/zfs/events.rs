@@ -36,7 +36,7 @@ impl Events {
 
     fn hear(&mut self) -> Result<Value> {
         let mut line = String::new();
-        let read = self.input.read_line(&mut line).with_context(|| format!("{}: QEMU says nothing", self.name))?;
+        let read = self.input.read_line(&mut line).with_context(|| format!("{}: QEMU does not answer", self.name))?;
         anyhow::ensure!(read > 0, "{}: QEMU has closed its channel", self.name);
         serde_json::from_str(&line).with_context(|| format!("{}: found {line:?}, expected JSON", self.name))
     }

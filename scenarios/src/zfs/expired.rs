@@ -18,7 +18,7 @@ const DEAD_TIMEOUT: &str = "5s";
 
 /// The test. Nothing is attached before or after it.
 pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
-    step("attach is killed, and no other one comes");
+    step("attach is killed, and not restarted");
     launch(a, SET, &patient(a, SET, sockets, DEAD_TIMEOUT))?;
     let before = status(a, SET)?;
     let device = paths(&before).into_iter().next().context("a device")?;
@@ -31,7 +31,7 @@ pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     // Ends only because the kernel has waited long enough: no process answers it.
     let (code, _, said) = a.ran(&write, LIMIT)?;
     let took = begun.elapsed().as_secs_f64();
-    anyhow::ensure!(code != 0, "KERNEL-K2: a write that nobody answered has succeeded");
+    anyhow::ensure!(code != 0, "KERNEL-K2: a write without an answer has succeeded");
     anyhow::ensure!(said.contains("Input/output error"), "KERNEL-K2: found {said:?}, expected an I/O error");
     report.add(PART, "a write after the death of attach", Some(took), format!("failed, --dead-timeout {DEAD_TIMEOUT}"));
     let begun = Instant::now();

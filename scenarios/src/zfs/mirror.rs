@@ -128,7 +128,7 @@ fn resilvered(report: &mut Report, guest: &Guest, what: &str) -> Result<()> {
 /// Takes the writers back; none may have lost its session.
 fn nobody_noticed(lab: &mut Lab, writers: Writers, since: u64) -> Result<f64> {
     let (gap, lost) = lab.take_back(writers, since)?;
-    anyhow::ensure!(lost == 0, "{lost} sessions saw an error when a side went or came");
+    anyhow::ensure!(lost == 0, "{lost} sessions saw an error when a side was lost or came back");
     Ok(gap)
 }
 
@@ -202,7 +202,7 @@ fn process_is_lost(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut
         std::thread::sleep(STILL);
         writers.acknowledged() == before
     });
-    anyhow::ensure!(still, "commits go on though nobody has said that side b is alone");
+    anyhow::ensure!(still, "found commits after the loss of side a, expected none before it is taken offline");
     report.add(PART, "attach pg-a killed", None, format!("no commit for {} s; {}", STILL.as_secs(), states(guest)?));
     let both = writers.acknowledged();
     pool::timed(report, PART, guest, "attach pg-a --abandon", &format!("holdfast attach {} --abandon", side.set))?;
@@ -242,7 +242,7 @@ fn alone_it_is_old(
     (old, new): (&mut Side, &Side),
     (alone, sockets): (u64, u8),
 ) -> Result<()> {
-    step("Side a comes back alone: what it would give");
+    step("Side a comes back alone: its content");
     let rows = Lab::session(guest)?.query("select count(*) from ledger")?;
     let rows: u64 = rows.first().and_then(|row| row.first()?.as_deref()).context("a count")?.parse()?;
     pool::export(report, PART, guest)?;
@@ -252,7 +252,7 @@ fn alone_it_is_old(
     old.attach(report, guest, sockets)?;
     pool::import(report, PART, guest, ("zpool import of pg-a alone", &format!("-o readonly=on -d {NAMES}")))?;
     let word = guest.ran(&format!("test -e {WORD}"), LIMIT)?.0 == 0;
-    anyhow::ensure!(!word, "side a has what was written when it was away: nothing was tested");
+    anyhow::ensure!(!word, "side a has the data written while it was away: nothing was tested");
     let found = rows_of_a_copy(guest)?;
     anyhow::ensure!(
         found + alone <= rows,
@@ -262,7 +262,7 @@ fn alone_it_is_old(
     report.add(PART, "what pg-a alone has", None, what);
     guest.run("zpool export tank", LIMIT)?;
 
-    step("Both sides are there: the import goes on from the newer one");
+    step("Both sides are present: the import continues from the newer one");
     new.attach(report, guest, sockets)?;
     let txg = |side: &Side| {
         let script = format!("zdb -l {} | awk '$1 == \"txg:\" {{print $2; exit}}'", side.name());

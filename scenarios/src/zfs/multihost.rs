@@ -102,7 +102,7 @@ fn turn_on(report: &mut Report, (primary, at): (&Guest, usize), (standby, beside
     let took = moved(standby, primary)?;
     is_on(primary)?;
     let watched = watches(primary)?.len() - before;
-    anyhow::ensure!(watched == 0, "an activity check of a pool that was let go of in good order");
+    anyhow::ensure!(watched == 0, "found an activity check of a cleanly exported pool, expected none");
     report.add(PART, "switchover back: imported at once", Some(took), phases(primary)?);
     stands_by(standby)
 }

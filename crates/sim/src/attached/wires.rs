@@ -34,7 +34,7 @@ pub struct Said {
     pub ended: Option<Result<Ended, AttachError>>,
 }
 
-/// How the gateways' admin doors are reached from `from`.
+/// How the gateways' admin APIs are reached from `from`.
 pub fn dialer(from: usize, net: &Net) -> Dialer {
     let connector = Connector { from, net: net.clone() };
     Dialer::over(Arc::new(move |endpoint| endpoint.connect_with_connector_lazy(connector.clone())))

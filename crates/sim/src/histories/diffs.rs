@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// A store that does not answer is not waited for any longer (R8): a later step tries again.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The snapshot's volumes, as the admin door lists them.
+/// The snapshot's volumes, as the admin API lists them.
 fn listed(snapshot: &Snapshot) -> Vec<v1::Volume> {
     let message = |(id, volume): (&VolumeId, &holdfast_control::set::Volume)| v1::Volume {
         id: id.0,

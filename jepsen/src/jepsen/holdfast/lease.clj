@@ -21,7 +21,7 @@
 (def len 4096)
 
 ;; Shared: {:generation n, :owners {owner {:token :epoch :node :conn}}, :newest owner}
-;; A session outlives the Jepsen process that took it: that is the point.
+;; A session outlives the Jepsen process that took it, on purpose.
 
 (defn- owner-of [test op] (mod (:process op) (:concurrency test)))
 

@@ -187,7 +187,7 @@
   ([conn offset ^bytes data flags]
    (call! conn :write flags offset (alength data) data)))
 
-;; What registers hold
+;; Content of registers
 
 (defn block
   "`len` bytes that all say the same: key and value, 16 bytes each time."

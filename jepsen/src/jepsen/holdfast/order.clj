@@ -44,8 +44,8 @@
 ;;   :grant       the last lease
 ;;   :generation  of the last connection
 ;;   :writers     {writer {:next number, :unsure? bool}}
-;;   :snapshots   names of those that are there
-;;   :taken       how many were asked for
+;;   :snapshots   names of the existing ones
+;;   :taken       number of requested ones
 
 (defn- grant!
   "The lease to use; a new one if the present one is `dead`."

@@ -133,18 +133,18 @@
                    error (conj {:snapshot (:name snapshot), :error error}))))
         errors))))
 
-;; What one observation can promise about several writers.
+;; Promises of one observation about several writers.
 ;;
-;; A snapshot is one moment of the whole set (R4), whichever gateway shows it and
-;; whenever its volumes are read: a prefix of the one order that all writes have. A
-;; write that was acknowledged before another was begun has its place before that one
-;; in this order, whoever made the two. So who sees the later one sees the earlier one.
+;; A snapshot is one moment of the whole set (R4), whichever gateway serves it and
+;; whenever its volumes are read: a prefix of the one order of all writes. A write that
+;; was acknowledged before another was begun comes before that one in this order, also
+;; if the two have different writers. So an observer of the later one sees the earlier one.
 ;;
 ;; A read-back is not one moment of the set. A writer reads its own blocks, one volume
-;; after another, at times of its own, while the others go on; and it sees nothing of
-;; theirs. That it may be judged as a prefix (`judge`) comes from the writer itself
-;; having stopped. Nothing follows from it for anybody else, and two writers'
-;; read-backs side by side are two moments. So it is not judged here.
+;; after another, at its own times, while the others continue; and it sees none of their
+;; blocks. It can be judged as a prefix (`judge`) because its own writer has stopped.
+;; Nothing follows from it for other writers, and two writers' read-backs are two
+;; moments. So it is not judged here.
 
 (defn- upto-before
   "How far a writer's batches were acknowledged before history index `t`. Of one writer

@@ -14,7 +14,7 @@
 
 (defn- verdict [c history] (checker/check c {} history {}))
 
-;; How long nobody was served
+;; Longest time without service
 
 (defn- writes
   "One in each of these seconds that succeeds; asked for in every second up to `end`."
@@ -133,7 +133,7 @@
                                                               "g2" [fine line fine]})))))
     (is (= :unknown (:valid? (log-verdict #{} {}))) "no log at all is no pass")))
 
-;; Who said no
+;; Refusals
 
 (deftest the-row-names-who-said-no
   (is (= "" (summary/red {:valid? true, :workload {:valid? true}})))

@@ -61,7 +61,7 @@ impl Doors {
         // A user without the password is refused.
         let stranger = Session::open(at, User { password: "wrong", ..USER }, &lab.dir.join("psql.log"))?;
         let let_in = { stranger }.ask("select 1").is_ok();
-        anyhow::ensure!(!let_in, "PgBouncer let somebody in with a wrong password");
+        anyhow::ensure!(!let_in, "PgBouncer accepted a wrong password");
         let (session, writer) = (pool.session()?, pool.writer("pooled"));
         Ok(Self { proxy, pool, session, asked: false, writer })
     }
@@ -78,7 +78,7 @@ impl Doors {
             }
             since.elapsed() >= OUTAGE
         });
-        anyhow::ensure!(stands, "the writer behind PgBouncer goes on, expected no primary for {OUTAGE:?}");
+        anyhow::ensure!(stands, "the writer behind PgBouncer continues, expected no primary for {OUTAGE:?}");
         session.send(WHERE)?;
         *asked = true;
         Ok(())
@@ -92,7 +92,7 @@ impl Doors {
         pool.must_run()?;
         let (begun, before) = (Instant::now(), writer.acknowledged());
         let on = wait_until(LIMIT, || writer.acknowledged() >= before + COMMITS);
-        anyhow::ensure!(on, "the writer behind PgBouncer does not go on: {before} commits so far");
+        anyhow::ensure!(on, "the writer behind PgBouncer does not continue: {before} commits so far");
         let took = begun.elapsed();
         // The client never sees that PgBouncer's connections broke.
         let meanwhile = if *asked { "asked meanwhile, " } else { "" };

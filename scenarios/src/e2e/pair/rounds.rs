@@ -128,7 +128,7 @@ fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     pair.gateways[holder].kill()?;
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;
     let ended = wait_until(Duration::from_secs(30), || status()["phase"] == "fenced");
-    anyhow::ensure!(ended, "PAIR-P5: an attach of an earlier tenure goes on: {}", status());
+    anyhow::ensure!(ended, "PAIR-P5: an attach of an earlier tenure continues: {}", status());
     note(format!("an attach of before: {}", status()["fenced_by"]));
     attach.stop(Signal::TERM, Duration::from_secs(20))?;
     pair.start_gateway(holder)?;
@@ -325,7 +325,7 @@ pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) ->
     let (mut client, token) = opened.context("not opened")?;
     ledger.check(&mut client)?;
     snapshots::are_there(pair, other, left)?;
-    note(format!("another pair: left it alone, and took it over once it was told that cluster {cluster} is given up"));
+    note(format!("another pair: did not take the sets, and took them over after cluster {cluster} was given up"));
     release(pair, other, client, &token)?;
     Ok(holder)
 }

@@ -161,6 +161,6 @@ pub(super) fn too_old(pair: &mut Pair, at: usize) -> Result<()> {
     );
     let kept = pair.etcd.ctl(&["get", "/e2e/pairs/newer/roster", "--print-value-only"])?;
     anyhow::ensure!(kept.trim() == roster, "PAIR-P6: the roster was {roster}, and is {kept}");
-    note("a gateway whose build does not know the pair's level ended, and said so");
+    note("a gateway whose build does not know the pair's level exited with that reason");
     Ok(())
 }

@@ -117,7 +117,7 @@ impl Disk {
 
     fn answer(&mut self) -> Result<String> {
         let said = self.said.recv_timeout(ANSWERS);
-        said.with_context(|| format!("the disk at {} says nothing, or has ended", self.at.display()))
+        said.with_context(|| format!("the disk at {} does not answer, or has ended", self.at.display()))
     }
 
     fn hears(&mut self, expected: &str) -> Result<()> {

@@ -45,7 +45,7 @@ impl Ground {
                 let log = dir.join(format!("{name}-disk.log"));
                 ground.disks.push(Disk::mount(&cluster.join(&name), seed, &log).context(name)?);
             }
-            note("each gateway's data lie on a disk that loses what was not synced");
+            note("each gateway's data is on a disk that loses unsynced data");
         }
         if needs.clocks {
             ground.clocks = Some(Clocks::make(tools, dir)?);
@@ -53,7 +53,7 @@ impl Ground {
         }
         if needs.late {
             ground.late = Some(Late::start(net, &tools.join("between"), &dir.join("between.log"))?);
-            note("between the gateways stands who can be late");
+            note("relays between the gateways can delay messages");
         }
         if needs.store {
             ground.store = Some(Store::start(&cluster, seed)?);
@@ -89,7 +89,7 @@ impl Ground {
     /// # Errors
     /// When this run has none.
     pub fn disks(&mut self) -> Result<&mut [Disk]> {
-        anyhow::ensure!(!self.disks.is_empty(), "this run has no disks that lose what was not synced");
+        anyhow::ensure!(!self.disks.is_empty(), "this run has no disks that lose unsynced data");
         Ok(&mut self.disks)
     }
 
@@ -106,7 +106,7 @@ impl Ground {
     /// # Errors
     /// When this run has no relays between gateways.
     pub fn late(&mut self) -> Result<&mut Late> {
-        self.late.as_mut().context("this run has nobody between its gateways who can be late")
+        self.late.as_mut().context("this run has no delaying relays between its gateways")
     }
 
     /// The S3 server.

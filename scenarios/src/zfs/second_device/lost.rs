@@ -62,7 +62,7 @@ fn disk(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest, what: &str) 
     report.add(PART, "cache device lost: clients' pause", Some(gap), format!("pool ONLINE, cache {state}"));
     report.add(PART, "pgbench through it", None, pool::load_ended(a)?);
     report.add(PART, "ledger", None, lab.check_ledger(a)?);
-    timed(report, PART, a, "zpool remove of what is lost", &format!("zpool remove tank {name}"))?;
+    timed(report, PART, a, "zpool remove of the lost device", &format!("zpool remove tank {name}"))?;
     a.run("echo 1 > /sys/bus/pci/rescan", LIMIT)?;
     let again = partition(a, CACHE)?;
     a.run(&format!("{ADD_CACHE} {again}"), LIMIT).map(drop)
@@ -162,7 +162,7 @@ fn by_hand(lab: &Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()>
     report.add(PART, "resumed: primary", None, phases(a)?);
     let ledger = lab.ledger.as_ref().context("no ledger")?;
     let Verdict { acknowledged, lost, invented, .. } = ledger.check_through(&mut Lab::session(a)?)?;
-    anyhow::ensure!(invented == 0, "{invented} commits that nobody made");
+    anyhow::ensure!(invented == 0, "found {invented} commits that were never made, expected none");
     anyhow::ensure!(lost > 0, "none of {acknowledged} acknowledged commits is lost without the log: nothing was shown");
     let found = format!("{lost} of {acknowledged}, what -m gives up (with the log on a volume of the set: none)");
     report.add(PART, "acknowledged commits that are lost", None, found);

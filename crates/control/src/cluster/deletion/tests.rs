@@ -206,7 +206,7 @@ fn what_stands_in_the_way_says_what_would_make_it_possible() {
     );
     assert!(why(&found, true, false).contains("3 snapshots") && why(&found, true, false).contains("--with-snapshots"));
     assert_eq!(why(&found, true, true), "");
-    // A caller that overrides everything is not asked what there is (the gateway's admin door); a caller with one
+    // A caller that overrides everything is not asked what there is (the gateway's admin API); a caller with one
     // override is.
     let pinned = Found { lost_clone: Some(GroupId(5)), ..Found::default() };
     assert!(why(&pinned, true, false).contains("set number 5") && why(&pinned, false, true).contains("recover"));

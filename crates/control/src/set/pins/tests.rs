@@ -366,7 +366,7 @@ proptest! {
             match step {
                 Step::Pin { request, lags } => {
                     let seen = behind(&states, lags);
-                    // Like the admin door: the result of an earlier request is looked up in the state from which the
+                    // Like the admin API: the result of an earlier request is looked up in the state from which the
                     // number is taken.
                     let made = seen.links.values().any(|l| l.clone_of.as_ref().is_some_and(|of| of.request.0 == request_of(request)));
                     if !made && matches!(origin.pin(seen.next_set, "monday", 5, request_of(request)), SetAnswer::Pinned { .. }) {
