@@ -53,7 +53,7 @@ async fn open(
 ) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
     let opened = front.exports.open(name, info).await?;
     front.promote(ServedConnection { info, name: name.clone(), stop: stop.clone() })?;
-    let place = take_slot(name, &opened, front, stop).await;
+    let place = take_slot(name, &opened, stop).await;
     if place.is_err() {
         front.demote(info.id);
     }
@@ -63,12 +63,11 @@ async fn open(
 async fn take_slot(
     name: &ExportName,
     opened: &OpenedExport,
-    front: &Shared,
     stop: &CancellationToken,
 ) -> Result<Option<SlotPlace>, Refusal> {
-    let place = front
+    let place = opened
         .slots
-        .take(name, opened.epoch, stop)
+        .take(name.session, opened.epoch, stop)
         .await
         .map_err(|stale| Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() })?;
     if place.as_ref().is_some_and(SlotPlace::follows) {
@@ -124,8 +123,8 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                     handshake.answer_export(Err(refused(&refusal)), &mut out)?;
                 }
                 Ok((opened, place)) => {
-                    let OpenedExport { device, closed, draining, read_only, .. } = opened;
-                    let facts = ExportFacts { size: device.size(), read_only, description: String::new() };
+                    let OpenedExport { device, closed, draining, read_only, description, .. } = opened;
+                    let facts = ExportFacts { size: device.size(), read_only, description };
                     if let Some(negotiated) = handshake.answer_export(Ok(&facts), &mut out)? {
                         socket.write_all_buf(&mut out).await?;
                         let closed = [closed, stop.clone()];

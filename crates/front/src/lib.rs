@@ -60,7 +60,6 @@ pub struct Front {
 struct Shared {
     limits: FrontLimits,
     exports: Arc<dyn Exports>,
-    slots: Slots,
     pool: Pool,
     next_id: AtomicU64,
     stop: CancellationToken,
@@ -115,7 +114,6 @@ impl Front {
             pool: Pool::new(&limits),
             limits,
             exports,
-            slots: Slots::default(),
             next_id: AtomicU64::new(1),
             stop: CancellationToken::new(),
             connections: Mutex::default(),

@@ -144,8 +144,8 @@ pub struct Node {
     pub(crate) changing_members: Arc<tokio::sync::Mutex<()>>,
     /// Serializes writes of the node key's file.
     pub(crate) writing_node_key: tokio::sync::Mutex<()>,
-    /// Why a set does not run here, by set name.
-    troubles: Mutex<BTreeMap<String, String>>,
+    /// Why a set does not run here, and the set's name.
+    troubles: Mutex<BTreeMap<SetId, (Name, String)>>,
     /// The tasks of each set, so that they can be stopped.
     running: Mutex<BTreeMap<SetId, ended::Running>>,
     /// Progress of the deletions that this gateway carries out while it leads group 0.
@@ -391,7 +391,7 @@ impl Node {
         }
         let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
         let found = self.sets.reading().values().find_map(set_trouble);
-        found.or_else(|| self.troubles.locked().iter().next().map(|(set, why)| format!("set {set}: {why}")))
+        found.or_else(|| self.troubles.locked().values().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
     /// A problem of the journal that does not keep this gateway from serving.
@@ -521,7 +521,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             let mut troubles = node.troubles.locked();
             match outcome {
                 Ok(()) => {
-                    troubles.remove(entry.name.as_str());
+                    troubles.remove(id);
                 }
                 Err(e) => {
                     tracing::error!(set = %entry.name, error = %e, "the set cannot run here");
@@ -529,7 +529,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                         let (node, raft) = (node.clone(), adopted.raft.clone());
                         healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
                     }
-                    troubles.insert(entry.name.to_string(), e.to_string());
+                    troubles.insert(*id, (entry.name.clone(), e.to_string()));
                 }
             }
         }

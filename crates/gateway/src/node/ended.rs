@@ -61,8 +61,7 @@ impl Ender {
             if let Some(task) = healing.remove(&id) {
                 task.abort();
             }
-            let name = state.deletions.under_way.get(&id).map(|found| &found.entry.name);
-            match end_set(node, adopted, id, name).await {
+            match end_set(node, adopted, id).await {
                 Ok(()) => {
                     self.said.remove(&id);
                     self.ended.insert(id);
@@ -105,10 +104,10 @@ impl Ender {
     }
 }
 
-async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>) -> Result<(), NodeError> {
+async fn end_set(node: &Node, adopted: &Adopted, id: SetId) -> Result<(), NodeError> {
+    node.troubles.locked().remove(&id);
     let running = node.running.locked().remove(&id);
     if let Some(running) = running {
-        node.troubles.locked().remove(running.name.as_str());
         {
             let mut sets = node.sets.writing();
             if sets.get(&running.name).is_some_and(|set| set.id == id) {
@@ -124,9 +123,6 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>)
         // The memory cache does not know which set its opened values belong to, so drop all. The other sets fetch
         // theirs again.
         node.cache.forget_opened();
-    }
-    if let Some(name) = name.filter(|name| node.cluster.set_named(name).is_none()) {
-        node.troubles.locked().remove(name.as_str());
     }
     adopted.raft.end_group(id).await?;
     let dir = node.config.data_dir.clone();
