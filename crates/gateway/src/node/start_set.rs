@@ -90,6 +90,8 @@ pub(super) async fn start_set(
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let boot = node.identity().boot;
+    let note = fence_note(&config.data_dir, id);
+    let unread = format!("{}: the note whether this gateway may serve the set", note.display());
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
@@ -98,11 +100,12 @@ pub(super) async fn start_set(
         store: switch.clone(),
         member: adopted.member,
         boot,
-        note: fence_note(&config.data_dir, id),
+        note,
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
         by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
-    });
+    })
+    .map_err(|source| NodeError::Io { what: unread, source })?;
     // Read-ahead data must still be in the cache when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
     let mapping =
