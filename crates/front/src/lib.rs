@@ -37,7 +37,7 @@ use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Ready, shake_hands};
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
-pub use listen::set_up;
+pub use listen::{has_ended, set_up};
 use measure::Measures;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -156,8 +156,12 @@ impl Front {
     }
 
     /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until it or the front ends.
-    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, socket: S, peer: Peer) {
-        self.shared.connection(socket, peer).await;
+    /// `has_ended`: whether its client has closed it, even if bytes are left to read.
+    pub async fn serve<S>(&self, socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        self.shared.connection(socket, peer, has_ended).await;
     }
 
     /// Connections that are in transmission now.
@@ -238,7 +242,10 @@ impl Shared {
         }
     }
 
-    async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut socket: S, peer: Peer) {
+    async fn connection<S>(&self, mut socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
         let info = ConnInfo { id: self.next_id.fetch_add(1, Ordering::Relaxed), peer };
         let stop = self.stop.child_token();
         self.admit(info.id, &stop);
@@ -256,7 +263,8 @@ impl Shared {
         tracing::info!(connection = info.id, %peer, export = %name, "connected");
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());
-        let end = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures).serve().await;
+        let connection = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures, has_ended);
+        let end = connection.serve().await;
         // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
         // closes now.
         drop(socket);
