@@ -34,7 +34,7 @@ pub use slots::{SlotPlace, Slots, StaleGeneration};
 use budget::{Ledger, Pool};
 use conn::{Connection, End};
 use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
-use handshake::{Ready, shake_hands};
+use handshake::{Progress, Ready, shake_hands};
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
 pub use listen::{has_ended, set_up};
@@ -251,12 +251,13 @@ impl Shared {
         self.admit(info.id, &stop);
         // Declared before everything that a connection holds, so it is dropped last.
         let _listed = Listed { shared: self, id: info.id };
-        let shaking = shake_hands(&mut socket, info, self, &stop);
-        let shaking = tokio::time::timeout(self.limits.handshake_timeout, shaking);
+        let progress = Progress::new();
+        let shaking = shake_hands(&mut socket, info, self, &stop, &progress);
+        let shaking = progress.limit(&self.limits, shaking);
         let ready = match until(&stop, shaking).await {
-            Some(Ok(Ok(ready))) => ready,
-            Some(Ok(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
-            Some(Err(_)) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
+            Some(Some(Ok(ready))) => ready,
+            Some(Some(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
+            Some(None) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
             None => return,
         };
         let Ready { served, input, name, place } = ready;
