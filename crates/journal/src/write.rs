@@ -271,9 +271,11 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else
-    /// would ever make room for that. What waits for the same group comes after the entry that `upto` names, and a
-    /// truncation never goes back behind what was purged, so the order between them does not matter. True if any was
-    /// written; the one that waits in its turn changes nothing any more.
+    /// would ever make room for that. True if any was written; the one that waits in its turn changes nothing any more.
+    ///
+    /// What waits for the same group may go back behind `upto`: one leader's truncation and entries, and those of the next
+    /// leader, which bring the purged entries back. Entries up to a purge that is durable take no place, so what is found
+    /// after a crash between them begins where the purge ends.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).
