@@ -352,9 +352,9 @@ fn abandon_args(config: &AgentConfig) -> Vec<String> {
     ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
 }
 
-/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then.
+/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then. What cannot be looked at may be one.
 fn left_devices(dir: &Path) -> bool {
-    !may_run(dir) && dir.join("lease.json").exists()
+    !may_run(dir) && dir.join("lease.json").try_exists().unwrap_or(true)
 }
 
 fn signal(dir: &Path, what: Signal) {

@@ -3,11 +3,12 @@
 //! CLIENT-F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
 //! CLIENT-F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
 //! CLIENT-F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
+//! CLIENT-F4  What waits for room is not taken in once the client has closed its connection, and neither is what lies behind it: the kernel's driver
+//!     sends it again on another socket, and by now the retry may be answered.
 
 use crate::client_replies::ClientReplies;
 use crate::machine::{Action, Intake, Ticket};
 use crate::outbox::Outbox;
-use crate::seams::Halves;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::CommandOut;
@@ -16,13 +17,16 @@ use holdfast_nbd::server::{
     Step,
 };
 use holdfast_nbd::{ExportName, HeaderStyle};
-use std::future::poll_fn;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::Notify;
 
 /// A client that does not finish its handshake by then is not served.
@@ -38,8 +42,55 @@ const COPY_BYTES_MAX: usize = 32 << 10;
 /// Clients of one volume at most.
 pub(crate) const CLIENTS_MAX: usize = 64;
 
+/// The side of a client that is read from.
+pub(crate) trait Client: AsyncRead + Unpin {
+    /// Whether the client has closed the connection, even if bytes are left to read.
+    fn has_ended(&self) -> bool;
+
+    /// Returns once that is so.
+    fn ended(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+impl Client for OwnedReadHalf {
+    fn has_ended(&self) -> bool {
+        let socket: &UnixStream = self.as_ref();
+        let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // It can only fail for lack of the kernel's memory; the next read shows the end then.
+        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+    }
+
+    async fn ended(&mut self) {
+        // No byte is ever sent with priority: this wakes at the end only, while bytes are left to read too.
+        let _ = self.ready(Interest::PRIORITY).await;
+    }
+}
+
+/// A client of a simulation: its end is not known before its bytes are read.
+pub(crate) struct Simulated(pub Box<dyn AsyncRead + Send + Unpin>);
+
+impl AsyncRead for Simulated {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Client for Simulated {
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn ended(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+}
+
 /// A client from its first byte to its end.
-pub(crate) async fn serve((mut read, mut write): Halves, volume: usize, shared: Arc<Shared>) {
+pub(crate) async fn serve(
+    (mut read, mut write): (impl Client, impl AsyncWrite + Unpin),
+    volume: usize,
+    shared: Arc<Shared>,
+) {
     let volume_facts = shared.facts(volume);
     let export = ExportName::plain(shared.set.clone(), volume_facts.name.clone());
     let facts = ExportFacts { size: volume_facts.size, read_only: false, description: format!("set {}", shared.set) };
@@ -102,7 +153,7 @@ pub(crate) async fn transmit(
 }
 
 async fn carry(
-    mut read: impl AsyncRead + Unpin,
+    mut read: impl Client,
     mut write: impl AsyncWrite + Unpin,
     volume: usize,
     shared: Arc<Shared>,
@@ -166,18 +217,13 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads requests until the client says goodbye.
-    async fn run(
-        &self,
-        socket: &mut (impl AsyncRead + Unpin),
-        negotiated: Negotiated,
-        mut input: BytesMut,
-    ) -> Result<(), String> {
+    async fn run(&self, socket: &mut impl Client, negotiated: Negotiated, mut input: BytesMut) -> Result<(), String> {
         let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
         loop {
             match decoder.next(&mut input).map_err(|error| error.to_string())? {
                 Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
                 Decoded::Request(request) => {
-                    self.wait_for_room().await;
+                    self.wait_for_room(socket).await?;
                     self.take(request);
                 }
                 Decoded::Need(more) => {
@@ -190,8 +236,10 @@ impl Reader<'_> {
         }
     }
 
-    /// CLIENT-F1.
-    async fn wait_for_room(&self) {
+    /// CLIENT-F1, CLIENT-F4.
+    async fn wait_for_room(&self, socket: &mut impl Client) -> Result<(), String> {
+        let gone = || "it closed the connection, and what waited for room is dropped".to_string();
+        let mut waited = false;
         loop {
             let notified = self.room.notified();
             tokio::pin!(notified);
@@ -202,9 +250,15 @@ impl Reader<'_> {
                 replies.clogged
             });
             if !clogged && self.shared.has_room(self.volume) {
-                return;
+                // The end may have come together with the room.
+                return if waited && socket.has_ended() { Err(gone()) } else { Ok(()) };
             }
-            notified.await;
+            waited = true;
+            tokio::select! {
+                biased;
+                () = socket.ended() => return Err(gone()),
+                () = notified => {}
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A client on its Unix socket, without any gateway: what is read from it, and what it is answered.
 
 use super::*;
-use crate::machine::{Bounds, Grant, Machine, Moment, Phase, Reply, VolumeFacts};
+use crate::machine::{Bounds, Grant, Lane, Machine, Moment, Phase, Reply, VolumeFacts};
 use holdfast_types::{Epoch, Name, RequestId, Token};
 use std::time::Instant;
 
@@ -182,4 +182,53 @@ async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
     }
     assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
     assert!(!replies.look(|replies| replies.clogged), "less than the bound is left: it may be read from");
+}
+
+/// CLIENT-F4: the kernel's driver gives a socket up after 30 s without an answer, and sends its requests again on the next one.
+#[tokio::test]
+async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let shared = shared();
+    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
+    let mut socket = ours;
+    // One more than there is room for, and one more behind it that is not even decoded.
+    for cookie in 0..REQUESTS as u64 + 2 {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let mut sent = Vec::new();
+    shared.act(|machine, now, out| {
+        let generation = machine.generation();
+        machine.connected(now, Lane { generation, volume: 0, slot: 0 }, out);
+        sent.extend(out.iter().filter_map(|action| match action {
+            Action::Send { out, .. } => Some((generation, out.cookie)),
+            _ => None,
+        }));
+    });
+    // The peer closes, and in the same moment there is room again: the reader hears of both at once.
+    drop(socket);
+    let (generation, number) = sent[0];
+    shared.act(|machine, now, out| machine.answered(now, generation, number, Ok(Reply::Done), out));
+    tokio::time::timeout(LIMIT, serving).await.expect("it ends").unwrap();
+    assert_eq!(shared.look(Machine::unanswered), REQUESTS - 1, "CLIENT-F4");
+}
+
+/// While nothing changes but the socket: its end alone ends the wait.
+#[tokio::test]
+async fn a_client_that_is_gone_is_not_waited_for_until_there_is_room() {
+    let shared = shared();
+    let (mut socket, theirs) = UnixStream::pair().unwrap();
+    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
+    for cookie in 0..REQUESTS as u64 + 2 {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    drop(socket);
+    tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
+    assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2: what was taken is carried out");
 }

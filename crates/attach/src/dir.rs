@@ -44,6 +44,19 @@ pub enum DirError {
         /// Its length in bytes.
         found: usize,
     },
+    /// The lease that an earlier process kept is there, but cannot be read.
+    #[error(
+        "{}: found a lease of an earlier process that cannot be read: {source}; expected to go on with its devices: repair the cause and start again, \
+         or give its devices up with --abandon, after which every request on them fails",
+        path.display()
+    )]
+    Lease {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        #[source]
+        source: io::Error,
+    },
     /// The file system.
     #[error("{}: {source}", path.display())]
     Io {

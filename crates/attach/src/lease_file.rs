@@ -9,6 +9,7 @@
 //! TOKEN-P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
 //!     have written, and what the kernel still holds for these devices would go over it.
 
+use crate::dir::DirError;
 use crate::machine::VolumeFacts;
 use holdfast_types::{Name, Owner, Token};
 use serde::{Deserialize, Serialize};
@@ -92,11 +93,32 @@ pub(crate) struct LeaseFile {
 }
 
 impl LeaseFile {
-    /// With what an earlier process left there; nothing where it cannot be read as that.
-    pub(crate) fn open(dir: &Path) -> Self {
-        let path = dir.join("lease.json");
-        let left = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Self { path, lease: Mutex::new(left), closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
+    /// With what an earlier process left there; nothing where that is of another form.
+    ///
+    /// # Errors
+    /// The file is there but cannot be read: devices that wait for their next process must not be disconnected for that.
+    pub(crate) fn open(dir: &Path) -> Result<Self, DirError> {
+        let file = Self::unread(dir);
+        let left = match std::fs::read(&file.path) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(lease) => Some(lease),
+                Err(error) => {
+                    let path = file.path.display();
+                    tracing::warn!(%path, %error, "found no lease of this build: the devices of an earlier process are not gone on with");
+                    None
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(DirError::Lease { path: file.path, source }),
+        };
+        *file.lock() = left;
+        Ok(file)
+    }
+
+    /// Without what an earlier process left there.
+    pub(crate) fn unread(dir: &Path) -> Self {
+        let (path, lease) = (dir.join("lease.json"), Mutex::new(None));
+        Self { path, lease, closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
@@ -211,7 +233,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_what_is_left_and_nobody_else_reads_it() {
         let dir = tempfile::tempdir().unwrap();
-        let file = LeaseFile::open(dir.path());
+        let file = LeaseFile::open(dir.path()).unwrap();
         assert_eq!(file.lease(), None);
         let volumes = [VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }];
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
@@ -221,7 +243,7 @@ mod tests {
             file.granted(&set, &owner, token, &volumes).unwrap();
             file.made(&[3], 2).unwrap();
             file.granted(&set, &owner, token, &volumes).unwrap();
-            let left = LeaseFile::open(dir.path()).lease().unwrap();
+            let left = LeaseFile::open(dir.path()).unwrap().lease().unwrap();
             assert_eq!((left.token(), left.volumes()), (Some(token), Some(facts.clone())));
             assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "for good, also for the next process");
             assert_eq!((left.devices, left.sockets), (vec![3], 2), "a new grant is of the same devices");
@@ -229,7 +251,13 @@ mod tests {
         let path = dir.path().join("lease.json");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(LeaseFile::open(dir.path()).lease(), None);
+        assert_eq!(LeaseFile::open(dir.path()).unwrap().lease(), None);
+        // One that cannot be read is not one that is not there: devices may wait for it.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let unread = LeaseFile::open(dir.path()).unwrap_err().to_string();
+        assert!(unread.contains("lease.json") && unread.contains("--abandon"), "{unread}");
+        std::fs::remove_dir(&path).unwrap();
         file.remove();
         assert!(!path.exists() && file.lease().is_none());
         file.granted(&set, &owner, Token(9), &volumes).unwrap();
@@ -243,7 +271,7 @@ mod tests {
     #[test]
     fn a_grant_that_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
         let dir = tempfile::tempdir().unwrap();
-        let file = LeaseFile::open(dir.path());
+        let file = LeaseFile::open(dir.path()).unwrap();
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
         let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
         file.granted(&set, &owner, Token(7), &volumes).unwrap();
@@ -253,7 +281,7 @@ mod tests {
         std::fs::create_dir(&in_the_way).unwrap();
         file.granted(&set, &owner, Token(8), &volumes).unwrap_err();
         file.catch_up().unwrap().unwrap_err();
-        let kept = || LeaseFile::open(dir.path()).lease().unwrap().token();
+        let kept = || LeaseFile::open(dir.path()).unwrap().lease().unwrap().token();
         assert_eq!(kept(), Some(Token(7)));
         std::fs::remove_dir(&in_the_way).unwrap();
         file.catch_up().unwrap().unwrap();
@@ -269,19 +297,19 @@ mod tests {
     #[test]
     fn a_growth_outlives_a_grant_that_was_read_before_it() {
         let dir = tempfile::tempdir().unwrap();
-        let file = LeaseFile::open(dir.path());
+        let file = LeaseFile::open(dir.path()).unwrap();
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
         let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
         file.granted(&set, &owner, Token(7), &volumes).unwrap();
         file.made(&[3], 1).unwrap();
         file.grew(&[(0, 2 << 30)]).unwrap();
         file.granted(&set, &owner, Token(8), &volumes).unwrap();
-        let left = LeaseFile::open(dir.path()).lease().unwrap();
+        let left = LeaseFile::open(dir.path()).unwrap().lease().unwrap();
         let size = left.volumes().unwrap()[0].size;
         assert_eq!((left.token(), size, left.devices), (Some(Token(8)), 2 << 30, vec![3]));
         file.lose([0]).unwrap();
         file.granted(&set, &owner, Token(9), &volumes).unwrap();
-        let left = LeaseFile::open(dir.path()).lease().unwrap();
+        let left = LeaseFile::open(dir.path()).unwrap().lease().unwrap();
         assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "and so does a loss (ATTACH-M8)");
         file.close();
         file.grew(&[(0, 3 << 30)]).unwrap();

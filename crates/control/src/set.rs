@@ -8,11 +8,12 @@
 //! ```
 //!
 //! SET-S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
-//! SET-S2  A write is applied only under the epoch of the current lease, and as its next number (R2).
-//! SET-S3  A token is valid for the current grant only. The token that it was continued from stays valid until the
-//!     newer one is first used, so that a caller can repeat a request with a lost answer; then it is invalid for ever.
-//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that
-//!     judged it expired names what it judged (epoch and last renewal), and apply compares.
+//! SET-S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
+//! SET-S3  A token opens the current grant only. The one it was continued from, and those of grants after that which were never
+//!     used, stay valid until the newest one is first used: an answer may be lost, and a late request of a process that is gone
+//!     must not lock its successor out. Then they are dead for ever.
+//! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
+//!     expired names what it judged (epoch and last renewal), and apply compares.
 //! SET-S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
 //! SET-S10  A request is granted once. A copy of it gets the present lease if that is its own, or is refused (R12): the
 //!     last `REQUESTS_REMEMBERED` granted requests are part of the state.
@@ -44,8 +45,8 @@ pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at};
 pub use space::{DROPPED_MAX, RETIRE_OBJECTS_MAX, RETIRED_MAX, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED, taken};
 pub use state::{
-    Begin, Checkpoint, Lease, PendingSnapshot, Pin, RootRef, SegmentNote, SetState, Snapshot, SnapshotId, StoredKind,
-    StoredObject, Volume,
+    Begin, Checkpoint, EARLIER_TOKENS_MAX, Lease, PendingSnapshot, Pin, RootRef, SegmentNote, SetState, Snapshot,
+    SnapshotId, StoredKind, StoredObject, Volume,
 };
 
 #[cfg(test)]

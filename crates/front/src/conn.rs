@@ -16,6 +16,9 @@
 //! CONN-C4  When the task ends, its operations are dropped before its place in the slot is returned (SLOT-S1).
 //! CONN-C5  A read that no gateway can answer holds only a place outside the running requests until it can be answered.
 //! CONN-C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had disconnected.
+//! CONN-C7  While a request waits, nothing is read, so the end of the client is looked for each time that this task wakes.
+//!     Nothing more begins then: the client may have sent its requests again on another connection, and a retry may be
+//!     answered by now.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
@@ -25,18 +28,18 @@ use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use holdfast_nbd::server::{
     Command, Decoded, EXTENTS_PER_REPLY_MAX, Negotiated, ProtocolError, ReplyQueue, ReplyTo, Request, RequestDecoder,
 };
 use holdfast_nbd::{Errno, HeaderStyle};
 use holdfast_types::SECTOR_BYTES;
+use running::{Finished, Outcome, Running, Work};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant as At, Interval, MissedTickBehavior, Sleep};
@@ -102,55 +105,12 @@ struct Asked {
     since: Instant,
 }
 
-enum Work {
-    Plain(BoxFuture<'static, Result<(), DeviceError>>),
-    Read(BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>>),
-    Status(BoxFuture<'static, Result<Vec<Extent>, DeviceError>>),
-}
-
-enum Outcome {
-    Plain,
-    Read(Vec<ReadPart>),
-    Status(Vec<Extent>),
-}
-
-struct Running {
-    asked: Asked,
-    /// Number of the attempt, from 0.
-    tries: u32,
-    charge: Charge,
-    /// Returned at the end of the operation, before its answer is sent.
-    _place: Place,
-    work: Work,
-}
-
 /// A request that is decoded but not begun yet.
 struct Held {
     request: Request,
     cost: u64,
     /// Charged: the request waits for its place. `None`: it waits for its charge.
     charge: Option<Charge>,
-}
-
-struct Finished {
-    asked: Asked,
-    tries: u32,
-    charge: Charge,
-    outcome: Result<Outcome, DeviceError>,
-}
-
-impl Future for Running {
-    type Output = Finished;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
-        let outcome = match &mut self.work {
-            Work::Plain(work) => ready!(work.as_mut().poll(cx)).map(|()| Outcome::Plain),
-            Work::Read(work) => ready!(work.as_mut().poll(cx)).map(Outcome::Read),
-            Work::Status(work) => ready!(work.as_mut().poll(cx)).map(Outcome::Status),
-        };
-        let (asked, tries) = (self.asked, self.tries);
-        Poll::Ready(Finished { asked, tries, charge: std::mem::take(&mut self.charge), outcome })
-    }
 }
 
 /// What the reader of the buffer needs next.
@@ -181,6 +141,10 @@ pub(super) struct Connection<'a, S> {
     /// The charge of the payload that is being received.
     awaited: Option<Charge>,
     open: bool,
+    /// Whether a request waits, so that nothing is read (CONN-C7).
+    waits: bool,
+    /// Whether the client has closed the connection, even if bytes are left to read.
+    has_ended: fn(&S) -> bool,
     running: FuturesUnordered<Running>,
     /// CONN-C5.
     parked: Parked<At, Asked>,
@@ -215,6 +179,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         limits: &FrontLimits,
         ledger: Ledger,
         measures: &'a Measures,
+        has_ended: fn(&S) -> bool,
     ) -> Self {
         let Negotiated { style, allocation } = served.negotiated;
         let mut ticks =
@@ -227,6 +192,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             held: None,
             awaited: None,
             open: true,
+            waits: false,
+            has_ended,
             running: FuturesUnordered::new(),
             parked: Parked::new(limits.unreadable_pause),
             again: 0,
@@ -269,6 +236,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         if self.leaving.as_mut().is_some_and(|leaving| leaving.as_mut().poll(cx).is_ready()) {
             self.leaving = None;
             self.open = false;
+        }
+        // CONN-C7. Each end of an operation, and each tick, leads here.
+        if self.waits && (self.has_ended)(self.socket) {
+            return Err(End::Gone);
         }
         while self.ticks.poll_tick(cx).is_ready() {
             self.check_stall()?;
@@ -321,6 +292,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 self.finish(finished)?;
             }
             let intake = if self.open { self.take_in(cx)? } else { Intake::Over };
+            self.waits = matches!(intake, Intake::Blocked);
             let before = self.sent;
             self.flush(cx)?;
             match intake {
@@ -595,5 +567,6 @@ fn extents_most(len: u64, one: bool) -> usize {
     if one { 1 } else { (len / SECTOR_BYTES).min(EXTENTS_PER_REPLY_MAX as u64) as usize }
 }
 
+mod running;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! request's own flags. A device may rely on that, but must not crash if it is violated.
 
 use super::measure::Kind;
+use super::slots::Slots;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 pub use holdfast_nbd::Extent;
@@ -155,6 +156,10 @@ pub struct OpenedExport {
     /// Epoch of the lease under which the connection was opened. It orders the generations of a slot across leases: a
     /// connection of a later epoch replaces one of an earlier epoch, whatever their generations.
     pub epoch: Epoch,
+    /// The same text as in [`ExportInfo::description`].
+    pub description: String,
+    /// The slots of this volume. They live as long as the volume, not as long as its name.
+    pub slots: Slots,
     /// Writes are refused before they reach the device, as on a snapshot's export.
     pub read_only: bool,
 }

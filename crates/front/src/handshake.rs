@@ -4,12 +4,17 @@ use super::conn::Served;
 use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
 use super::input::Input;
 use super::slots::SlotPlace;
-use super::{ServedConnection, Shared};
+use super::{FrontLimits, ServedConnection, Shared};
 use bytes::BytesMut;
 use holdfast_nbd::ExportName;
 use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};
+use holdfast_types::sync::LockExt;
+use std::future::Future;
 use std::io;
+use std::pin::pin;
+use std::sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Why a handshake did not lead to transmission.
@@ -53,7 +58,7 @@ async fn open(
 ) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
     let opened = front.exports.open(name, info).await?;
     front.promote(ServedConnection { info, name: name.clone(), stop: stop.clone() })?;
-    let place = take_slot(name, &opened, front, stop).await;
+    let place = take_slot(name, &opened, stop).await;
     if place.is_err() {
         front.demote(info.id);
     }
@@ -63,12 +68,11 @@ async fn open(
 async fn take_slot(
     name: &ExportName,
     opened: &OpenedExport,
-    front: &Shared,
     stop: &CancellationToken,
 ) -> Result<Option<SlotPlace>, Refusal> {
-    let place = front
+    let place = opened
         .slots
-        .take(name, opened.epoch, stop)
+        .take(name.session, opened.epoch, stop)
         .await
         .map_err(|stale| Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() })?;
     if place.as_ref().is_some_and(SlotPlace::follows) {
@@ -80,19 +84,53 @@ async fn take_slot(
     Ok(place)
 }
 
-/// Does the handshake. The caller limits the time, and drops the future when `stop` is cancelled.
+/// When the last option of a handshake arrived.
+pub(super) struct Progress {
+    begun: Instant,
+    last: Mutex<Instant>,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        let begun = Instant::now();
+        Self { begun, last: Mutex::new(begun) }
+    }
+
+    /// Runs a handshake that notes its progress here. `None`: an option, or the whole of it, took too long.
+    pub(super) async fn limit<T>(&self, limits: &FrontLimits, shaking: impl Future<Output = T>) -> Option<T> {
+        let mut shaking = pin!(shaking);
+        let end = self.begun + limits.handshake_total;
+        loop {
+            let until = end.min(*self.last.locked() + limits.handshake_timeout);
+            if let Ok(done) = tokio::time::timeout_at(until, shaking.as_mut()).await {
+                return Some(done);
+            }
+            if until >= end || *self.last.locked() + limits.handshake_timeout <= until {
+                return None;
+            }
+        }
+    }
+}
+
+/// Does the handshake. The caller limits the time with `progress`, and drops the future when `stop` is cancelled.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut S,
     info: ConnInfo,
     front: &Shared,
     stop: &CancellationToken,
+    progress: &Progress,
 ) -> Result<Ready, Unserved> {
     let exports = front.exports.as_ref();
     let mut handshake = Handshake::new();
     let mut input = Input::default();
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
+    let mut options = 0;
     loop {
         let step = handshake.step(&mut input.bytes, &mut out)?;
+        if handshake.options() > options {
+            options = handshake.options();
+            *progress.last.locked() = Instant::now();
+        }
         socket.write_all_buf(&mut out).await?;
         match step {
             Step::Aborted => return Err(Unserved::Left),
@@ -124,8 +162,8 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                     handshake.answer_export(Err(refused(&refusal)), &mut out)?;
                 }
                 Ok((opened, place)) => {
-                    let OpenedExport { device, closed, draining, read_only, .. } = opened;
-                    let facts = ExportFacts { size: device.size(), read_only, description: String::new() };
+                    let OpenedExport { device, closed, draining, read_only, description, .. } = opened;
+                    let facts = ExportFacts { size: device.size(), read_only, description };
                     if let Some(negotiated) = handshake.answer_export(Ok(&facts), &mut out)? {
                         socket.write_all_buf(&mut out).await?;
                         let closed = [closed, stop.clone()];
@@ -136,5 +174,31 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A client that shows all exports asks about each of them, and may take long for all.
+    #[tokio::test]
+    async fn each_option_has_its_own_time_and_the_whole_is_limited() {
+        let (short, long) = (Duration::from_millis(20), Duration::from_secs(3600));
+        let limits = FrontLimits { handshake_timeout: short, handshake_total: long, ..FrontLimits::default() };
+        let progress = Progress::new();
+        let slow = async {
+            // As if options went on to arrive.
+            *progress.last.locked() = Instant::now() + long / 2;
+            tokio::time::sleep(short * 3).await;
+        };
+        assert!(progress.limit(&limits, slow).await.is_some());
+        assert!(Progress::new().limit(&limits, std::future::pending::<()>()).await.is_none(), "no option arrived");
+        let limits = FrontLimits { handshake_timeout: long, handshake_total: short, ..limits };
+        assert!(
+            Progress::new().limit(&limits, std::future::pending::<()>()).await.is_none(),
+            "the whole took too long"
+        );
     }
 }

@@ -34,10 +34,10 @@ pub use slots::{SlotPlace, Slots, StaleGeneration};
 use budget::{Ledger, Pool};
 use conn::{Connection, End};
 use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
-use handshake::{Ready, shake_hands};
+use handshake::{Progress, Ready, shake_hands};
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
-pub use listen::set_up;
+pub use listen::{has_ended, set_up};
 use measure::Measures;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -60,7 +60,6 @@ pub struct Front {
 struct Shared {
     limits: FrontLimits,
     exports: Arc<dyn Exports>,
-    slots: Slots,
     pool: Pool,
     next_id: AtomicU64,
     stop: CancellationToken,
@@ -115,7 +114,6 @@ impl Front {
             pool: Pool::new(&limits),
             limits,
             exports,
-            slots: Slots::default(),
             next_id: AtomicU64::new(1),
             stop: CancellationToken::new(),
             connections: Mutex::default(),
@@ -158,8 +156,12 @@ impl Front {
     }
 
     /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until it or the front ends.
-    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, socket: S, peer: Peer) {
-        self.shared.connection(socket, peer).await;
+    /// `has_ended`: whether its client has closed it, even if bytes are left to read.
+    pub async fn serve<S>(&self, socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        self.shared.connection(socket, peer, has_ended).await;
     }
 
     /// Connections that are in transmission now.
@@ -240,25 +242,30 @@ impl Shared {
         }
     }
 
-    async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut socket: S, peer: Peer) {
+    async fn connection<S>(&self, mut socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
         let info = ConnInfo { id: self.next_id.fetch_add(1, Ordering::Relaxed), peer };
         let stop = self.stop.child_token();
         self.admit(info.id, &stop);
         // Declared before everything that a connection holds, so it is dropped last.
         let _listed = Listed { shared: self, id: info.id };
-        let shaking = shake_hands(&mut socket, info, self, &stop);
-        let shaking = tokio::time::timeout(self.limits.handshake_timeout, shaking);
+        let progress = Progress::new();
+        let shaking = shake_hands(&mut socket, info, self, &stop, &progress);
+        let shaking = progress.limit(&self.limits, shaking);
         let ready = match until(&stop, shaking).await {
-            Some(Ok(Ok(ready))) => ready,
-            Some(Ok(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
-            Some(Err(_)) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
+            Some(Some(Ok(ready))) => ready,
+            Some(Some(Err(error))) => return tracing::info!(connection = info.id, %peer, %error, "no transmission"),
+            Some(None) => return tracing::info!(connection = info.id, %peer, "the handshake took too long"),
             None => return,
         };
         let Ready { served, input, name, place } = ready;
         tracing::info!(connection = info.id, %peer, export = %name, "connected");
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());
-        let end = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures).serve().await;
+        let connection = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures, has_ended);
+        let end = connection.serve().await;
         // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
         // closes now.
         drop(socket);

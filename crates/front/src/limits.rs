@@ -20,8 +20,11 @@ pub struct FrontLimits {
     pub connection_bytes: u64,
     /// The same over all connections. Includes the rest of unpaid replies ([`FrontLimits::unpaid_bytes`]).
     pub gateway_bytes: u64,
-    /// From the connection's first byte to the answer that begins transmission.
+    /// Maximum time for one option of a handshake, from the option before it to its answer. The first begins with the
+    /// connection.
     pub handshake_timeout: Duration,
+    /// Maximum time of a whole handshake. A client that lists all exports asks about each of them.
+    pub handshake_total: Duration,
     /// A peer that sends a payload, or takes its replies, at less than [`STALL_BYTES_MIN`] in this time is closed.
     pub stall_timeout: Duration,
     /// Pause before the retry of a read that no gateway can serve; it doubles each time, up to half a minute.
@@ -58,6 +61,9 @@ const _: () = assert!(UNPAID_BYTES_MAX < OWN_BYTES_MAX);
 /// Minimum progress, in bytes per [`FrontLimits::stall_timeout`].
 pub const STALL_BYTES_MIN: u64 = 1 << 20;
 
+/// Two options for each of 1024 exports, at a quarter of a second each.
+const HANDSHAKE_TOTAL: Duration = Duration::from_secs(600);
+
 impl Default for FrontLimits {
     fn default() -> Self {
         Self {
@@ -68,6 +74,7 @@ impl Default for FrontLimits {
             connection_bytes: 64 << 20,
             gateway_bytes: 512 << 20,
             handshake_timeout: Duration::from_secs(10),
+            handshake_total: HANDSHAKE_TOTAL,
             stall_timeout: Duration::from_secs(30),
             unreadable_pause: Duration::from_secs(1),
         }

@@ -2,9 +2,11 @@
 
 use super::Shared;
 use super::device::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +34,16 @@ const _: () = assert!(
 pub(super) trait Listener: Send + 'static {
     type Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, Peer)>> + Send;
+    /// Whether the client has closed the connection, even if bytes are left to read.
+    fn has_ended(socket: &Self::Socket) -> bool;
+}
+
+/// Whether the peer of a socket has closed it, even if bytes are left to read. The kernel says so at once, without a wait.
+pub fn has_ended(socket: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // It can only fail for lack of the kernel's memory; the next read shows the end then.
+    poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
 }
 
 pub(super) struct Tcp(TcpListener);
@@ -56,6 +68,10 @@ impl Listener for Tcp {
         let (socket, address) = self.0.accept().await?;
         set_up(&socket).map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
         Ok((socket, Peer::Tcp(address)))
+    }
+
+    fn has_ended(socket: &TcpStream) -> bool {
+        has_ended(socket)
     }
 }
 
@@ -114,6 +130,10 @@ impl Listener for Unix {
         let (socket, _) = self.listener.accept().await?;
         Ok((socket, Peer::Unix))
     }
+
+    fn has_ended(socket: &UnixStream) -> bool {
+        has_ended(socket)
+    }
 }
 
 /// Connections that were made elsewhere.
@@ -135,6 +155,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Listener for Given<S> {
             None => std::future::pending().await,
         }
     }
+
+    /// Not known of a stream that may be anything.
+    fn has_ended(_: &S) -> bool {
+        false
+    }
 }
 
 /// Accepts until the front stops, then waits until every accepted connection has ended.
@@ -152,7 +177,7 @@ pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
                     let shared = shared.clone();
-                    connections.spawn(async move { shared.connection(socket, peer).await });
+                    connections.spawn(async move { shared.connection(socket, peer, L::has_ended).await });
                 }
                 // An error of a single connection, which was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

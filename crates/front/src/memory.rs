@@ -4,6 +4,7 @@
 use super::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, ReadPart, Refusal, RefusalKind,
 };
+use super::slots::Slots;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -13,6 +14,9 @@ use holdfast_types::sync::LockExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
+
+/// Of each export.
+const DESCRIPTION: &str = "in memory";
 
 /// Allocation unit in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -187,7 +191,9 @@ pub struct MemoryExports {
     devices: Mutex<BTreeMap<String, Exported>>,
 }
 
+/// One export. Its slots stay while its device is replaced.
 struct Exported {
+    slots: Slots,
     device: Arc<dyn Device>,
     closed: CancellationToken,
     draining: CancellationToken,
@@ -202,9 +208,16 @@ impl MemoryExports {
 
     /// Adds or replaces an export, `SET/VOLUME`. Cancelling the returned token closes its connections.
     pub fn put(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, read_only: bool) -> CancellationToken {
-        let (closed, draining) = (CancellationToken::new(), CancellationToken::new());
-        self.devices().insert(name.into(), Exported { device, closed: closed.clone(), draining, epoch, read_only });
+        let closed = CancellationToken::new();
+        self.insert(name, device, epoch, read_only, closed.clone());
         closed
+    }
+
+    fn insert(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, read_only: bool, closed: CancellationToken) {
+        let mut devices = self.devices();
+        let slots = devices.get(name).map(|before| before.slots.clone()).unwrap_or_default();
+        let draining = CancellationToken::new();
+        devices.insert(name.into(), Exported { slots, device, closed, draining, epoch, read_only });
     }
 
     /// Drains the export's connections: their requests are answered, then they are closed.
@@ -216,8 +229,7 @@ impl MemoryExports {
 
     /// The same, with an existing token that closes its connections.
     pub fn put_closed_by(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, closed: CancellationToken) {
-        let draining = CancellationToken::new();
-        self.devices().insert(name.into(), Exported { device, closed, draining, epoch, read_only: false });
+        self.insert(name, device, epoch, false, closed);
     }
 
     fn find<T>(&self, name: &ExportName, found: impl FnOnce(&Exported) -> T) -> Result<T, Refusal> {
@@ -236,7 +248,7 @@ impl Exports for MemoryExports {
         ready(self.find(name, |exported| ExportInfo {
             size: exported.device.size(),
             read_only: exported.read_only,
-            description: "in memory".into(),
+            description: DESCRIPTION.into(),
         }))
         .boxed()
     }
@@ -247,6 +259,8 @@ impl Exports for MemoryExports {
             closed: exported.closed.clone(),
             draining: exported.draining.clone(),
             epoch: exported.epoch,
+            slots: exported.slots.clone(),
+            description: DESCRIPTION.into(),
             read_only: exported.read_only,
         }))
         .boxed()

@@ -15,9 +15,9 @@
 //!     request that is still in progress in the log could be applied after that read. (Requests of an older epoch have
 //!     no effect after the grant of a later one: R2.)
 
-use holdfast_nbd::ExportName;
+use holdfast_nbd::Session;
+use holdfast_types::Epoch;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
@@ -34,10 +34,11 @@ pub struct StaleGeneration {
     newest: u64,
 }
 
-/// All slots of one gateway.
+/// All slots of one volume at one gateway. The volume's owner keeps them, and drops them with the volume: a set that was
+/// deleted and created again under its name begins with epoch 1, and must not be measured by the epochs of the first.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
-    volumes: Arc<Mutex<BTreeMap<(Name, Name), Volume>>>,
+    volume: Arc<Mutex<Volume>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +66,6 @@ struct Living {
 #[derive(Debug)]
 pub struct SlotPlace {
     slots: Slots,
-    key: (Name, Name),
     slot: u8,
     ended: CancellationToken,
     follows: bool,
@@ -80,11 +80,11 @@ impl SlotPlace {
 }
 
 impl Slots {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Name, Name), Volume>> {
-        self.volumes.locked()
+    fn lock(&self) -> MutexGuard<'_, Volume> {
+        self.volume.locked()
     }
 
-    /// Takes the slot that `name` asks for. Refuses a stale connection (SLOT-S2), tells the older connections to stop
+    /// Takes the slot that `session` asks for. Refuses a stale connection (SLOT-S2), tells the older connections to stop
     /// through their `stop`, and returns once they have ended (SLOT-S1). Returns `None` for a plain export, which has no
     /// slots. `stop` is cancelled when a newer connection arrives. A caller that is cancelled while it waits just drops
     /// the future.
@@ -93,16 +93,14 @@ impl Slots {
     /// The connection is not newer than the newest one seen.
     pub async fn take(
         &self,
-        name: &ExportName,
+        session: Option<Session>,
         epoch: Epoch,
         stop: &CancellationToken,
     ) -> Result<Option<SlotPlace>, StaleGeneration> {
-        let Some(session) = name.session else { return Ok(None) };
-        let key = (name.set.clone(), name.volume.clone());
+        let Some(session) = session else { return Ok(None) };
         let ended = CancellationToken::new();
         let (place, older) = {
-            let mut volumes = self.lock();
-            let volume = volumes.entry(key.clone()).or_default();
+            let mut volume = self.lock();
             if epoch > volume.epoch {
                 volume.epoch = epoch;
                 // Connections of an earlier epoch are now refused by the volume's epoch, so ended ones need not be
@@ -121,7 +119,7 @@ impl Slots {
             slot.newest = found;
             let older = slot.living.clone();
             slot.living.push(Living { stop: stop.clone(), ended: ended.clone() });
-            (SlotPlace { slots: self.clone(), key, slot: session.slot, ended, follows }, older)
+            (SlotPlace { slots: self.clone(), slot: session.slot, ended, follows }, older)
         };
         for living in &older {
             living.stop.cancel();
@@ -135,7 +133,7 @@ impl Slots {
 
 impl Drop for SlotPlace {
     fn drop(&mut self) {
-        if let Some(slot) = self.slots.lock().get_mut(&self.key).and_then(|volume| volume.slots.get_mut(&self.slot)) {
+        if let Some(slot) = self.slots.lock().slots.get_mut(&self.slot) {
             // Tokens have no identity to compare, so cancel this one first and then remove the cancelled ones.
             self.ended.cancel();
             slot.living.retain(|living| !living.ended.is_cancelled());
@@ -147,15 +145,13 @@ impl Drop for SlotPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_nbd::Session;
     use holdfast_types::Token;
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    fn name(volume: &str, slot: u8, generation: u64) -> ExportName {
-        let session = Some(Session { token: Token(1), slot, incarnation: generation });
-        ExportName { set: Name::new("s").unwrap(), volume: Name::new(volume).unwrap(), snapshot: None, session }
+    fn session(slot: u8, generation: u64) -> Option<Session> {
+        Some(Session { token: Token(1), slot, incarnation: generation })
     }
 
     type Taken = Result<Option<SlotPlace>, StaleGeneration>;
@@ -165,8 +161,8 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn take(slots: &Slots, name: &ExportName, epoch: u64, stop: &CancellationToken) -> Taken {
-        match poll(pin!(slots.take(name, Epoch(epoch), stop))) {
+    fn take(slots: &Slots, session: Option<Session>, epoch: u64, stop: &CancellationToken) -> Taken {
+        match poll(pin!(slots.take(session, Epoch(epoch), stop))) {
             Poll::Ready(taken) => taken,
             Poll::Pending => panic!("waits for an older connection"),
         }
@@ -176,11 +172,10 @@ mod tests {
     fn s1_a_newer_generation_waits_for_the_end_of_all_older_ones() {
         let slots = Slots::default();
         let stops: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
-        let first = take(&slots, &name("v", 0, 1), 1, &stops[0]).unwrap();
-        let (second_name, third_name) = (name("v", 0, 2), name("v", 0, 3));
-        let mut third = pin!(slots.take(&third_name, Epoch(1), &stops[2]));
+        let first = take(&slots, session(0, 1), 1, &stops[0]).unwrap();
+        let mut third = pin!(slots.take(session(0, 3), Epoch(1), &stops[2]));
         {
-            let mut second = pin!(slots.take(&second_name, Epoch(1), &stops[1]));
+            let mut second = pin!(slots.take(session(0, 2), Epoch(1), &stops[1]));
             assert!(poll(second.as_mut()).is_pending());
             assert!(stops[0].is_cancelled(), "the older one is told to stop");
             assert!(poll(third.as_mut()).is_pending());
@@ -197,22 +192,20 @@ mod tests {
     fn s2_a_slot_never_goes_back() {
         let slots = Slots::default();
         let stop = CancellationToken::new();
-        let place = take(&slots, &name("v", 3, 5), 7, &stop).unwrap();
-        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err());
+        let place = take(&slots, session(3, 5), 7, &stop).unwrap();
+        assert!(take(&slots, session(3, 5), 7, &stop).is_err());
         drop(place);
-        assert!(take(&slots, &name("v", 3, 5), 7, &stop).is_err(), "even after the newer one has ended");
-        assert!(take(&slots, &name("v", 3, 4), 7, &stop).is_err());
-        assert!(take(&slots, &name("v", 2, 0), 7, &stop).is_ok(), "another slot has its own count");
-        assert!(take(&slots, &name("w", 3, 1), 7, &stop).is_ok(), "and so has another volume");
+        assert!(take(&slots, session(3, 5), 7, &stop).is_err(), "even after the newer one has ended");
+        assert!(take(&slots, session(3, 4), 7, &stop).is_err());
+        assert!(take(&slots, session(2, 0), 7, &stop).is_ok(), "another slot has its own count");
     }
 
     #[test]
     fn s4_a_generation_knows_whether_it_follows_one_of_its_epoch() {
         let slots = Slots::default();
         let stop = CancellationToken::new();
-        let follows = |slot, generation, epoch| {
-            take(&slots, &name("v", slot, generation), epoch, &stop).unwrap().unwrap().follows()
-        };
+        let follows =
+            |slot, generation, epoch| take(&slots, session(slot, generation), epoch, &stop).unwrap().unwrap().follows();
         assert!(!follows(0, 1, 7), "the first");
         assert!(follows(0, 2, 7), "also when the first one has ended");
         assert!(!follows(1, 2, 7), "another slot");
@@ -224,24 +217,22 @@ mod tests {
     fn s3_a_later_epoch_counts_from_anew() {
         let slots = Slots::default();
         let stop = CancellationToken::new();
-        drop(take(&slots, &name("v", 0, 50), 7, &stop).unwrap());
-        drop(take(&slots, &name("v", 1, 50), 7, &stop).unwrap());
-        drop(take(&slots, &name("v", 0, 1), 8, &stop).unwrap());
-        assert!(take(&slots, &name("v", 0, 51), 7, &stop).is_err());
-        let late = take(&slots, &name("v", 1, 51), 7, &stop).unwrap_err();
+        drop(take(&slots, session(0, 50), 7, &stop).unwrap());
+        drop(take(&slots, session(1, 50), 7, &stop).unwrap());
+        drop(take(&slots, session(0, 1), 8, &stop).unwrap());
+        assert!(take(&slots, session(0, 51), 7, &stop).is_err());
+        let late = take(&slots, session(1, 51), 7, &stop).unwrap_err();
         assert_eq!((late.newest_epoch, late.found_epoch), (Epoch(8), Epoch(7)));
-        assert!(take(&slots, &name("v", 1, 0), 8, &stop).is_ok());
-        assert_eq!(slots.lock().len(), 1, "ended connections of old epochs are dropped");
-        assert_eq!(slots.lock().values().map(|volume| volume.slots.len()).sum::<usize>(), 2);
+        assert!(take(&slots, session(1, 0), 8, &stop).is_ok());
+        assert_eq!(slots.lock().slots.len(), 2, "ended connections of old epochs are dropped");
     }
 
     #[test]
     fn plain_exports_have_no_slots() {
-        let plain: ExportName = "s/v".parse().unwrap();
         let slots = Slots::default();
         for _ in 0..2 {
-            assert!(take(&slots, &plain, 1, &CancellationToken::new()).unwrap().is_none());
+            assert!(take(&slots, None, 1, &CancellationToken::new()).unwrap().is_none());
         }
-        assert!(slots.lock().is_empty());
+        assert!(slots.lock().slots.is_empty());
     }
 }

@@ -174,9 +174,21 @@ impl Identity {
     pub fn check_journal(&self, journal: &Path) -> Result<(), IdentityError> {
         // Other files beside the journal's: its lock, and files prepared for later.
         let beside = |name: &str| name == "lock" || ["ready-", "fill-", "begin-"].iter().any(|of| name.starts_with(of));
-        let none = std::fs::read_dir(journal)
-            .map_or(true, |entries| !entries.flatten().any(|entry| !beside(&entry.file_name().to_string_lossy())));
-        if self.journal && none {
+        if !self.journal {
+            return Ok(());
+        }
+        let io = |source| IdentityError::Io { path: journal.to_path_buf(), source };
+        let mut none = true;
+        match std::fs::read_dir(journal) {
+            Ok(entries) => {
+                for entry in entries {
+                    none &= beside(&entry.map_err(io)?.file_name().to_string_lossy());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error)),
+        }
+        if none {
             return Err(IdentityError::JournalGone { path: journal.to_path_buf(), member: self.member });
         }
         Ok(())
@@ -217,6 +229,10 @@ mod tests {
         third.check_journal(&journal)?;
         third.journal_begun(dir.path())?;
         assert!(matches!(third.check_journal(&journal), Err(IdentityError::JournalGone { member: 3, .. })));
+        // One that cannot be listed is not gone.
+        std::fs::write(&journal, b"")?;
+        assert!(matches!(third.check_journal(&journal), Err(IdentityError::Io { .. })));
+        std::fs::remove_file(&journal)?;
         std::fs::create_dir(&journal)?;
         assert!(Identity::open(dir.path())?.check_journal(&journal).is_err());
         for beside in ["lock", "ready-3"] {

@@ -144,8 +144,8 @@ pub struct Node {
     pub(crate) changing_members: Arc<tokio::sync::Mutex<()>>,
     /// Serializes writes of the node key's file.
     pub(crate) writing_node_key: tokio::sync::Mutex<()>,
-    /// Why a set does not run here, by set name.
-    troubles: Mutex<BTreeMap<String, String>>,
+    /// Why a set does not run here, and the set's name.
+    troubles: Mutex<BTreeMap<SetId, (Name, String)>>,
     /// The tasks of each set, so that they can be stopped.
     running: Mutex<BTreeMap<SetId, Running>>,
     /// Progress of the deletions that this gateway carries out while it leads group 0.
@@ -304,7 +304,7 @@ impl Node {
         }
         let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
         let found = self.sets.reading().values().find_map(set_trouble);
-        found.or_else(|| self.troubles.locked().iter().next().map(|(set, why)| format!("set {set}: {why}")))
+        found.or_else(|| self.troubles.locked().values().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
     /// A problem of the journal that does not keep this gateway from serving.

@@ -122,7 +122,7 @@ pub async fn run_life(
     seams: Seams,
     begin: Option<Begin>,
 ) -> Result<(), RunError> {
-    // Bind the addresses first: two gateways on one data directory must not both reach the journal.
+    // Bind the addresses first: an address that is in use must not cost a start that is noted on the disk.
     let api = listen("admin door", config.api_listen).await?;
     let peer = listen("peer door", config.peer_listen).await?;
     let http_listener = match config.http_listen {

@@ -210,7 +210,11 @@ impl GroupIndex {
 
     /// Whether an entry at `index` continues the log or overwrites its end: only replay may leave holes.
     pub(crate) fn takes(&self, index: u64) -> bool {
-        self.slots.is_empty() || (self.base..=self.next()).contains(&index)
+        self.slots.is_empty() || self.is_purged(index) || (self.base..=self.next()).contains(&index)
+    }
+
+    fn is_purged(&self, index: u64) -> bool {
+        self.purged.is_some_and(|(purged, _)| index <= purged.index.0)
     }
 
     /// Applies one durable change. `Err` says what does not fit: only damage on disk causes that. The group then
@@ -225,6 +229,11 @@ impl GroupIndex {
         match change {
             Change::Entry { id, len } => {
                 self.drop_from(group, id.index.0, ledger);
+                // A purge went ahead of it (`Journal::purge_ahead`): what it purged was written once more behind this
+                // entry, which two changes of leader overwrote and wrote again. Nobody reads it.
+                if self.is_purged(id.index.0) {
+                    return Ok(());
+                }
                 return self.place(group, *id, *len, place, ledger);
             }
             Change::Carried { id, len } => return self.place(group, *id, *len, place, ledger),

@@ -272,7 +272,8 @@ impl Disk for RealDisk {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let path = self.folder.dir.join(name);
-        if path.exists() {
+        // The rename below would replace it.
+        if path.try_exists()? {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
         let ready = self.folder.take_ready()?;

@@ -144,7 +144,8 @@ impl ExportName {
         Self { set, volume, snapshot: None, session: None }
     }
 
-    fn path(&self) -> String {
+    /// The name without tokens. A client that opens it again gets the same volume, or the same snapshot of it.
+    pub(crate) fn path(&self) -> String {
         match &self.snapshot {
             None => format!("{}/{}", self.set, self.volume),
             Some(snapshot) => format!("{}/{}@{}", self.set, self.volume, snapshot.name),

@@ -201,11 +201,15 @@ impl Pair {
         metrics::gauge!("holdfast_pair_holder").set(1.0);
         let ends = stop.child_token();
         let data_dir = self.tenure_dir(id);
-        if data_dir.exists() {
+        let before = match data_dir.try_exists() {
+            Ok(true) => Some(format!("and {} is there", data_dir.display())),
+            Ok(false) => None,
+            Err(error) => Some(format!("or {} cannot be looked at: {error}", data_dir.display())),
+        };
+        if let Some(set) = before {
             // PAIR-P2: a node that continued there would use the journal, leases and tokens of another tenure.
             authority.end(Ended::Resigned("its revision was used before".into()));
             let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
-            let set = format!("and {} is there", data_dir.display());
             let repeated = PairError::Repeated { set, revision: tenancy.revision };
             return self.after(Some(Ok(repeated)), stop.is_cancelled());
         }

@@ -73,10 +73,16 @@ impl RaftNode {
                 return Ended::default();
             }
         };
-        let stored = || snapshot_file::load(self.snapshots_dir(), id, self.config().sealing.as_ref()).ok().flatten();
+        let stored = match snapshot_file::load(self.snapshots_dir(), id, self.config().sealing.as_ref()) {
+            Ok(stored) => stored,
+            Err(error) => {
+                // The log alone may show older voters than the snapshot.
+                tracing::warn!(group = %id, %error, "the voters of an ended group cannot be read here");
+                return Ended::default();
+            }
+        };
         let in_snapshot = || {
-            let stored = stored()?;
-            let membership = &stored.meta.last_membership;
+            let membership = stored?.meta.last_membership;
             Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, sets_of(membership.membership())))
         };
         // After a crash between a snapshot and its purge, the log begins before the snapshot.

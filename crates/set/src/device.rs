@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use holdfast_control::pair::Durability;
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::SetRefusal;
+use holdfast_front::Slots;
 use holdfast_front::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
 };
@@ -425,6 +426,11 @@ fn plain_owner(set: &SetServer, peer: &Peer) -> Result<Owner, Refusal> {
         .map_err(|e| Refusal { kind: RefusalKind::NotPermitted, message: e.to_string() })
 }
 
+/// The description of an export, for NBD_OPT_INFO and NBD_OPT_GO alike.
+fn described(set: &SetServer, snapshot: bool) -> String {
+    format!("{}set {}", if snapshot { "snapshot of " } else { "" }, set.name)
+}
+
 impl Exports for NodeExports {
     fn list(&self) -> Vec<(ExportName, String)> {
         if !self.plain_exports {
@@ -443,7 +449,7 @@ impl Exports for NodeExports {
         if let Some(snapshot) = &name.snapshot {
             let found = self.find_snapshot(name, snapshot).map(|(set, device)| ExportInfo {
                 size: device.size(),
-                description: format!("snapshot of set {}", set.name),
+                description: described(&set, true),
                 read_only: true,
             });
             return Box::pin(async move { found });
@@ -452,7 +458,7 @@ impl Exports for NodeExports {
             None => Err(self.elsewhere(&set)),
             Some(_) => Ok(ExportInfo {
                 size: size.to_bytes().unwrap_or(0),
-                description: format!("set {}", set.name),
+                description: described(&set, false),
                 read_only: false,
             }),
         });
@@ -468,6 +474,8 @@ impl Exports for NodeExports {
                 closed: set.stopping(),
                 draining: CancellationToken::new(),
                 epoch: Epoch(0),
+                description: described(&set, true),
+                slots: Slots::default(),
                 read_only: true,
             });
             return Box::pin(async move { opened });
@@ -493,6 +501,8 @@ impl Exports for NodeExports {
                 closed,
                 draining,
                 epoch,
+                description: described(&set, false),
+                slots: set.slots(volume),
                 read_only: false,
             })
         })

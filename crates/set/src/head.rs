@@ -13,18 +13,20 @@
 use crate::authority::Authority;
 use crate::mapping::SetKey;
 use crate::wall_clock::unix_ms;
+pub use commit::content_at;
 pub use freshness::NOTICED_AFTER;
 
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};
-use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef, SetState};
+use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
-use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term, sync::LockExt};
+use holdfast_types::{Epoch, MemberId, Name, ObjectId, Term, sync::LockExt};
 use holdfast_volume::head::{
     Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
 };
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -183,13 +185,17 @@ pub struct HeadKeeper {
 
 impl HeadKeeper {
     /// Reads the fence that an earlier start recorded.
-    pub fn new(parts: HeadParts) -> Arc<Self> {
-        let seen = match std::fs::read_to_string(&parts.note) {
-            Ok(why) => Seen::Fenced(why.trim_end().to_string()),
-            Err(_) => Seen::NotYet,
+    ///
+    /// # Errors
+    /// The note cannot be read. Only a note that is not there means that no start was fenced.
+    pub fn new(parts: HeadParts) -> io::Result<Arc<Self>> {
+        let seen = match std::fs::read(&parts.note) {
+            Ok(why) => Seen::Fenced(String::from_utf8_lossy(&why).trim_end().to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::NotYet,
+            Err(error) => return Err(error),
         };
         let together = Health::new(parts.name.to_string());
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             parts,
             opened: Instant::now(),
             seen: watch::channel(seen).0,
@@ -207,7 +213,7 @@ impl HeadKeeper {
             wake: Notify::new(),
             looked: watch::channel(0).0,
             turn: tokio::sync::Mutex::default(),
-        })
+        }))
     }
 
     /// Reason why this gateway must never serve the set again; `None` while it may.
@@ -508,16 +514,6 @@ fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
     // DATAKEY-Z2: the next head may not use a lower one either.
     key.seen(header.key_id);
     Ok((head, keyring))
-}
-
-/// Content of the head for a checkpoint at `at`; `None` if another checkpoint has begun since.
-pub fn content_at(
-    begun: Option<(LogId, &SetState)>,
-    at: LogId,
-    root: holdfast_control::set::RootRef,
-) -> Option<(Epoch, Restored)> {
-    let (_, state) = begun.filter(|(begin, _)| *begin == at)?;
-    Some((state.epoch, Restored::of(state, Some(root))))
 }
 
 mod commit;

@@ -451,7 +451,7 @@ impl SetServer {
         }
         match self.lease() {
             // R8: the owner of an ended grant has lost the set for good, so it gets an error.
-            Some(l) if l.token != token && l.previous_token != Some(token) => {
+            Some(l) if !l.opens(token) => {
                 Err(SetError::Refused(SetRefusal::Held {
                     owner: l.owner,
                     gateway: l.gateway,

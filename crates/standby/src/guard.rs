@@ -10,6 +10,7 @@ use holdfast_agent::attach_process::backing_file;
 use holdfast_agent::drivers::zfs::rules::led;
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::fs::{DirEntry, read_dir, read_link, read_to_string, remove_file};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +24,12 @@ const FOLLOWS: [&str; 3] = ["standby.signal", "recovery.signal", "recovery.conf"
 const READ_ONLY: [&str; 5] = [".conf", ".crt", ".key", ".pem", ".crl"];
 
 /// A mount, as it is noted: its number may come again after a boot.
-fn noted(mounted: &Mounted) -> String {
-    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {} {}", boot.trim(), mounted.id, mounted.source)
+///
+/// # Errors
+/// The boot cannot be read: a note without it would be true after the next boot too.
+fn noted(mounted: &Mounted) -> io::Result<String> {
+    let boot = read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(format!("{} {} {}", boot.trim(), mounted.id, mounted.source))
 }
 
 /// Notes what is mounted at `mount` as this slot's own.
@@ -35,7 +39,8 @@ fn noted(mounted: &Mounted) -> String {
 pub fn note(run_dir: &Path, mount: &Path) -> Result<(), String> {
     let mounted = mount_at(mount)?.ok_or_else(|| format!("{}: found nothing mounted", mount.display()))?;
     let path = run_dir.join(NOTE);
-    std::fs::write(&path, noted(&mounted)).map_err(|error| format!("{}: {error}", path.display()))
+    let written = noted(&mounted).and_then(|words| std::fs::write(&path, words));
+    written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Pure (STANDBY-U5). `backing`: the file under a loop device; `noted`: this is the mount that was noted.
@@ -52,7 +57,7 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
     let backing = mounted.source.strip_prefix("/dev/").and_then(backing_file);
     // The kernel names a file without links.
     let real = copy_dir.canonicalize().unwrap_or_else(|_| copy_dir.into());
-    let same = read_to_string(run_dir.join(NOTE)).is_ok_and(|note| note == noted(mounted));
+    let same = read_to_string(run_dir.join(NOTE)).is_ok_and(|note| noted(mounted).is_ok_and(|words| words == note));
     if is_ours(backing.as_deref(), &[copy_dir, &real], same) {
         return Ok(true);
     }
@@ -72,7 +77,13 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
     for link in written(data)? {
-        let Some(to) = read_link(&link).ok().and_then(|target| led(&target, root, mounts)) else { continue };
+        let target = match read_link(&link) {
+            Ok(target) => target,
+            // Not there, or no link.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => continue,
+            Err(error) => return Err(format!("{}: {error}", link.display())),
+        };
+        let Some(to) = led(&target, root, mounts) else { continue };
         // What is not on the copy is not written to.
         within(&places, link.parent().unwrap_or(data))?;
         let done = remove_file(&link).and_then(|()| symlink(&to, &link));
@@ -102,7 +113,12 @@ fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
 pub fn may_start(mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     for name in FOLLOWS {
         let path = data.join(name);
-        if path.symlink_metadata().is_ok() {
+        let there = match path.symlink_metadata() {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        if there {
             return Err(format!(
                 "{}: the snapshot is of a PostgreSQL that follows another one: its copy would follow too, under its name, and a primary might count it as the \
                  synchronous one; take standbys of the primary's set",
@@ -161,7 +177,7 @@ mod tests {
         let disk = Mounted { id: "41 8:1".into(), source: "/dev/sda1".into() };
         let why = there(Some(&disk), mount, run.path(), ours).unwrap_err();
         assert!(why.contains("/dev/sda1") && why.contains("pool.mount"), "{why}");
-        write(run.path().join(NOTE), noted(&disk)).unwrap();
+        write(run.path().join(NOTE), noted(&disk).unwrap()).unwrap();
         assert_eq!(there(Some(&disk), mount, run.path(), ours), Ok(true));
         let later = Mounted { id: "42 8:1".into(), ..disk };
         assert!(there(Some(&later), mount, run.path(), ours).is_err(), "another mount than the noted one");

@@ -374,18 +374,28 @@ impl Slot {
     async fn force_down(&self) -> Result<(), String> {
         // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (STANDBY-U2).
         let looked = look_for_postgres(&self.config.database.data);
-        let servers: Vec<(i32, String)> = looked.found.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
-        let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
+        let (mut servers, mut missed) = (Vec::new(), looked.missed);
+        for pid in looked.found {
+            match begun(pid) {
+                Ok(since) => servers.extend(since.map(|since| (pid, since))),
+                Err(error) => missed = missed.or(Some(error)),
+            }
+        }
+        let seen = missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
-        let same = |(pid, since): &&(i32, String)| begun(*pid).as_ref() == Some(since);
+        // One that cannot be looked at may be left, and may be another process of that number: it gets no signal.
+        let left_of = |(pid, since): &(i32, String)| match begun(*pid) {
+            Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
+            Err(_) => Some((*pid, false)),
+        };
         let waited = Instant::now();
         let gone = loop {
-            let left: Vec<i32> = servers.iter().filter(same).map(|(pid, _)| *pid).collect();
+            let left: Vec<(i32, bool)> = servers.iter().filter_map(left_of).collect();
             if left.is_empty() {
                 break Ok(());
             }
-            left.iter().for_each(|pid| signal(*pid, Signal::KILL));
+            left.iter().filter(|(_, known)| *known).for_each(|(pid, _)| signal(*pid, Signal::KILL));
             if waited.elapsed() >= FREED_LIMIT {
                 break Err(format!("{} processes of PostgreSQL are left after the end of their copy", left.len()));
             }
@@ -396,14 +406,23 @@ impl Slot {
     }
 }
 
-/// When a process that is not a zombie began, in the kernel's own unit.
-fn begun(pid: i32) -> Option<String> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+/// When a process that is not a zombie began, in the kernel's own unit; `None` of one that has ended.
+///
+/// # Errors
+/// It cannot be looked at, for instance without free file descriptors: it may be there.
+fn begun(pid: i32) -> std::io::Result<Option<String>> {
+    let text = match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // Of a process that ends while it is read.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let text = String::from_utf8_lossy(&text);
     // The second field is the program's name in brackets and may hold blanks: count from behind it.
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    fields.nth(18).filter(|_| state != "Z").map(str::to_string)
+    let mut fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let state = fields.next();
+    Ok(fields.nth(18).filter(|_| state != Some("Z")).map(str::to_string))
 }
 
 impl Place for Slot {

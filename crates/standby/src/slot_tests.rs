@@ -59,7 +59,7 @@ async fn what_does_not_end_in_good_order_is_ended_by_force() {
     let slot = Slot::new(&config, StandbySlot::B);
     let mut server = server(&slot.config.database.data);
     slot.force_down().await.unwrap();
-    assert!(begun(i32::try_from(server.0.id()).unwrap()).is_none());
+    assert!(begun(i32::try_from(server.0.id()).unwrap()).unwrap().is_none());
     assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
 }
 

@@ -420,7 +420,11 @@ impl Shared {
             // Not by renaming: a put_new, which takes no lock, may come between.
             return match self.put_new(Op::Swap, key, body) {
                 Err(StoreError::Exists { at, .. }) => {
-                    let found = self.read(Op::Swap, key).ok().map(|body| Version::of(&body));
+                    let found = match self.read(Op::Swap, key) {
+                        Ok(body) => Some(Version::of(&body)),
+                        Err(StoreError::NotFound { .. }) => None,
+                        Err(error) => return Err(error),
+                    };
                     Err(StoreError::Changed { at, found, expected: None })
                 }
                 other => other.map(|()| version),

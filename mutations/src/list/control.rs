@@ -85,7 +85,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R2",
         edits: &[Edit {
             file: LEASE,
-            old: "                lease.previous_token = None;
+            old: "                lease.earlier_tokens.clear();
 ",
             new: "",
         }],

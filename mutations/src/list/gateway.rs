@@ -112,6 +112,31 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "slots-by-name",
+        bug: "a set that was deleted and created again under its name cannot be attached: its connections are measured by the epochs of the first",
+        rule: "R6",
+        edits: &[
+            Edit {
+                file: "crates/set/src/device.rs",
+                old: "                slots: set.slots(volume),\n",
+                new: "                slots: this.slots_of(&name),\n",
+            },
+            Edit {
+                file: "crates/set/src/device.rs",
+                old: "    /// Refuses a plain export before any lookup of the set",
+                new: "    fn slots_of(&self, name: &ExportName) -> Slots {
+        static ALL: std::sync::Mutex<BTreeMap<String, Slots>> = std::sync::Mutex::new(BTreeMap::new());
+        let key = format!(\"{}/{}\", name.set, name.volume);
+        ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(key).or_default().clone()
+    }
+
+    /// Refuses a plain export before any lookup of the set",
+            },
+        ],
+        tests: &[DEVICES],
+        smoke: false,
+    },
+    Mutation {
         name: "two-connections-of-a-slot",
         bug: "a new connection of a device reads requests while the old one still executes some",
         rule: "R6",

@@ -10,6 +10,7 @@ use crate::process::{NotRan, ran, system};
 use holdfast_host::mounts::{Mounted, mount_at};
 use std::fmt;
 use std::fs::read_to_string;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::process::Command;
@@ -87,16 +88,19 @@ fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
 }
 
 /// What is noted; numbers of mounts come again after a boot. `guid`: of a pool whose name alone does not say which it is.
-fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> String {
-    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    match mounted {
+///
+/// # Errors
+/// The boot cannot be read: a note without it would be true after the next boot too.
+fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> io::Result<String> {
+    let boot = read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(match mounted {
         Some(mounted) => format!("{} {} {}", boot.trim(), mounted.id, mounted.source),
         None => {
             let name = config.pool.name.as_deref().unwrap_or_default();
             let guid = guid.map(|guid| format!(" {guid}")).unwrap_or_default();
             format!("{} pool {name}{guid}", boot.trim())
         }
-    }
+    })
 }
 
 /// Notes what was just mounted or imported as ours. What cannot be written is said, and found out by its devices.
@@ -112,17 +116,17 @@ pub fn note(config: &AgentConfig) {
         },
         PoolKind::Zfs => None,
     };
-    keep(config, &words(config, mounted.as_ref(), None));
+    keep(config, words(config, mounted.as_ref(), None));
 }
 
 /// The same for a copy of a pool, which has a guid of its own.
 pub fn note_copy(config: &AgentConfig, guid: &str) {
-    keep(config, &words(config, None, Some(guid)));
+    keep(config, words(config, None, Some(guid)));
 }
 
-fn keep(config: &AgentConfig, words: &str) {
+fn keep(config: &AgentConfig, words: io::Result<String>) {
     let path = config.run_dir.join(NOTE);
-    if let Err(error) = std::fs::write(&path, words) {
+    if let Err(error) = words.and_then(|words| std::fs::write(&path, words)) {
         tracing::warn!(path = %path.display(), %error, "what was mounted is not noted");
     }
 }
@@ -139,7 +143,8 @@ pub fn forget(config: &AgentConfig) {
 }
 
 fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> bool {
-    read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted, guid))
+    let same = |note: String| words(config, mounted, guid).is_ok_and(|words| words == note);
+    read_to_string(config.run_dir.join(NOTE)).is_ok_and(same)
 }
 
 /// Whether the pool, or its file system, is there and is ours (OWN-P1).

@@ -93,15 +93,17 @@ fn look_in(proc: &Path, data: &Path) -> Looked {
             Ok(Seen::Server) if !is_elsewhere(proc, pid, data) => {
                 looked.found.insert(pid);
             }
-            Ok(Seen::WorksThere) => others.push(pid),
+            Ok(Seen::WorksThere) => match parent(proc, pid) {
+                Ok(parent) => others.extend(parent.map(|parent| (pid, parent))),
+                Err(error) => looked.misses(pid, &error),
+            },
             Ok(Seen::Server | Seen::Nothing) => {}
             Err(error) => looked.misses(pid, &error),
         }
     }
     let found = &mut looked.found;
-    while let Some(at) = others.iter().position(|pid| parent(proc, *pid).is_some_and(|parent| found.contains(&parent)))
-    {
-        found.insert(others.swap_remove(at));
+    while let Some(at) = others.iter().position(|(_, parent)| found.contains(parent)) {
+        found.insert(others.swap_remove(at).0);
     }
     looked
 }
@@ -129,7 +131,8 @@ pub fn unlooked(error: &io::Error) -> String {
 
 /// The first of them: the one whose parent is none of them.
 pub fn postmaster(of: &BTreeSet<i32>) -> Option<i32> {
-    of.iter().copied().find(|pid| parent(Path::new(PROC), *pid).is_some_and(|parent| !of.contains(&parent)))
+    let is_first = |pid: &i32| matches!(parent(Path::new(PROC), *pid), Ok(Some(parent)) if !of.contains(&parent));
+    of.iter().copied().find(is_first)
 }
 
 /// SIGKILL to all of that PostgreSQL that can be found, also to what comes up meanwhile, until none is left. Blocks.
@@ -191,6 +194,18 @@ mod tests {
         std::fs::write(of.join("comm"), [name, b"\n"].concat()).unwrap();
         symlink(place, of.join("cwd")).unwrap();
         of
+    }
+
+    /// What works in the data directory may be the server's child: without its parent, nothing is known of it.
+    #[test]
+    fn a_process_whose_parent_cannot_be_read_may_be_the_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proc, data) = (dir.path().join("proc"), dir.path().join("data"));
+        std::fs::create_dir(&proc).unwrap();
+        let of = shown(&proc, "71", b"cp", &data);
+        assert!(!look_in(&proc, &data).any().unwrap(), "it has ended");
+        std::fs::create_dir(of.join("stat")).unwrap();
+        assert!(look_in(&proc, &data).any().is_err());
     }
 
     #[tokio::test]

@@ -87,22 +87,23 @@ pub(super) fn pids(proc: &Path, missed: &mut Option<io::Error>) -> Vec<i32> {
     found
 }
 
-/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags.
-fn stat_field(proc: &Path, pid: i32, field: usize) -> Option<String> {
-    let text = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags; `None` of one that has ended.
+fn stat_field(proc: &Path, pid: i32, field: usize) -> io::Result<Option<String>> {
+    let text = of_living(std::fs::read(proc.join(pid.to_string()).join("stat")))?.unwrap_or_default();
     // The second field is the program's name in brackets and may hold blanks.
-    String::from_utf8_lossy(&text).rsplit_once(')')?.1.split_whitespace().nth(field).map(str::to_string)
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(field).map(str::to_string)))
 }
 
-pub(super) fn parent(proc: &Path, pid: i32) -> Option<i32> {
-    stat_field(proc, pid, 1)?.parse().ok()
+pub(super) fn parent(proc: &Path, pid: i32) -> io::Result<Option<i32>> {
+    Ok(stat_field(proc, pid, 1)?.and_then(|parent| parent.parse().ok()))
 }
 
 /// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
-fn has_memory(proc: &Path, pid: i32) -> bool {
-    let lives = stat_field(proc, pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
-    let flags = stat_field(proc, pid, 6).and_then(|flags| flags.parse::<u64>().ok());
-    lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0)
+fn has_memory(proc: &Path, pid: i32) -> io::Result<bool> {
+    let lives = stat_field(proc, pid, 0)?.is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
+    let flags = stat_field(proc, pid, 6)?.and_then(|flags| flags.parse::<u64>().ok());
+    Ok(lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0))
 }
 
 /// The name of a process; `None` of one that has ended.
@@ -130,7 +131,7 @@ pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Res
         let settled =
             || Ok::<_, io::Error>(before.as_ref().is_some_and(|args| !args.is_empty()) && before == read("cmdline")?);
         if words.as_ref().is_none_or(|words| !words.is_empty())
-            || !has_memory(proc, pid)
+            || !has_memory(proc, pid)?
             || what != "cmdline" && settled()?
         {
             return Ok(words);

@@ -61,6 +61,15 @@ pub enum DriverError {
         /// How long it was waited for.
         limit: Duration,
     },
+    /// Whether there are devices is unknown.
+    #[error("{}: cannot be read: {source}; expected to see there which nbd devices an earlier process left: repair the cause and try again", path.display())]
+    Unread {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// It keeps no name of its user's.
     #[error("found no {path}, expected a kernel of 5.14 or later: --device nbdfuse works with this one", path = path.display())]
     TooOld {
@@ -173,12 +182,24 @@ pub(super) fn node(index: u32) -> String {
 
 /// Size of a device in bytes; 0 where there is none, or none that is known.
 pub(super) fn device_bytes(index: u32) -> u64 {
-    bytes_below(Path::new(SYS), &format!("nbd{index}")).unwrap_or(0)
+    bytes_below(Path::new(SYS), &format!("nbd{index}")).ok().flatten().unwrap_or(0)
 }
 
-fn bytes_below(sys: &Path, name: &str) -> Option<u64> {
-    let sectors: u64 = std::fs::read_to_string(sys.join(name).join("size")).ok()?.trim().parse().ok()?;
-    Some(sectors * SYS_SECTOR_BYTES)
+fn bytes_below(sys: &Path, name: &str) -> Result<Option<u64>, DriverError> {
+    let text = shown(sys.join(name).join("size"), |path| std::fs::read_to_string(path))?;
+    let sectors = text.and_then(|text| text.trim().parse::<u64>().ok());
+    Ok(sectors.map(|sectors| sectors * SYS_SECTOR_BYTES))
+}
+
+/// What sysfs shows; `None` where it has no such file.
+fn shown<T>(path: PathBuf, read: impl FnOnce(&Path) -> std::io::Result<T>) -> Result<Option<T>, DriverError> {
+    match read(&path) {
+        Ok(found) => Ok(Some(found)),
+        // The second: of a device that goes away while it is read.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(source) => Err(DriverError::Unread { path, source }),
+    }
 }
 
 /// A device that is connected, or still held open since it was.
@@ -193,22 +214,27 @@ pub(super) struct Found {
 }
 
 /// The devices that sysfs shows with a backend.
-pub(super) fn found() -> Vec<Found> {
+///
+/// # Errors
+/// [`DriverError::Unread`]: there may be devices.
+pub(super) fn found() -> Result<Vec<Found>, DriverError> {
     found_below(Path::new(SYS))
 }
 
-fn found_below(sys: &Path) -> Vec<Found> {
-    let Ok(entries) = std::fs::read_dir(sys) else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut found: Vec<Found> = names
-        .filter_map(|name| {
-            let index = name.strip_prefix("nbd")?.parse().ok()?;
-            let backend = std::fs::read_to_string(sys.join(&name).join("backend")).ok()?;
-            Some(Found { index, backend: backend.trim_end().to_string(), size: bytes_below(sys, &name)? })
-        })
-        .collect();
+fn found_below(sys: &Path) -> Result<Vec<Found>, DriverError> {
+    let mut found = Vec::new();
+    let Some(entries) = shown(sys.to_path_buf(), |path| std::fs::read_dir(path))? else { return Ok(found) };
+    for entry in entries {
+        let entry = entry.map_err(|source| DriverError::Unread { path: sys.to_path_buf(), source })?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Some(index) = name.strip_prefix("nbd").and_then(|index| index.parse().ok()) else { continue };
+        let backend = shown(sys.join(&name).join("backend"), |path| std::fs::read_to_string(path))?;
+        if let (Some(backend), Some(size)) = (backend, bytes_below(sys, &name)?) {
+            found.push(Found { index, backend: backend.trim_end().to_string(), size });
+        }
+    }
     found.sort_by_key(|found| found.index);
-    found
+    Ok(found)
 }
 
 /// Whether sysfs shows what a device was connected with; older kernels do not know.
@@ -237,10 +263,15 @@ mod tests {
                 std::fs::write(path.join("backend"), backend).unwrap();
             }
         }
-        let found = found_below(dir.path());
+        let found = found_below(dir.path()).unwrap();
         let shown: Vec<_> = found.iter().map(|f| (f.index, f.backend.as_str(), f.size)).collect();
         assert_eq!(shown, [(2, "holdfast /run/a/vol2", 0), (10, "holdfast /run/a/vol1", 1 << 20)]);
-        assert!(found_below(&dir.path().join("nothing")).is_empty());
+        assert!(found_below(&dir.path().join("nothing")).unwrap().is_empty());
+        // What cannot be read may be a device.
+        std::fs::create_dir(dir.path().join("nbd3/backend")).unwrap();
+        let error = found_below(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("nbd3/backend"), "{error}");
+        assert!(found_below(&dir.path().join("nbd2/size")).is_err(), "no directory");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! KERNEL-K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
 //! KERNEL-K3  Devices of an earlier process are gone on with only by continuing its lease (TOKEN-P2); all others of this run directory are disconnected.
 
+use super::DeviceError;
 use super::driver::{self, Driver, DriverError, Found};
 use super::netlink::Connect;
 use crate::client;
@@ -97,8 +98,16 @@ fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name
 }
 
 /// Looks for it.
-pub(crate) fn left(lease: Option<Lease>, dir: &Path, whose: (&Name, &Owner), wanted: bool) -> Left {
-    judge(lease, &driver::found(), dir, whose, wanted)
+///
+/// # Errors
+/// Sysfs cannot be read: whether there are devices is unknown.
+pub(crate) fn left(
+    lease: Option<Lease>,
+    dir: &Path,
+    whose: (&Name, &Owner),
+    wanted: bool,
+) -> Result<Left, DeviceError> {
+    Ok(judge(lease, &driver::found()?, dir, whose, wanted))
 }
 
 /// Disconnects devices that no process resumes: every request on them fails. Returns how many there were.
@@ -375,7 +384,7 @@ mod tests {
     fn lease(dir: &Path, devices: &[u32]) -> Lease {
         let facts = |name| VolumeFacts { id: 0, name: Name::new(name).unwrap(), size: 1 << 20 };
         let volumes = ["vol1", "vol2"].map(|name| (facts(name), false));
-        let file = LeaseFile::open(dir);
+        let file = LeaseFile::open(dir).unwrap();
         file.granted(&Name::new("demo").unwrap(), &Owner::new("db1").unwrap(), Token(7), &volumes).unwrap();
         file.made(devices, 1).unwrap();
         file.lease().unwrap()

@@ -205,7 +205,7 @@ mod tests {
         let (shared, mut actions) = Shared::new(set, machine, holdfast_host::boot_ns);
         shared.act(|machine, now, out| machine.begin(now, false, out));
         let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
-        let file = LeaseFile::open(dir.path());
+        let file = LeaseFile::open(dir.path()).unwrap();
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
         let lost = Some("volume vol1 was deleted".to_string());
         let answer = |request, grant, lost| {

@@ -15,8 +15,9 @@ use std::sync::Arc;
 /// [`AttachError`]; one that still runs has to be detached.
 pub async fn abandon(dir: &Path, set: &Name, owner: &Owner) -> Result<usize, AttachError> {
     let held = RunDir::take(dir)?;
-    let file = LeaseFile::open(held.path());
-    let Left::Orphans(orphans) = kernel::left(file.lease(), held.path(), (set, owner), false) else { return Ok(0) };
+    // The devices show by themselves that they belong to this directory.
+    let file = LeaseFile::unread(held.path());
+    let Left::Orphans(orphans) = kernel::left(None, held.path(), (set, owner), false)? else { return Ok(0) };
     // First of all: whoever comes next must not go on with them.
     file.remove();
     Ok(disconnect(orphans).await?)
@@ -36,8 +37,8 @@ pub(super) async fn earlier(
     dir: &Path,
 ) -> Result<(Option<Arc<LeaseFile>>, Option<Lease>), AttachError> {
     let wanted = options.device == DeviceKind::Kernel;
-    let file = LeaseFile::open(dir);
-    let left = match kernel::left(file.lease(), dir, (&options.set, &options.owner), wanted && !options.force) {
+    let file = LeaseFile::open(dir)?;
+    let left = match kernel::left(file.lease(), dir, (&options.set, &options.owner), wanted && !options.force)? {
         Left::Devices(lease) => Some(lease),
         Left::Orphans(orphans) => {
             file.remove();

@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -31,18 +31,30 @@ pub(super) enum Listener {
     Given(mpsc::UnboundedReceiver<Halves>),
 }
 
+/// A client that has come.
+enum Came {
+    Unix(UnixStream),
+    Given(Halves),
+}
+
 impl Listener {
-    async fn next(&mut self) -> io::Result<Halves> {
+    async fn next(&mut self) -> io::Result<Came> {
         match self {
-            Self::Unix(listener) => {
-                let (read, write) = listener.accept().await?.0.into_split();
-                Ok((Box::new(read) as _, Box::new(write) as _))
-            }
+            Self::Unix(listener) => Ok(Came::Unix(listener.accept().await?.0)),
             // Nobody is there to come any more.
             Self::Given(given) => match given.recv().await {
-                Some(halves) => Ok(halves),
+                Some(halves) => Ok(Came::Given(halves)),
                 None => std::future::pending().await,
             },
+        }
+    }
+}
+
+impl Came {
+    async fn serve(self, volume: usize, shared: Arc<Shared>) {
+        match self {
+            Self::Unix(socket) => client::serve(socket.into_split(), volume, shared).await,
+            Self::Given((read, write)) => client::serve((client::Simulated(read), write), volume, shared).await,
         }
     }
 }
@@ -52,7 +64,7 @@ pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
         match listener.next().await {
-            Ok(halves) => {
+            Ok(came) => {
                 if clients.fetch_add(1, Ordering::Relaxed) >= client::CLIENTS_MAX {
                     clients.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!(volume, "too many clients: one is closed");
@@ -62,7 +74,7 @@ pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<
                 tokio::spawn(async move {
                     tokio::select! {
                         () = end.cancelled() => {}
-                        () = client::serve(halves, volume, shared) => {}
+                        () = came.serve(volume, shared) => {}
                     }
                     clients.fetch_sub(1, Ordering::Relaxed);
                 });

@@ -55,7 +55,7 @@ fn serves(shared: &Shared, question: u128, epoch: u64) {
 
 /// Where the lease of `keeper` is kept from now on.
 fn keep(keeper: &mut Keeper, dir: &std::path::Path) -> Arc<LeaseFile> {
-    let file = Arc::new(LeaseFile::open(dir));
+    let file = Arc::new(LeaseFile::open(dir).unwrap());
     let volumes: Vec<_> = keeper.shared.all_facts().into_iter().map(|facts| (facts, false)).collect();
     file.granted(&keeper.options.set, &keeper.options.owner, Token(1), &volumes).unwrap();
     keeper.kept = Some(file.clone());
@@ -168,7 +168,7 @@ async fn a_size_that_cannot_be_kept_is_not_followed() {
     keeper.growing = Growing::default();
     keeper.follow(1, &[vol1(2 << 20)]);
     assert_eq!(keeper.shared.size(0), 2 << 20);
-    assert_eq!(volumes(&LeaseFile::open(&kept)), Some(vec![vol1(2 << 20)]));
+    assert_eq!(volumes(&LeaseFile::open(&kept).unwrap()), Some(vec![vol1(2 << 20)]));
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
     assert_eq!(lost(&keeper), [0]);
     assert_eq!((keeper.shared.size(0), keeper.shared.size(1)), (1 << 20, 2 << 20), "the other one grows");
     let next = || {
-        let lease = LeaseFile::open(&kept).lease().unwrap();
+        let lease = LeaseFile::open(&kept).unwrap().lease().unwrap();
         let lost: Vec<_> = lease.lost().map(|(volume, _)| volume).collect();
         (lease.volumes().unwrap(), lost)
     };

@@ -1,16 +1,17 @@
 //! NBD server of a snapshot copy's volume, on its Unix socket.
 
 use super::disk::Disk;
-use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, HANDSHAKE_TIMEOUT, grow};
+use crate::client::{self, BACKLOG_BYTES_MAX, CLIENTS_MAX, Client, HANDSHAKE_TIMEOUT, grow};
 use crate::client_replies::ClientReplies;
 use crate::machine::{Reply, Ticket};
 use crate::outbox::Outbox;
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, RequestDecoder};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
@@ -56,7 +57,7 @@ pub(super) async fn serve(socket: UnixStream, disk: &Arc<Disk>) {
 }
 
 async fn transmit(
-    (mut read, mut write): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    (mut read, mut write): (impl Client, impl AsyncWrite + Unpin),
     disk: &Arc<Disk>,
     negotiated: Negotiated,
     input: BytesMut,
@@ -88,7 +89,7 @@ async fn transmit(
 }
 
 async fn requests(
-    socket: &mut (impl AsyncRead + Unpin),
+    socket: &mut impl Client,
     disk: &Arc<Disk>,
     replies: &Arc<Outbox<ClientReplies>>,
     flows: &Notify,
@@ -111,8 +112,10 @@ async fn requests(
             return Ok(());
         }
         // CLIENT-F1: what it does not take is bounded.
+        let mut waited = false;
         while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
             flows.notified().await;
+            waited = true;
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         let checked = request.check(disk.size, false, negotiated.style);
@@ -130,7 +133,18 @@ async fn requests(
             continue;
         }
         let carried = matches!(request.command, Command::Read { .. } | Command::Write { .. });
-        let room = disk.room(if carried { request.len } else { 0 }).await;
+        let bytes = if carried { request.len } else { 0 };
+        let room = match disk.room(bytes).now_or_never() {
+            Some(room) => room,
+            None => {
+                waited = true;
+                disk.room(bytes).await
+            }
+        };
+        if waited && socket.has_ended() {
+            // CLIENT-F4.
+            return Err("it closed the connection, and what waited for room is dropped".to_string());
+        }
         let (disk, replies) = (disk.clone(), replies.clone());
         tokio::spawn(async move {
             let outcome = disk.carry_out(request.offset, request.len, request.command).await;

@@ -311,7 +311,7 @@ fn lease(ttl_ms: u32, renewed: u64) -> Lease {
         gateway: ME,
         epoch: Epoch(10),
         token: Token(1),
-        previous_token: None,
+        earlier_tokens: Vec::new(),
         ttl_ms,
         request: RequestId(1),
         granted: LogIndex(10),

@@ -2,7 +2,7 @@
 
 use super::command::{REQUESTS_REMEMBERED, SetAnswer, SetCommand};
 use super::lease::Grant;
-use super::state::{SegmentNote, SetState};
+use super::state::{EARLIER_TOKENS_MAX, SegmentNote, SetState};
 use holdfast_types::LogId;
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 
@@ -28,7 +28,7 @@ impl SetState {
                     owner,
                     gateway: *gateway,
                     token: *token,
-                    previous_token: None,
+                    earlier_tokens: Vec::new(),
                     ttl_ms: *ttl_ms,
                     request: *request,
                     plain: *plain,
@@ -81,15 +81,10 @@ impl SetState {
                 lease.renewed,
                 lease.granted
             );
-            assert_ne!(lease.previous_token, Some(lease.token), "SET-S3: a token was reused");
-            assert!(
-                self.last_seq.0 <= lease.renewed.0 - lease.granted.0,
-                "SET-S2: found more write numbers than entries"
-            );
-            assert!(
-                self.last_seq.0 == 0 || lease.previous_token.is_none(),
-                "SET-S3: the previous token is still valid after a write"
-            );
+            assert!(!lease.earlier_tokens.contains(&lease.token), "SET-S3: a token is never reused");
+            assert!(lease.earlier_tokens.len() <= EARLIER_TOKENS_MAX, "SET-S3: tokens are bounded");
+            assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "SET-S2: each number took an entry");
+            assert!(self.last_seq.0 == 0 || lease.earlier_tokens.is_empty(), "SET-S3: a write kills the tokens before");
             assert_eq!(
                 self.granted_requests.last(),
                 Some(&lease.request),

@@ -140,7 +140,7 @@ pub enum SetCommand {
         owner: Owner,
         /// The gateway that will serve: the proposer.
         gateway: MemberId,
-        /// The current token, or the previous one while the current one was never used (SET-S3).
+        /// The current token, or an earlier one while the current one was never used (SET-S3).
         token: Token,
         /// Drawn by the proposer.
         new_token: Token,
@@ -149,8 +149,8 @@ pub enum SetCommand {
         /// As in `Acquire`.
         at_unix_ms: u64,
     },
-    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it,
-    /// or the owner sent it): this counts as a use and invalidates the previous token (SET-S3).
+    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it, or it
+    /// asked): this is a use of it, and ends the tokens before (SET-S3).
     Renew {
         /// Of the lease.
         epoch: Epoch,

@@ -9,7 +9,7 @@ pub(super) struct Grant<'a> {
     pub owner: &'a Owner,
     pub gateway: MemberId,
     pub token: Token,
-    pub previous_token: Option<Token>,
+    pub earlier_tokens: Vec<Token>,
     pub ttl_ms: u32,
     pub request: RequestId,
     pub plain: bool,
@@ -59,7 +59,7 @@ impl SetState {
             if !expired && !force {
                 return Err(held(lease));
             }
-            if grant.token == lease.token || Some(grant.token) == lease.previous_token {
+            if lease.opens(grant.token) {
                 return Err(SetRefusal::TokenReused);
             }
         }
@@ -97,26 +97,25 @@ impl SetState {
         if lease.request == request {
             return Ok(SetAnswer::Granted(lease.clone()));
         }
-        if token != lease.token && Some(token) != lease.previous_token {
+        if !lease.opens(token) {
             return Err(SetRefusal::StaleToken {
                 epoch: lease.epoch,
                 gateway: lease.gateway,
                 since_unix_ms: lease.since_unix_ms,
             });
         }
-        if new_token == lease.token || Some(new_token) == lease.previous_token {
+        if lease.opens(new_token) {
             return Err(SetRefusal::TokenReused);
         }
         self.check_not_granted_before(request)?;
-        // `token` is what the caller has. If that is the previous token, the current one never reached the caller.
-        let ttl_ms = lease.ttl_ms;
+        let (ttl_ms, earlier_tokens) = (lease.ttl_ms, lease.tokens_after(token));
         Ok(self.grant(
             id,
             Grant {
                 owner,
                 gateway,
                 token: new_token,
-                previous_token: Some(token),
+                earlier_tokens,
                 ttl_ms,
                 request,
                 plain: false,
@@ -137,7 +136,7 @@ impl SetState {
             gateway: grant.gateway,
             epoch,
             token: grant.token,
-            previous_token: grant.previous_token,
+            earlier_tokens: grant.earlier_tokens,
             ttl_ms: grant.ttl_ms,
             request: grant.request,
             granted: id.index,
@@ -155,12 +154,12 @@ impl SetState {
         SetAnswer::Granted(lease)
     }
 
-    /// The owner used the lease under `epoch`: renews it and invalidates the previous token (SET-S3).
+    /// The owner showed itself under `epoch`: renews, and ends the life of the tokens before (SET-S3).
     pub(super) fn use_lease(&mut self, id: LogId, epoch: Epoch) -> Result<(), SetRefusal> {
         match &mut self.lease {
             Some(lease) if lease.epoch == epoch => {
                 lease.renewed = id.index;
-                lease.previous_token = None;
+                lease.earlier_tokens.clear();
                 Ok(())
             }
             other => Err(SetRefusal::WrongEpoch { found: epoch, current: other.as_ref().map(|lease| lease.epoch) }),
@@ -177,7 +176,7 @@ impl SetState {
         if lease.epoch != epoch {
             return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
         }
-        if token.is_some_and(|token| token != lease.token && Some(token) != lease.previous_token) {
+        if token.is_some_and(|token| !lease.opens(token)) {
             return Err(SetRefusal::StaleToken {
                 epoch: lease.epoch,
                 gateway: lease.gateway,

@@ -1,6 +1,6 @@
 //! R2 and R6 against a simple model: a list of all events, searched from its end for each question.
 
-use super::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState};
+use super::{Admit, EARLIER_TOKENS_MAX, Judged, REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState};
 use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Owner, RequestId, Token, WriteSeq};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -165,7 +165,34 @@ impl Model {
 
     fn opens(&self, grant: Grant, token: u128) -> bool {
         let unused = self.renewals(grant).len() == 1;
-        token == grant.token || (unused && Some(token) == grant.from)
+        token == grant.token || (unused && self.earlier(grant).contains(&token))
+    }
+
+    /// Tokens of grants before this one that were not overtaken: since the last that was used or shown, by history.
+    fn earlier(&self, grant: Grant) -> Vec<u128> {
+        let mut earlier = Vec::new();
+        let mut before: Option<Grant> = None;
+        for next in self.grants() {
+            match (next.from, before) {
+                (Some(token), Some(before)) => {
+                    if self.renewals(before).len() > 1 {
+                        earlier.clear();
+                    }
+                    earlier.push(before.token);
+                    let shown = earlier.iter().position(|earlier| *earlier == token).unwrap();
+                    earlier.drain(..shown);
+                    if earlier.len() > EARLIER_TOKENS_MAX {
+                        earlier.remove(1);
+                    }
+                }
+                _ => earlier.clear(),
+            }
+            if next.index == grant.index {
+                break;
+            }
+            before = Some(next);
+        }
+        earlier
     }
 
     /// R12: each of the last granted requests was granted once and for all.

@@ -16,7 +16,10 @@ pub struct Volume {
     pub size: Sectors,
 }
 
-/// The lease: owner, serving gateway and epoch.
+/// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use.
+pub const EARLIER_TOKENS_MAX: usize = 16;
+
+/// Who may write, where, under which epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
     /// The owner.
@@ -27,8 +30,9 @@ pub struct Lease {
     pub epoch: Epoch,
     /// Opens this grant.
     pub token: Token,
-    /// The token that it was continued from, until `token` is first used (SET-S3).
-    pub previous_token: Option<Token>,
+    /// Tokens that continue it too, until `token` is first used (SET-S3): what it was continued from, and those of later
+    /// grants that were not used. Oldest first, at most [`EARLIER_TOKENS_MAX`].
+    pub earlier_tokens: Vec<Token>,
     /// Time to live without a renewal, in milliseconds.
     pub ttl_ms: u32,
     /// The granted request.
@@ -41,6 +45,26 @@ pub struct Lease {
     pub plain: bool,
     /// Wall clock of the granting gateway in Unix milliseconds, for display only.
     pub since_unix_ms: u64,
+}
+
+impl Lease {
+    /// Whether a token continues this lease, or gives it back (SET-S3).
+    pub fn opens(&self, token: Token) -> bool {
+        token == self.token || self.earlier_tokens.contains(&token)
+    }
+
+    /// The tokens that continue a grant which follows this one, for a caller that shows `token`. That token stays, since
+    /// the answer to the new grant may be lost. Those of unused grants after it stay too: the request may be a late one of
+    /// a process that is gone, and its successor may hold the newest token. Those before it die: its caller has a newer one.
+    pub(super) fn tokens_after(&self, token: Token) -> Vec<Token> {
+        let from = self.earlier_tokens.iter().position(|earlier| *earlier == token);
+        let mut tokens: Vec<Token> = from.map_or(Vec::new(), |from| self.earlier_tokens[from..].to_vec());
+        tokens.push(self.token);
+        if tokens.len() > EARLIER_TOKENS_MAX {
+            tokens.remove(1);
+        }
+        tokens
+    }
 }
 
 /// A checkpoint under way.

@@ -4,6 +4,7 @@
 //! of the last term appends. All else may happen: every request and write ever sent may arrive at any later moment, any
 //! number of times, or never; a gateway learns of applied entries and of the loss of leadership arbitrarily late.
 
+use crate::granted::{Granted, opens};
 use crate::guards::Guard;
 use crate::marks::Marks;
 use holdfast_control::serve::{GateEvent, ServeGate, Timing, WhyNot};
@@ -115,19 +116,6 @@ struct Write {
     data: u8,
 }
 
-/// A grant in the history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Granted {
-    owner: u8,
-    epoch: Epoch,
-    request: u8,
-    token: Token,
-    from: Option<Token>,
-    used: bool,
-    renewed: LogIndex,
-    over: bool,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     set: SetState,
@@ -214,8 +202,14 @@ impl Grants {
                 (lease.epoch, granted.epoch) = (was.epoch, was.epoch);
                 (set.epoch, set.last_seq) = (before.epoch, before.last_seq);
             }
+            (SetCommand::Continue { token, .. }, SetAnswer::Granted(granted), Some(_), Some(lease))
+                if self.lacks(Guard::UnusedTokensLast) && lease.granted == id.index =>
+            {
+                lease.earlier_tokens = vec![*token];
+                granted.earlier_tokens = vec![*token];
+            }
             (SetCommand::Renew { .. }, _, Some(was), Some(lease)) if self.lacks(Guard::OlderTokenDies) => {
-                lease.previous_token = was.previous_token;
+                lease.earlier_tokens = was.earlier_tokens.clone();
             }
             _ => {}
         }
@@ -240,7 +234,7 @@ impl Grants {
         if self.lacks(Guard::OlderTokenDies)
             && let (Some(was), Some(lease)) = (before.lease, &mut set.lease)
         {
-            lease.previous_token = was.previous_token;
+            lease.earlier_tokens = was.earlier_tokens;
         }
         match admit {
             Admit::Apply => {
@@ -346,8 +340,18 @@ impl Grants {
         if let Some(last) = world.grants.last_mut() {
             last.over = true;
         }
-        let (epoch, renewed) = (lease.epoch, id.index);
-        world.grants.push(Granted { owner, epoch, request: number, token, from, used: false, renewed, over: false });
+        if let Request::Continue { grant, .. } = request {
+            world.grants[usize::from(grant)].shown = true;
+        }
+        let (epoch, renewed, used, shown, over) = (lease.epoch, id.index, false, false, false);
+        world.grants.push(Granted { owner, epoch, request: number, token, from, used, shown, renewed, over });
+        // Whoever got the answer to a grant that nothing overtook must be able to go on.
+        let open = |grant: usize| opens(&world.grants, grant);
+        let lease = world.set.lease.as_ref();
+        let locked_out = |grant: usize| lease.is_none_or(|lease| !lease.opens(world.grants[grant].token));
+        if world.broken.is_none() && (0..world.grants.len()).any(|grant| open(grant) && locked_out(grant)) {
+            world.broken = Some("SET-S3");
+        }
         world.seen.push(Judged { epoch, renewed });
         world.applied_facts.push(GateEvent::GrantApplied { id, epoch, gateway });
     }
@@ -369,8 +373,7 @@ impl Grants {
             (Request::Acquire { .. }, Some(_)) => Err("SET-S4"),
             (Request::Continue { .. }, None) => Err("SET-S3"),
             (Request::Continue { owner, grant }, Some(held)) => {
-                let token = world.grants[usize::from(grant)].token;
-                let opens = token == held.token || (!held.used && held.from == Some(token));
+                let opens = opens(&world.grants, usize::from(grant));
                 if owner == held.owner && opens { Ok(()) } else { Err("SET-S3") }
             }
         };
@@ -396,8 +399,8 @@ impl Grants {
         if answer != SetAnswer::Released || !held {
             return;
         }
+        let opens = token.is_none_or(|grant| opens(&world.grants, usize::from(grant)));
         let Some(last) = world.grants.last_mut() else { return };
-        let opens = shown.is_none_or(|token| token == last.token || (!last.used && last.from == Some(token)));
         if last.epoch != named.epoch || last.over {
             world.broken = Some("SET-S4");
         } else if !opens {

@@ -27,6 +27,8 @@ pub enum Guard {
     TokenCompared,
     /// The token before dies with the first use of the newer.
     OlderTokenDies,
+    /// The tokens of unused grants stay, also when an older one is shown late.
+    UnusedTokensLast,
     /// A release ends the epoch that it names, and no other.
     ReleaseNamesEpoch,
     /// A release by an owner shows the grant's token.
@@ -78,6 +80,7 @@ pub const OF_GRANTS: &[(Guard, &str)] = &[
     (RequestsRemembered, "R12"),
     (TokenCompared, "SET-S3"),
     (OlderTokenDies, "SET-S3"),
+    (UnusedTokensLast, "SET-S3"),
     (ReleaseNamesEpoch, "SET-S4"),
     (ReleaseShowsToken, "SET-S3"),
     (ContinueTakesNewEpoch, "R6"),

@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "the wide walk is told its time by the environment")]
 
 mod clocks;
+mod granted;
 mod grants;
 mod guards;
 mod marks;

@@ -508,7 +508,8 @@ fn answer(result: Result<Epoch, holdfast_control::serve::WhyNot>) -> String {
 }
 
 fn lease_text(lease: &Lease) -> String {
-    let previous = lease.previous_token.map_or(String::new(), |token| format!(" (or token {})", token.0 >> 96));
+    let previous =
+        lease.earlier_tokens.iter().map(|token| format!(" (or token {})", token.0 >> 96)).collect::<String>();
     format!(
         "{} at {} under {}, token {}{previous}, renewed {}, since {}{}",
         lease.owner,

@@ -325,6 +325,16 @@ async fn handshakes_that_do_not_end() {
     assert_eq!(drained(&mut socket).await.len(), 18, "the greeting, then the end of the stream");
 
     let patient = Duration::from_secs(3600);
+    // Each option has its own time, and all of them together have theirs.
+    let limits = FrontLimits {
+        handshake_total: Duration::from_millis(300),
+        handshake_timeout: patient,
+        ..FrontLimits::default()
+    };
+    let mut socket = pipe(&self::front(limits, &memory()));
+    socket.write_all(&[0, 0]).await.unwrap();
+    assert_eq!(drained(&mut socket).await.len(), 18, "a limit for the whole");
+
     let limits = FrontLimits { handshakes: 3, handshake_timeout: patient, ..FrontLimits::default() };
     let few = front(limits, &memory());
     let mut waiting: Vec<_> = (0..3).map(|_| pipe(&few)).collect();

@@ -252,6 +252,9 @@ async fn names_are_listed_described_and_refused() {
     let (_, _, outcome) = soon(Client::shake(pipe(&front), Aim::Info("s/w".into()), style)).await.unwrap();
     let Outcome::Described(described) = outcome else { panic!("{outcome:?}") };
     assert_eq!((described.size, described.description.as_deref()), (512, Some("in memory")));
+    let (_, _, outcome) = soon(Client::shake(pipe(&front), Aim::Go("s/w".into()), style)).await.unwrap();
+    let Outcome::Connected(connected) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(connected.description.as_deref(), Some("in memory"), "the same as before it was opened");
     for name in ["s/x", "", "no slash", "s/v?token=1"] {
         let refused = soon(Client::shake(pipe(&front), Aim::Go(name.into()), style)).await;
         assert!(matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))), "{name}");

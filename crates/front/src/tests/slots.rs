@@ -2,13 +2,14 @@
 
 use super::gate::{Begun, GateDevice};
 use super::harness::{Broken, Client, front, pipe, soon, until};
-use crate::device::{DeviceError, ReadPart};
+use crate::device::{DeviceError, Peer, ReadPart};
 use crate::memory::MemoryExports;
-use crate::{Front, FrontLimits};
+use crate::{Front, FrontLimits, has_ended};
 use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{ClientError, CommandOut};
 use holdfast_types::{Epoch, Token};
 use std::sync::Arc;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +58,43 @@ async fn s1_nothing_of_the_old_connection_happens_after_the_retry() {
     }
     assert!(begun.try_recv().is_err(), "SLOT-S1: a request of the old connection was begun");
     assert_eq!(sector(&device), 9);
+}
+
+/// CONN-C7: without a slot, only the end of the old connection shows that its client may have sent a request again.
+#[tokio::test]
+async fn what_waits_in_a_connection_that_was_closed_is_not_begun() {
+    let (front, _, device, mut begun) = gated(1);
+    let (near, far) = UnixStream::pair().unwrap();
+    let served = front.clone();
+    let serving = tokio::spawn(async move { served.serve(far, Peer::Unix, has_ended).await });
+    let mut old = Client::connect(near, "s/v").await;
+    for byte in [1, 2, 3] {
+        old.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
+    }
+    let running = soon(begun.recv()).await.unwrap();
+    // The client gives the connection up and sends its requests again on another one.
+    drop(old);
+    assert!(running.go(Ok(())));
+    soon(serving).await.unwrap();
+    assert!(begun.try_recv().is_err(), "CONN-C7: a request that waited was begun after its client was gone");
+    assert_eq!(sector(&device), 0);
+}
+
+/// A client that only waits is served as ever.
+#[tokio::test]
+async fn what_waits_in_a_connection_that_lasts_is_begun() {
+    let (front, _, device, mut begun) = gated(1);
+    let (near, far) = UnixStream::pair().unwrap();
+    tokio::spawn(async move { front.serve(far, Peer::Unix, has_ended).await });
+    let mut client = Client::connect(near, "s/v").await;
+    for byte in [1, 2] {
+        client.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
+    }
+    for _ in 0..2 {
+        assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+        assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![]));
+    }
+    assert_eq!(sector(&device), 2);
 }
 
 #[tokio::test]

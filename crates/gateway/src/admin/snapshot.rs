@@ -54,6 +54,16 @@ pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Sn
     })
 }
 
+/// The answer for a snapshot that exists but is not in the store yet. The request has taken effect: a caller that gives
+/// up must not take it for one that changed nothing (R12).
+fn unfinished(set: &Name, name: &Name) -> Refusal {
+    let text = format!(
+        "snapshot {set}@{name} is ordered and waits for its checkpoint: the journal is being uploaded; it will be finished \
+         without another request, and `holdfast snapshot list {set}` shows when"
+    );
+    Refusal::new(RefusalCode::Unknown, text)
+}
+
 /// Whether the head in the store lists the set's current snapshots, and none that the set has dropped (SET-S15).
 fn is_listed(set: &SetServer) -> bool {
     let Some(term) = set.leading_ready() else { return false };
@@ -109,9 +119,7 @@ impl AdminDoor {
                 }
             }
             if tokio::time::Instant::now() >= deadline {
-                let text =
-                    format!("snapshot {}@{name} waits for its checkpoint: the journal is being uploaded", set.name);
-                return Err(Refusal::new(RefusalCode::Busy, text));
+                return Err(unfinished(&set.name, name));
             }
             let _ = tokio::time::timeout(LOOK, set.host.checkpoint().notified()).await;
         }
@@ -216,5 +224,19 @@ impl AdminDoor {
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => Err(self.of_set(&set, &e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_api::Disposition;
+
+    #[test]
+    fn a_snapshot_that_comes_later_is_not_said_to_have_changed_nothing() -> Result<(), Box<dyn std::error::Error>> {
+        let refusal = unfinished(&Name::new("demo")?, &Name::new("monday")?);
+        assert_eq!(refusal.disposition(), Disposition::Unknown, "{}", refusal.message);
+        assert!(refusal.message.contains("holdfast snapshot list demo"));
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::starts::Starts;
 use super::{Adopted, Node, NodeError};
 use holdfast_control::cluster::ClusterState;
 use holdfast_types::sync::{LockExt, RwLockExt};
-use holdfast_types::{LogId, Name, SetId};
+use holdfast_types::{LogId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,9 +41,8 @@ impl Ender {
             if self.ended.contains(&id) {
                 continue;
             }
-            let name = state.deletions.under_way.get(&id).map(|found| &found.entry.name);
             let ended = match starts.end(id).await {
-                Ok(()) => end_set(node, adopted, id, name).await,
+                Ok(()) => end_set(node, adopted, id).await,
                 Err(error) => Err(error),
             };
             match ended {
@@ -89,10 +88,10 @@ impl Ender {
     }
 }
 
-async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>) -> Result<(), NodeError> {
+async fn end_set(node: &Node, adopted: &Adopted, id: SetId) -> Result<(), NodeError> {
+    node.troubles.locked().remove(&id);
     let running = node.running.locked().remove(&id);
     if let Some(running) = running {
-        node.troubles.locked().remove(running.name.as_str());
         {
             let mut sets = node.sets.writing();
             if sets.get(&running.name).is_some_and(|set| set.id == id) {
@@ -108,9 +107,6 @@ async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>)
         // The memory cache does not know which set its opened values belong to, so drop all. The other sets fetch
         // theirs again.
         node.cache.forget_opened();
-    }
-    if let Some(name) = name.filter(|name| node.cluster.set_named(name).is_none()) {
-        node.troubles.locked().remove(name.as_str());
     }
     adopted.raft.end_group(id).await?;
     let dir = node.config.data_dir.clone();

@@ -61,6 +61,10 @@ impl Follower {
         let leaves = |m: &&Member| m.standing == Standing::Leaving;
         let leaving: BTreeSet<MemberId> = state.members.values().filter(leaves).map(|m| m.id).collect();
         self.leaving.retain(|id, _| leaving.contains(id));
+        // Nothing is kept of the group of a deleted set.
+        let exists = |id: &GroupId| *id == GroupId::CLUSTER || state.sets.contains_key(id);
+        self.said.retain(|id, _| exists(id));
+        self.handed_over.retain(|id, _| exists(id));
         for id in &leaving {
             self.leaving.entry(*id).or_insert(heard);
         }

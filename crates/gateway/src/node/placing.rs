@@ -29,18 +29,18 @@ pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
     if set.switch.text() == text {
         return;
     }
-    let name = set.name.to_string();
     match (node.seams.store)(&node.config, text, set.health.clone()).await {
         Ok(store) => {
             tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "the set's stores are changed");
             set.switch.set(text, store);
             // With several stores, each has its own health; the errors of a former single store no longer count.
             set.health.attempt(unix_ms(), Op::Get, None);
-            node.troubles.locked().remove(&name);
+            node.troubles.locked().remove(&set.id);
         }
         Err(error) => {
             let why = format!("its stores were changed to {text:?}, which this gateway cannot open: {error}");
-            if node.troubles.locked().insert(name, why.clone()).as_ref() != Some(&why) {
+            let trouble = (set.name.clone(), why.clone());
+            if node.troubles.locked().insert(set.id, trouble).is_none_or(|(_, before)| before != why) {
                 tracing::error!(set = %set.name, "{why}");
             }
         }

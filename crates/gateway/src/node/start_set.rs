@@ -128,7 +128,7 @@ impl Starting<'_> {
             .ok_or_else(stopped)?
             .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
         let switch = Arc::new(Switch::new(&entry.store_url, store));
-        let head = self.head(&key, &switch);
+        let head = self.head(&key, &switch)?;
         let mapping = Arc::new(self.mapping(key, &switch, &health)?);
         let links = self.state.links.get(&self.id);
         let host = Arc::new(SetHost::new(entry, links.unwrap_or(&Links::default())));
@@ -154,8 +154,10 @@ impl Starting<'_> {
         SetLife { cluster: self.state.cluster_id, generation: self.entry.generation }
     }
 
-    fn head(&self, key: &SetKey, switch: &Arc<Switch>) -> Arc<HeadKeeper> {
+    fn head(&self, key: &SetKey, switch: &Arc<Switch>) -> Result<Arc<HeadKeeper>, NodeError> {
         let (node, id) = (self.node, self.id);
+        let note = fence_note(&node.config.data_dir, id);
+        let what = format!("{}: the note whether this gateway may serve the set", note.display());
         HeadKeeper::new(HeadParts {
             name: self.entry.name.clone(),
             life: self.life(),
@@ -164,11 +166,12 @@ impl Starting<'_> {
             store: switch.clone(),
             member: self.adopted.member,
             boot: node.identity().boot,
-            note: fence_note(&node.config.data_dir, id),
+            note,
             clone_of: self.state.links.get(&id).and_then(|links| links.clone_of.clone()),
             by_own_keyring: Some(by_own_keyring(node, id)),
             pair: node.pair().cloned(),
         })
+        .map_err(|source| NodeError::Io { what, source })
     }
 
     /// The map, with its share of the cache's memory.

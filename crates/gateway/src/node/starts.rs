@@ -77,14 +77,14 @@ pub(super) async fn start(order: Order, stop: CancellationToken) {
     let Order { node, adopted, id, entry, state } = order;
     let error = match start_set(&node, &adopted, id, &entry, &state, stop.clone()).await {
         Ok(()) => {
-            node.troubles.locked().remove(entry.name.as_str());
+            node.troubles.locked().remove(&id);
             return;
         }
         Err(_) if stop.is_cancelled() => return,
         Err(error) => error,
     };
     tracing::error!(set = %entry.name, %error, "the set cannot run here");
-    node.troubles.locked().insert(entry.name.to_string(), error.to_string());
+    node.troubles.locked().insert(id, (entry.name.clone(), error.to_string()));
     if let Some(group) = heal::healable(&error) {
         stop.run_until_cancelled(heal::readmit(&node, &adopted.raft, group)).await;
     }

@@ -80,6 +80,15 @@ impl Model {
         }
     }
 
+    /// A purge that went ahead of what waited (`Journal::purge_ahead`): nothing up to `upto` is left.
+    pub fn purge_ahead(&mut self, group: GroupId, upto: LogId) {
+        let group = self.0.entry(group).or_default();
+        if group.purged.is_none_or(|purged| purged.index < upto.index) {
+            group.entries.retain(|index, _| *index > upto.index.0);
+            group.purged = Some(upto);
+        }
+    }
+
     pub fn of(journal: &Journal<SimDisk>) -> Result<Model, String> {
         let mut model = Model::default();
         for id in journal.catalog().groups() {
@@ -167,7 +176,26 @@ impl Generator {
                 }
                 ops
             }
-            76..88 if next > first => {
+            76..79 if next > first => {
+                // A leader overwrites the end of the log, the next one brings back what was there, and purges some of it.
+                let from = first + self.rng.below(next - first);
+                let Some(upto) = id_at(from + self.rng.below(next - from)) else { return Vec::new() };
+                let overwritten = from..from + 1 + self.rng.below(2 * (next - from));
+                let mut ops = vec![Op::Truncate { group, from }];
+                for index in overwritten {
+                    let id = LogId::new(last_term + 1, index);
+                    ops.push(Op::Entry { group, id, payload: self.payload(100) });
+                }
+                ops.push(Op::Truncate { group, from });
+                let back = state.entries.range(from..).map(|(index, (term, payload))| {
+                    let id = LogId { term: *term, index: LogIndex(*index) };
+                    Op::Entry { group, id, payload: payload.clone() }
+                });
+                ops.extend(back);
+                ops.push(Op::Purge { group, upto });
+                ops
+            }
+            79..88 if next > first => {
                 let keep = self.rng.below(3).min(next - first - 1);
                 id_at(next - 1 - keep).map(|upto| Op::Purge { group, upto }).into_iter().collect()
             }

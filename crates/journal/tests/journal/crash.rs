@@ -4,10 +4,11 @@
 //! state must be durable once it was opened.
 
 use crate::common::{self, Generator, Model, open, write};
-use holdfast_journal::Op;
+use holdfast_journal::{Journal, Op};
 use holdfast_testkit::{SimDisk, Survives};
+use holdfast_types::{GroupId, LogId};
 use proptest::prelude::*;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A run of one journal over several boots.
 struct Run {
@@ -16,6 +17,9 @@ struct Run {
     /// Operations since the last recovery, and the number of acknowledged ones.
     issued: Vec<Op>,
     acknowledged: usize,
+    /// Purges that went ahead: of so many operations, for this group. The last one may not have become durable.
+    ahead: Vec<(usize, GroupId, LogId)>,
+    ahead_durable: usize,
     /// The state before them.
     base: Model,
     boots: u64,
@@ -31,6 +35,8 @@ impl Run {
             generator,
             issued: Vec::new(),
             acknowledged: 0,
+            ahead: Vec::new(),
+            ahead_durable: 0,
             base: Model::default(),
             boots: 0,
             forgetful: false,
@@ -43,7 +49,42 @@ impl Run {
         model
     }
 
-    /// One boot: recovers, checks, and works until the power fails. `Err` has the fault.
+    /// The same, with the first of the purges that went ahead.
+    fn state_with(&self, ops: usize, ahead: usize) -> Model {
+        let mut model = self.state_after(ops);
+        for (at, group, upto) in &self.ahead[..ahead] {
+            let drops = |op: &Op| matches!(op, Op::DropGroup { group: dropped } if dropped == group);
+            if !self.issued[*at..ops].iter().any(drops) {
+                model.purge_ahead(*group, *upto);
+            }
+        }
+        model
+    }
+
+    /// As on a full disk: the purges among `ops` go ahead of them.
+    fn purge_ahead(&mut self, journal: &mut Journal<SimDisk>, ops: &VecDeque<Op>) -> bool {
+        let mut purges = BTreeMap::new();
+        for op in ops {
+            match op {
+                Op::Purge { group, upto } => purges.insert(*group, *upto),
+                Op::DropGroup { group } => purges.remove(group),
+                _ => None,
+            };
+        }
+        for (group, upto) in purges {
+            self.ahead.push((self.acknowledged, group, upto));
+            match journal.purge_ahead([(group, upto)]) {
+                Ok(true) => self.ahead_durable = self.ahead.len(),
+                Ok(false) => {
+                    self.ahead.pop();
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// One boot: recovers, checks, works until the power goes. `Err` says what is wrong.
     fn boot(&mut self, jobs: u64, crash_after: u64) -> Result<(), String> {
         self.boots += 1;
         let seed = self.generator.rng.next();
@@ -59,7 +100,9 @@ impl Run {
             return Err(format!("boot {}: a crash alone was taken for corruption: {report:?}", self.boots));
         }
         let found = Model::of(&journal)?;
-        let Some(reached) = (self.acknowledged..=self.issued.len()).find(|ops| self.state_after(*ops) == found) else {
+        let ops = self.acknowledged..=self.issued.len();
+        let mut states = ops.flat_map(|ops| (self.ahead_durable..=self.ahead.len()).map(move |ahead| (ops, ahead)));
+        let Some((reached, ahead)) = states.find(|(ops, ahead)| self.state_with(*ops, *ahead) == found) else {
             let (acknowledged, issued) = (self.acknowledged, self.issued.len());
             return Err(format!(
                 "boot {}: not a state after {acknowledged} to {issued} operations\nfound {}\nacknowledged {}\nreport {report:?}",
@@ -79,8 +122,10 @@ impl Run {
                 brief(&found_again),
             ));
         }
-        self.base = self.state_after(reached);
+        self.base = self.state_with(reached, ahead);
         self.issued.clear();
+        self.ahead.clear();
+        self.ahead_durable = 0;
         self.acknowledged = 0;
 
         if self.forgetful {
@@ -94,6 +139,11 @@ impl Run {
                 let job = self.generator.job(&model);
                 job.iter().for_each(|op| model.apply(op));
                 ops.extend(job);
+            }
+            let waits = self.generator.rng.chance(20);
+            if waits && !self.purge_ahead(&mut journal, &ops) {
+                // Nothing of these was written.
+                break;
             }
             self.issued.extend(ops.iter().cloned());
             let fine = write(&mut journal, &mut ops);
@@ -179,4 +229,35 @@ proptest! {
 fn a_missing_sync_is_noticed() {
     let caught = (0..20).filter(|seed| run(*seed, 4, 30, true).is_err()).count();
     assert!(caught >= 15, "only {caught} of 20 histories without syncs were found wrong");
+}
+
+/// On a full disk, a purge goes ahead of two changes of leader: one overwrote what is purged, the next brought it back. The
+/// power may go between any two of them, and the group is sound.
+#[test]
+fn a_purge_that_goes_ahead_of_two_leaders_damages_nothing() {
+    let group = GroupId(1);
+    let entry = |term: u64, index: u64| Op::Entry { group, id: LogId::new(term, index), payload: vec![7; 20].into() };
+    let leaders = |upto: u64| {
+        let second = (5..upto).map(|index| entry(2, index));
+        let back = (5..=10).map(|index| entry(1, index));
+        let truncate = || std::iter::once(Op::Truncate { group, from: 5 });
+        truncate().chain(second).chain(truncate()).chain(back).chain([entry(3, 11)]).collect::<Vec<Op>>()
+    };
+    for upto in [6, 8, 13] {
+        let waits = leaders(upto);
+        for written in 0..=waits.len() {
+            let disk = SimDisk::new();
+            let (mut journal, _) = open(&disk, 2).unwrap();
+            assert!(write(&mut journal, &mut (1..=10).map(|index| entry(1, index)).collect()));
+            assert_eq!(journal.purge_ahead([(group, LogId::new(1, 8))]).ok(), Some(true));
+            assert!(write(&mut journal, &mut waits[..written].iter().cloned().collect()));
+            drop(journal);
+            let (again, report) = open(&disk.crashed(Survives::Nothing), 4).unwrap();
+            assert!(report.damaged.is_empty() && report.corrupt.is_empty(), "{written} written: {report:?}");
+            let found = Model::of(&again).unwrap();
+            let state = &found.0[&group];
+            assert_eq!(state.purged, Some(LogId::new(1, 8)));
+            assert!(state.entries.keys().all(|index| *index > 8), "{written} written: {}", brief(&found));
+        }
+    }
 }

@@ -10,12 +10,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 /// Longest option data that is skipped and refused; beyond it the peer is not a client.
 const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
-/// Most options of one handshake: an endless haggle is refused.
-pub const OPTIONS_MAX: u32 = 256;
-/// Most metadata queries of one option.
-pub const QUERIES_MAX: u32 = 64;
-/// Most exports that one NBD_OPT_LIST names.
+/// Exports that one NBD_OPT_LIST names at most.
 pub const EXPORTS_LISTED_MAX: usize = 1024;
+/// Options about one export at most: a client that shows all exports asks for the description and the metadata contexts of each, and may ask twice.
+const OPTIONS_PER_EXPORT: u32 = 4;
+/// Options of one handshake that are about no export.
+const OPTIONS_BESIDE: u32 = 64;
+/// Options of one handshake at most, enough to ask about each export that is listed: an endless haggle is no handshake.
+pub const OPTIONS_MAX: u32 = OPTIONS_BESIDE + EXPORTS_LISTED_MAX as u32 * OPTIONS_PER_EXPORT;
+/// Metadata queries of one option at most.
+pub const QUERIES_MAX: u32 = 64;
 /// Bytes of the server's greeting.
 pub const GREETING_BYTES: usize = 18;
 
@@ -212,8 +216,12 @@ impl Handshake {
         greeting
     }
 
-    /// Consumes `input` as far as possible, and appends the bytes to send to `out`. Consumes nothing while a question
-    /// is open.
+    /// Number of options that have arrived whole.
+    pub fn options(&self) -> u32 {
+        self.options
+    }
+
+    /// Consumes from `input` what it can, appends to `out` what must be sent. While a question is open it consumes nothing.
     ///
     /// # Errors
     /// Close the connection; sending `out` is optional.
@@ -328,7 +336,7 @@ impl Handshake {
         self.stage = Stage::Asked(Asked {
             option,
             raw_name,
-            plain_name: format!("{}/{}", name.set, name.volume),
+            plain_name: name.path(),
             wants_name: wanted.contains(&INFO_NAME),
             wants_description: wanted.contains(&INFO_DESCRIPTION),
         });

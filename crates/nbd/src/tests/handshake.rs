@@ -1,7 +1,8 @@
 use super::feed;
 use crate::client::{self, Aim, ClientError, Outcome};
 use crate::server::{
-    ExportFacts, Handshake, HandshakeError, Negotiated, OPTIONS_MAX, QUERIES_MAX, Question, RefusalReason, Step,
+    EXPORTS_LISTED_MAX, ExportFacts, Handshake, HandshakeError, Negotiated, OPTIONS_MAX, QUERIES_MAX, Question,
+    RefusalReason, Step,
 };
 use crate::wire::*;
 use bytes::{BufMut, BytesMut};
@@ -270,6 +271,35 @@ fn a_peer_that_is_no_client_is_left() {
     assert!(matches!(error(&session(&[huge])), Some(HandshakeError::TooLong { .. })));
     let endless = session(&vec![option(OPT_LIST, b""); OPTIONS_MAX as usize + 1]);
     assert!(matches!(error(&endless), Some(HandshakeError::TooMany)));
+}
+
+/// As a program that shows all exports does: it asks about each of them on one connection.
+#[test]
+fn a_client_may_ask_about_every_listed_export() {
+    let mut options = vec![option(OPT_STRUCTURED_REPLY, b""), option(OPT_LIST, b"")];
+    for n in 0..EXPORTS_LISTED_MAX {
+        let name = format!("s/v{n}");
+        options.extend([go(OPT_INFO, &name), contexts(OPT_LIST_META_CONTEXT, &name, &["base:"])]);
+    }
+    options.push(option(OPT_ABORT, b""));
+    let seen = serve(&session(&options), &[]);
+    assert_eq!((seen.asked.len(), seen.error, seen.aborted), (EXPORTS_LISTED_MAX + 1, None, true));
+}
+
+/// A client that opens a snapshot again by the name that it was told must not get the volume, which can be written.
+#[test]
+fn a_snapshot_is_told_its_own_name() {
+    let named = |name: &str| {
+        let mut data = counted(name);
+        data.extend([0, 1]);
+        data.extend(INFO_NAME.to_be_bytes());
+        let out = serve(&session(&[option(OPT_GO, &data)]), &[]).out;
+        let found = |text: &str| out.windows(text.len()).any(|window| window == text.as_bytes());
+        (found("s/v@monday"), found("token"))
+    };
+    assert_eq!(named(&format!("s/v@monday?token={:032x}", 7)), (true, false), "without the token");
+    assert_eq!(named("s/v@monday"), (true, false));
+    assert_eq!(named("s/v"), (false, false));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use holdfast_seal::DataKey;
 use holdfast_store::{Health, Memory, Switch};
 use holdfast_testkit::SimDisk;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, Term};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, ObjectId, RequestId, Term, Token};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
@@ -298,6 +298,13 @@ impl World {
         self.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await.expect("served here").device
     }
 
+    /// Grants the lease to a holder of token 7.
+    async fn acquire(&self, request: u128) {
+        let owner = Owner::new("host").unwrap();
+        let (ttl, request) = (Duration::from_secs(30), RequestId(request));
+        self.server.acquire(owner, Token(7), ttl, request, false, false).await.expect("the lease is free");
+    }
+
     /// Runs `then` when the next read has its data.
     fn between(&self, then: impl FnOnce(&SetServer, &Seat) + Send + 'static) {
         let (server, seat) = (self.server.clone(), self.seat.clone());
@@ -455,4 +462,24 @@ async fn closed_exports_answer_alike_whatever_is_there() {
             assert_eq!(refused(&format!("{}{token}", all[0])).await, said, "with a wrong token");
         }
     }
+}
+
+/// A set that is created again under its name begins with epoch 1. Its clients are not refused because of the epochs and
+/// generations of the deleted one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_that_is_created_again_under_its_name_has_slots_of_its_own() {
+    let (first, second) = (World::new(true).await, World::new(true).await);
+    let front = Arc::new(Front::new(FrontLimits::default(), first.exports.clone()).unwrap());
+    let connect = async |generation: u64| {
+        let export = format!("demo/vol1?token={}&conn=0&gen={generation}", Token(7).to_text());
+        soon(Client::shake(pipe(&front), Aim::Go(export), HeaderStyle::Extended)).await
+    };
+    first.acquire(1).await;
+    drop(connect(5).await.expect("the first set is served"));
+    let stale = connect(4).await.err();
+    assert!(matches!(stale, Some(Broken::Handshake(ClientError::Refused { .. }))), "{stale:?}");
+    // The set is deleted here, and the next one of its name starts.
+    second.acquire(2).await;
+    first.exports.sets.writing().insert(name("demo"), second.server.clone());
+    connect(1).await.expect("the second set begins at generation 1");
 }

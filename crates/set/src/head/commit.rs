@@ -2,16 +2,22 @@
 
 use super::freshness::Word;
 use super::{HeadKeeper, KeepError};
-use holdfast_control::set::{Links, Restored};
+use holdfast_control::set::{Links, Restored, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, ObjectStore};
-use holdfast_types::{Epoch, Term};
+use holdfast_types::{Epoch, LogId, Term};
 use holdfast_volume::head::Covered;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of read-and-swap attempts before the caller gets an error. Each failed attempt means that another gateway was
 /// faster.
 const SWAPS_MAX: u32 = 8;
+
+/// Content of the head for a checkpoint at `at`; `None` if another checkpoint has begun since.
+pub fn content_at(begun: Option<(LogId, &SetState)>, at: LogId, root: RootRef) -> Option<(Epoch, Restored)> {
+    let (_, state) = begun.filter(|(begin, _)| *begin == at)?;
+    Some((state.epoch, Restored::of(state, Some(root))))
+}
 
 /// A commit in progress, until it ends or is dropped. It also writes everything else that the head should say.
 struct Committing<'a>(&'a AtomicBool);

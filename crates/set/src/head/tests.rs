@@ -1,10 +1,10 @@
 use super::*;
 use crate::keyring::ClusterKeys;
 use crate::recovery;
-use holdfast_control::set::{Pin, RootRef, Volume};
+use holdfast_control::set::{Pin, RootRef, SetState, Volume};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Switch};
-use holdfast_types::{GroupId, Placement, RequestId, Sectors, VolumeId};
+use holdfast_types::{GroupId, LogId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
 mod snapshots;
@@ -44,6 +44,7 @@ pub fn keeper_of(
         by_own_keyring: Some(by_own_keyring()),
         pair,
     })
+    .unwrap()
 }
 
 /// As a gateway opens a head whose data key it does not have.
@@ -333,7 +334,7 @@ async fn another_clusters_set_is_left_alone() {
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
     let mut other = HeadParts { key: SetKey::of(SET, 1, DataKey::from_bytes([1; 32])), ..parts(&store, dir.path()) };
     other.keyring.get_mut().unwrap().wrapped_key = vec![1; 108];
-    commit(&HeadKeeper::new(other), 10).await.unwrap();
+    commit(&HeadKeeper::new(other).unwrap(), 10).await.unwrap();
     let before = store.get(&keys::head(SET)).await.unwrap();
     let ours = keeper(store.clone(), FIRST, dir.path());
     let error = commit(&ours, 20).await.unwrap_err();
@@ -406,7 +407,7 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
             key,
             ..parts(&store, dir.path())
         };
-        HeadKeeper::new(parts)
+        HeadKeeper::new(parts).unwrap()
     };
     let under = async || read_keyring(&store.get(&keys::head(SET)).await.unwrap()).unwrap().0.key_id;
     commit(&with(&[1, 2], 2), 10).await.unwrap();
@@ -550,4 +551,20 @@ impl ObjectStore for Gated {
             self.within.swap(key, expected, body).await
         })
     }
+}
+
+/// A note that is there and cannot be read is a fence: only a note that is not there means that nothing was noted.
+#[tokio::test]
+async fn a_note_that_cannot_be_read_is_not_taken_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    assert_eq!(keeper(store.clone(), FIRST, dir.path()).fenced(), None);
+    let note = dir.path().join("fenced");
+    // A directory in its place: the read fails, and not because nothing is there.
+    std::fs::create_dir(&note).unwrap();
+    assert!(HeadKeeper::new(HeadParts { note: note.clone(), ..parts(&store, dir.path()) }).is_err());
+    std::fs::remove_dir(&note).unwrap();
+    std::fs::write(&note, b"replaced by \xff\n").unwrap();
+    let fenced = keeper(store, FIRST, dir.path()).fenced();
+    assert_eq!(fenced.as_deref(), Some("replaced by \u{fffd}"), "also if it is no text");
 }

@@ -1,11 +1,11 @@
 //! Which volumes have connections here, and which are being changed.
 //!
 //! RESIZE-U1  A change that connections must not see is decided while there is no connection, and none is accepted until its
-//!     outcome is known. So no client stays connected by a name that the volume has lost: a reconnect by the new name
-//!     would not find and end the old connection (slots, SEQ-S1).
+//!     outcome is known. So no client stays connected by a name that the volume has lost, by which it could not reconnect.
 
 use super::{SetError, SetServer};
 use holdfast_control::set::SetRefusal;
+use holdfast_front::Slots;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Name, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub(super) struct Uses {
     open: BTreeMap<VolumeId, u32>,
     changing: BTreeSet<VolumeId>,
+    /// By id: a volume or a set that is created again under its name has slots of its own.
+    slots: BTreeMap<VolumeId, Slots>,
 }
 
 /// A connection to a volume; ends when dropped.
@@ -78,6 +80,13 @@ impl SetServer {
         }
         *uses.open.entry(volume).or_default() += 1;
         Ok(VolumeUse { server: self.clone(), volume })
+    }
+
+    /// The connection slots of a volume that exists. Slots of deleted volumes are dropped.
+    pub fn slots(&self, volume: VolumeId) -> Slots {
+        let mut uses = self.uses.locked();
+        self.host.with(|m| uses.slots.retain(|id, _| m.state().volumes.contains_key(id)));
+        uses.slots.entry(volume).or_default().clone()
     }
 
     /// Number of clients connected to the volume here.

@@ -277,7 +277,8 @@ impl Gateway {
             by_own_keyring: None,
             pair: None,
             // All gateways of a history have one build.
-        });
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
         let mapping =

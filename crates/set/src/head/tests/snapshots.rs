@@ -23,7 +23,7 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
     let lists = |life| {
         let name = Name::new("demo").unwrap();
-        HeadKeeper::new(HeadParts { name, life, ..parts(&store, dir.path()) })
+        HeadKeeper::new(HeadParts { name, life, ..parts(&store, dir.path()) }).unwrap()
     };
     let at = |index| Some(LogId::new(2, index));
     let (old, new) = (lists(FIRST), lists(FIRST));
@@ -82,7 +82,7 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
 async fn who_was_replaced_retires_nothing_of_what_came_back() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
-    let old = HeadKeeper::new(parts(&store, dir.path()));
+    let old = HeadKeeper::new(parts(&store, dir.path())).unwrap();
     let none = SetState::new(Epoch(0));
     let mut there = none.clone();
     there.snapshots.insert(Name::new("monday").unwrap(), snapshot(12));
