@@ -1,6 +1,7 @@
 //! Block devices over the Unix sockets.
 
 mod driver;
+mod error;
 pub(crate) mod kernel;
 mod nbdfuse;
 mod netlink;
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use driver::DriverError;
+pub use error::DeviceError;
 pub(crate) use kernel::Growth;
 pub use kernel::KernelOptions;
 
@@ -27,27 +29,6 @@ pub enum DeviceKind {
     Nbdfuse,
     /// The kernel's nbd driver.
     Kernel,
-}
-
-/// A device could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// A program that is needed failed, or is not there.
-    #[error("{program}: {why}")]
-    Program {
-        /// Which.
-        program: &'static str,
-        /// What it said.
-        why: String,
-    },
-    /// The kernel's driver cannot be used.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// None of the ways to make a device is there.
-    #[error(
-        "found neither nbdfuse (package libnbd-bin), nor a way through the kernel: {0}. --device none makes sockets only"
-    )]
-    NoWay(DriverError),
 }
 
 /// How devices are made.

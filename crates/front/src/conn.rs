@@ -34,7 +34,7 @@ use holdfast_nbd::server::{
 };
 use holdfast_nbd::{Errno, HeaderStyle};
 use holdfast_types::SECTOR_BYTES;
-use running::{Finished, Outcome, Running, Work};
+use running::{Asked, Finished, Outcome, Running, Work};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -92,17 +92,6 @@ pub(super) struct Served {
     pub(super) closed: [CancellationToken; 2],
     /// CONN-C6.
     pub(super) draining: CancellationToken,
-}
-
-/// State of a request until it is answered.
-#[derive(Clone, Copy)]
-struct Asked {
-    to: ReplyTo,
-    len: u64,
-    kind: Kind,
-    /// DF of a read, REQ_ONE of a block status.
-    narrow: bool,
-    since: Instant,
 }
 
 /// A request that is decoded but not begun yet.

@@ -271,12 +271,11 @@ impl<D: Disk> Journal<D> {
         PURGE_ROOM_BYTES_MAX.min(self.params.file_bytes / 16) / block * block
     }
 
-    /// Makes those of `purges` durable that drop what is durable, ahead of whatever waits: on a full disk nothing else
-    /// would ever make room for that. True if any was written; the one that waits in its turn changes nothing any more.
+    /// Makes those of `purges` durable that drop durable entries, ahead of all waiting operations: on a full disk nothing
+    /// else would ever free space for those. True if any was written; the same purge in its turn then changes nothing.
     ///
-    /// What waits for the same group may go back behind `upto`: one leader's truncation and entries, and those of the next
-    /// leader, which bring the purged entries back. Entries up to a purge that is durable take no place, so what is found
-    /// after a crash between them begins where the purge ends.
+    /// Waiting operations of the same group may go back behind `upto`: a truncation and entries of one leader, and those of
+    /// the next. Entries up to a durable purge take no place, so after a crash the group begins where the purge ends.
     ///
     /// # Errors
     /// Final (JOURNAL-J2).

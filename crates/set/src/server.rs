@@ -369,12 +369,8 @@ impl SetServer {
     /// The reason why not, as text for users.
     pub fn can_grant(&self) -> Result<(), String> {
         self.may_grant().map_err(|why| why.to_string())?;
-        if self.is_held_off() {
-            return Err("the set is being rolled back".to_string());
-        }
-        if let Some(why) = self.head.fenced() {
-            return Err(why);
-        }
+        let held_off = self.is_held_off().then(|| "the set is being rolled back".to_string());
+        held_off.or_else(|| self.head.fenced()).map_or(Ok(()), Err)?;
         self.leads().map(|_| ()).ok_or_else(|| "it does not lead the set".to_string())
     }
 

@@ -7,8 +7,8 @@
 //! KERNEL-K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
 //! KERNEL-K3  Devices of an earlier process are gone on with only by continuing its lease (TOKEN-P2); all others of this run directory are disconnected.
 
-use super::DeviceError;
 use super::driver::{self, Driver, DriverError, Found};
+use super::error::DeviceError;
 use super::netlink::Connect;
 use crate::client;
 use crate::lease_file::Lease;

@@ -4,7 +4,7 @@
 //!   VOLUME.sock ── nbdfuse ──▶ DIR/VOLUME/device ── losetup --direct-io=on ──▶ /dev/loopN
 //! ```
 
-use super::DeviceError;
+use super::error::DeviceError;
 use holdfast_types::Name;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,12 +1,25 @@
 //! A request that has begun, until it has its outcome.
 
-use super::Asked;
 use crate::budget::{Charge, Place};
 use crate::device::{DeviceError, Extent, ReadPart};
+use crate::measure::Kind;
 use futures_util::future::BoxFuture;
+use holdfast_nbd::server::ReplyTo;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+/// State of a request until it is answered.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) to: ReplyTo,
+    pub(super) len: u64,
+    pub(super) kind: Kind,
+    /// DF of a read, REQ_ONE of a block status.
+    pub(super) narrow: bool,
+    pub(super) since: Instant,
+}
 
 pub(super) enum Work {
     Plain(BoxFuture<'static, Result<(), DeviceError>>),
