@@ -67,7 +67,7 @@ pub struct Agents {
 /// `holdfast agent`.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Run the agent of this host until it receives SIGINT, SIGTERM or SIGHUP
+    /// Run the agent of this host until it receives SIGINT or SIGTERM
     #[command(after_long_help = cli::with_codes(RUN))]
     Run {
         /// Settings in TOML (`holdfast agent config` explains them)
@@ -201,6 +201,7 @@ pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
         }
         AgentCommand::Watchdog { config } => {
             let config = load(&config)?;
+            serve::ignore_hangup()?;
             let watching = tokio::task::spawn_blocking(move || holdfast_agent::watchdog::run(&config));
             let ended = watching.await.map_err(|error| CliError::failed("watchdog").because(&error))?;
             ended.map_err(CliError::failed)
@@ -228,6 +229,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }
+    serve::ignore_hangup()?;
     let log = config.run_dir.join("watchdog.log");
     let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
     // Resolved before an upgrade can replace the file.
@@ -263,11 +265,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
 
 /// The log of the watchdog. A watchdog with invalid settings is restarted every second and logs each time: a long log is truncated.
 fn open_log(path: &Path) -> std::io::Result<File> {
-    let log = File::options().create(true).append(true).open(path)?;
-    if log.metadata()?.len() > HELPER_LOG_BYTES_MAX {
-        log.set_len(0)?;
-    }
-    Ok(log)
+    holdfast_agent::process::log::open(path, HELPER_LOG_BYTES_MAX)
 }
 
 fn token(agents: &Agents) -> Result<Option<String>, CliError> {
