@@ -2,7 +2,7 @@
 //!
 //! HEALTH-H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
 //!     [`STALE`] every health check says 503.
-//! HEALTH-H2  Anyone may read health. Commands need loopback or the token.
+//! HEALTH-H2  Anyone may read health. Commands need the token over TCP, from this host too: any user of it reaches loopback. Over the agent's Unix socket they need none.
 
 mod commands;
 
@@ -11,7 +11,7 @@ pub(crate) use commands::keep_schedule;
 use crate::clock;
 use crate::config::AgentConfig;
 use crate::history::History;
-use crate::listen::{Bounded, Remote};
+use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, Event, Record, Refused, Role, StateName};
 use crate::plan::Plan;
 use crate::schedule::Schedule;
@@ -26,7 +26,7 @@ use axum::routing::{any, post};
 use holdfast_types::MonoTime;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -97,6 +97,8 @@ pub(crate) struct Door {
     pub commands: mpsc::Sender<Asked>,
     pub schedule: Arc<Schedule>,
     pub dial: Dial,
+    /// The agent's Unix socket, where it has one.
+    pub socket: Option<PathBuf>,
 }
 
 impl Door {
@@ -132,8 +134,8 @@ impl Door {
     }
 
     /// HEALTH-H2
-    fn may_command(&self, from: SocketAddr, headers: &HeaderMap) -> bool {
-        if from.ip().is_loopback() {
+    fn may_command(&self, who: Asker, headers: &HeaderMap) -> bool {
+        if who == Asker::Local {
             return true;
         }
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -209,7 +211,7 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(door);
     let listener: Bounded = listener.into();
-    axum::serve(listener, app.into_make_service_with_connect_info::<Remote>()).await
+    axum::serve(listener, app.into_make_service_with_connect_info::<Asker>()).await
 }
 
 fn shown(view: &View) -> serde_json::Value {
@@ -238,7 +240,8 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
 }
 
 async fn status(State(door): State<Door>) -> Response {
-    let view = View { scheduled: door.schedule.get(), ..View::clone(&door.view()) };
+    let socket = door.socket.as_ref().map_or_else(String::new, |path| path.display().to_string());
+    let view = View { scheduled: door.schedule.get(), socket, ..View::clone(&door.view()) };
     json(StatusCode::OK, &shown(&view))
 }
 
@@ -249,15 +252,18 @@ async fn history(State(door): State<Door>) -> Response {
 
 async fn command(
     State(door): State<Door>,
-    ConnectInfo(Remote(from)): ConnectInfo<Remote>,
+    ConnectInfo(who): ConnectInfo<Asker>,
     headers: HeaderMap,
     uri: axum::http::Uri,
     body: Bytes,
 ) -> Response {
-    if !door.may_command(from, &headers) {
+    if !door.may_command(who, &headers) {
+        let from = match who {
+            Asker::Remote(from) => from.ip().to_string(),
+            Asker::Local => "this host".into(),
+        };
         let words = format!(
-            "commands from {} need the token of http.token_file: give it with --token-file, or ask on this host",
-            from.ip()
+            "commands from {from} over TCP need the token of http.token_file: give it with --token-file, or run the command as root on the agent's host"
         );
         return Reply::no(StatusCode::FORBIDDEN, words).into_response();
     }

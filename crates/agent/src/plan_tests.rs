@@ -28,6 +28,7 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        socket: String::new(),
         scheduled: None,
         at: holdfast_types::MonoTime(0),
     }

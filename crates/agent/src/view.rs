@@ -63,6 +63,9 @@ pub struct View {
     pub peers: std::collections::BTreeMap<String, String>,
     /// Version of the program.
     pub version: String,
+    /// Where commands of its own host need no token; "" for nowhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub socket: String,
     /// The switchover that is to come, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<Scheduled>,
@@ -116,7 +119,8 @@ impl View {
             warning: pool.warning,
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            // The HTTP server adds it.
+            // The HTTP server adds both.
+            socket: String::new(),
             scheduled: None,
             at: now,
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::Mode;
+use std::net::SocketAddr;
 
 fn view(state: StateName, role: Role, database: &str) -> View {
     View {
@@ -26,6 +27,7 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        socket: String::new(),
         scheduled: None,
         at: clock::now(),
     }
@@ -132,6 +134,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             commands,
             schedule,
             dial: crate::client::over_tcp(),
+            socket: None,
         },
         asked,
         dir,
@@ -139,12 +142,14 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
 }
 
 #[test]
-fn commands_are_for_loopback_or_the_token() {
-    let (here, far) = ("127.0.0.1:5".parse().unwrap(), "10.0.0.9:5".parse().unwrap());
+fn commands_are_for_the_socket_or_the_token() {
+    let [here, far] = ["127.0.0.1:5", "10.0.0.9:5"].map(|from| Asker::Remote(from.parse().unwrap()));
     let (door, _asked, _dir) = door(Some("secret"));
     let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-    assert!(door.may_command(here, &HeaderMap::new()));
+    assert!(door.may_command(Asker::Local, &HeaderMap::new()));
+    assert!(!door.may_command(here, &HeaderMap::new()), "any user of this host reaches loopback");
     assert!(!door.may_command(far, &HeaderMap::new()));
+    assert!(door.may_command(here, &with("Bearer secret")));
     assert!(!door.may_command(far, &with("Bearer secrex")));
     assert!(!door.may_command(far, &with("secret")));
     assert!(door.may_command(far, &with("Bearer secret")));
@@ -159,7 +164,7 @@ fn plan_of(answer: &crate::client::Answer) -> crate::plan::Plan {
 
 #[tokio::test]
 async fn asked_over_a_real_socket() {
-    let (door, mut asked, _dir) = door(None);
+    let (door, mut asked, _dir) = door(Some("secret"));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let serving = tokio::spawn(serve(listener, door));
@@ -188,7 +193,7 @@ async fn asked_over_a_real_socket() {
         }
     });
     let post = async |path: &str, body: serde_json::Value| {
-        crate::client::ask(&address, path, Some(&body), None, limit).await.unwrap()
+        crate::client::ask(&address, path, Some(&body), Some("secret"), limit).await.unwrap()
     };
     let answer = post("/pause", serde_json::json!({})).await;
     assert_eq!((answer.code, answer.words().as_str()), (200, "paused"));
