@@ -10,6 +10,7 @@ pub(crate) use commands::keep_schedule;
 
 use crate::clock;
 use crate::config::AgentConfig;
+use crate::facts::{Facts, Known, Weight};
 use crate::history::History;
 use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, Event, Record, Refused, Role, StateName};
@@ -24,6 +25,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -99,6 +101,7 @@ pub(crate) struct Door {
     pub dial: Dial,
     /// The agent's Unix socket, where it has one.
     pub socket: Option<PathBuf>,
+    pub known: Arc<Mutex<Known>>,
 }
 
 impl Door {
@@ -241,7 +244,13 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
 
 async fn status(State(door): State<Door>) -> Response {
     let socket = door.socket.as_ref().map_or_else(String::new, |path| path.display().to_string());
-    let view = View { scheduled: door.schedule.get(), socket, ..View::clone(&door.view()) };
+    let (facts, differences) = {
+        let known = door.known.locked();
+        (known.own.clone(), known.differences.clone())
+    };
+    let facts = facts.map(|facts| Facts { unix_ms: clock::unix_ms(), ..facts });
+    let scheduled = door.schedule.get();
+    let view = View { scheduled, socket, facts, differences, ..View::clone(&door.view()) };
     json(StatusCode::OK, &shown(&view))
 }
 
@@ -299,6 +308,12 @@ async fn metrics(State(door): State<Door>) -> String {
     let mut counts = std::collections::BTreeMap::<String, u64>::new();
     for line in door.history.lock().unwrap_or_else(PoisonError::into_inner).lines() {
         *counts.entry(line.record.event.to_string()).or_default() += 1;
+    }
+    let name = "holdfast_agent_host_differences";
+    let _ = writeln!(out, "# HELP {name} Differences to the other hosts by what they cost.\n# TYPE {name} gauge");
+    for weight in Weight::ALL {
+        let count = door.known.locked().differences.iter().filter(|one| one.weight == weight).count();
+        let _ = writeln!(out, "{name}{{{labels},weight=\"{weight}\"}} {count}");
     }
     let name = "holdfast_agent_history_lines";
     let _ = writeln!(out, "# HELP {name} Lines of the history by event.\n# TYPE {name} gauge");

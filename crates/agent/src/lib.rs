@@ -16,6 +16,7 @@ pub mod clock;
 mod cluster;
 pub mod config;
 pub mod drivers;
+pub mod facts;
 pub mod history;
 mod host;
 mod hostid;

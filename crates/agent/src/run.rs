@@ -7,6 +7,7 @@
 use crate::client;
 use crate::clock;
 use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
+use crate::facts;
 use crate::history::History;
 use crate::host::{AttachLook, Host};
 use crate::http::{self, Asked, Door};
@@ -144,7 +145,7 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
             "database.user is not in /etc/passwd: every process that looks like this PostgreSQL is taken for it, whoever runs it"
         );
     }
-    let doors = Doors { tcp: listener.into(), local: Some((socket, local.into())) };
+    let doors = Doors { tcp: listener.into(), local: Some((socket, local.into())), compares: true };
     let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await
@@ -164,7 +165,7 @@ pub async fn run_over<H: Host>(
 ) -> Result<(), RunError> {
     std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
     let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
-    let doors = Doors { tcp: seams.incoming.into(), local: None };
+    let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
     let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await
 }
@@ -183,6 +184,8 @@ struct Doors {
     tcp: Bounded,
     /// The Unix socket, and its path.
     local: Option<(PathBuf, Bounded)>,
+    /// This host is compared with the others.
+    compares: bool,
 }
 
 struct Agent<H: Host> {
@@ -235,6 +238,7 @@ impl<H: Host> Agent<H> {
         let schedule = Arc::new(Schedule::open(&config.dir));
         let history_of_door = history.clone();
         let (socket, local) = doors.local.unzip();
+        let known = Arc::<Mutex<facts::Known>>::default();
         let door = Door {
             config: config.clone(),
             token,
@@ -242,8 +246,9 @@ impl<H: Host> Agent<H> {
             history: history_of_door,
             commands: asks,
             schedule,
-            dial,
+            dial: dial.clone(),
             socket,
+            known: known.clone(),
         };
         let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
         // Each with places of its own: whoever opens connections to the one keeps nobody from the other.
@@ -261,6 +266,10 @@ impl<H: Host> Agent<H> {
             tokio::spawn(prober(host.clone(), plan, news.clone())),
             tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
         ]);
+        // A simulated host has no programs that could be asked.
+        if doors.compares {
+            tasks.push(tokio::spawn(facts::keep(config.clone(), dial, known)));
+        }
         Self {
             shown: (machine.state(), machine.paused()),
             margin: Duration::from_millis(config.lease.stop_margin_ms),

@@ -27,6 +27,8 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        facts: None,
+        differences: Vec::new(),
         socket: String::new(),
         scheduled: None,
         at: clock::now(),
@@ -135,6 +137,7 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             schedule,
             dial: crate::client::over_tcp(),
             socket: None,
+            known: Arc::default(),
         },
         asked,
         dir,
@@ -155,6 +158,26 @@ fn commands_are_for_the_socket_or_the_token() {
     assert!(door.may_command(far, &with("Bearer secret")));
     let (open, _asked, _dir) = self::door(None);
     assert!(!open.may_command(far, &with("Bearer ")));
+}
+
+#[tokio::test]
+async fn differences_of_hosts_are_shown_and_counted() {
+    use crate::facts::Difference;
+    let (door, _asked, _dir) = door(None);
+    let (host, fact, words) = ("db2".to_string(), "libc".to_string(), "2.36 on db1, 2.31 on db2".to_string());
+    let difference = Difference { weight: Weight::Damage, host, fact, words };
+    let own = Facts { libc: "2.36".into(), ..Facts::default() };
+    *door.known.locked() = Known { own: Some(own.clone()), differences: vec![difference.clone()] };
+    let text = metrics(State(door.clone())).await;
+    let line = |weight: &str, count: u32| {
+        format!("holdfast_agent_host_differences{{name=\"db1\",set=\"demo\",weight=\"{weight}\"}} {count}\n")
+    };
+    assert!(text.contains(&line("damage", 1)) && text.contains(&line("note", 0)), "{text}");
+    let body = axum::body::to_bytes(status(State(door)).await.into_body(), 1 << 20).await.unwrap();
+    let seen: View = serde_json::from_slice(&body).unwrap();
+    assert_eq!(seen.differences, [difference]);
+    let told = seen.facts.unwrap();
+    assert!(told.libc == own.libc && told.unix_ms > 0, "the clock is that of the answer: {told:?}");
 }
 
 fn plan_of(answer: &crate::client::Answer) -> crate::plan::Plan {

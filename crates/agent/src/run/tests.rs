@@ -210,7 +210,7 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).unwrap();
     let socket = config.run_dir.join(local::SOCKET);
     let local = local::listen(&config.run_dir).unwrap();
-    let doors = Doors { tcp: listener.into(), local: Some((socket.clone(), local.into())) };
+    let doors = Doors { tcp: listener.into(), local: Some((socket.clone(), local.into())), compares: false };
     let agent = Agent::over(config, Arc::new(fake.clone()), history, doors, None, client::over_tcp());
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };

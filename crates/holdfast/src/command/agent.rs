@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use holdfast_agent::View;
 use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
+use holdfast_agent::facts::{Difference, Weight};
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::sync::LockExt;
@@ -281,7 +282,8 @@ async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Valu
     taken(&answer).map(|()| answer.words())
 }
 
-/// Sends a command to one agent and returns its answer, which may be a refusal. On the agent's own host it goes over the agent's Unix socket, if this user may connect to it.
+/// Sends a command to one agent and returns its answer, which may be a refusal. On the agent's own host it goes over
+/// the agent's Unix socket, if this user may connect to it.
 async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
     let token = token(agents)?;
     if let Some(socket) = socket_of(address).await {
@@ -379,11 +381,36 @@ async fn survey(agents: &Agents) -> Vec<Seen> {
 
 async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
-    output::show(common.output, &seen, || table(&seen))?;
+    output::show(common.output, &seen, || [table(&seen), differences(&seen)].concat())?;
     if seen.iter().all(|seen| seen.view.is_none()) {
         return Err(CliError::unreachable("no agent answers").next(NO_AGENT));
     }
     Ok(())
+}
+
+/// How the hosts differ, the gravest first. Two agents tell the same difference each from its side: it is shown once.
+fn differences(seen: &[Seen]) -> String {
+    let mut all: Vec<(&str, &Difference)> = Vec::new();
+    for view in seen.iter().filter_map(|seen| seen.view.as_ref()) {
+        for one in &view.differences {
+            let told = |(by, other): &(&str, &Difference)| {
+                *by == one.host && other.host == view.name && other.fact == one.fact && other.weight == one.weight
+            };
+            if !all.iter().any(told) {
+                all.push((&view.name, one));
+            }
+        }
+    }
+    all.sort_by_key(|(_, one)| std::cmp::Reverse(one.weight));
+    let line = |(name, one): &(&str, &Difference)| {
+        let costs = match one.weight {
+            Weight::Damage => "WARNING: a takeover may damage data: ",
+            Weight::Takeover => "WARNING: a takeover may fail: ",
+            Weight::Note => "note: ",
+        };
+        format!("\n{name} and {} differ: {costs}{}", one.host, one.words)
+    };
+    all.iter().map(line).collect()
 }
 
 fn table(seen: &[Seen]) -> String {
@@ -422,6 +449,31 @@ fn table(seen: &[Seen]) -> String {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_difference_that_both_hosts_tell_is_shown_once_and_the_gravest_first() {
+        let seen = |name: &str, other: &str, facts: &[(&str, &str)]| {
+            let differences: Vec<_> = facts
+                .iter()
+                .map(|(fact, weight)| {
+                    serde_json::json!({ "weight": weight, "host": other, "fact": fact, "words": format!("{fact} words") })
+                })
+                .collect();
+            let view = serde_json::json!({
+                "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
+                "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
+                "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "differences": differences,
+            });
+            Seen { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
+        };
+        let both = [("bin_dir", "note"), ("libc", "damage")];
+        let text = differences(&[seen("db1", "db2", &both), seen("db2", "db1", &both)]);
+        assert_eq!(
+            text,
+            "\ndb1 and db2 differ: WARNING: a takeover may damage data: libc words\ndb1 and db2 differ: note: bin_dir words"
+        );
+        assert_eq!(differences(&[seen("db1", "db2", &[])]), "");
+    }
 
     #[test]
     fn only_loopback_is_this_host_for_certain() {
