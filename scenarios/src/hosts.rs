@@ -75,7 +75,7 @@ pub struct Plan<'a> {
     pub bin: PathBuf,
     /// Its network namespace; that of this process if none.
     pub space: Option<PathBuf>,
-    /// The agents' token: needed if they communicate over more than loopback.
+    /// The agents' token. If none, hosts with folders in one place share one.
     pub token: Option<PathBuf>,
     pub way: Way,
     /// Further lines of the agent's settings, above its sections.
@@ -84,6 +84,13 @@ pub struct Plan<'a> {
     pub database: &'a str,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
+}
+
+/// A token for all hosts with folders beside `dir`.
+fn shared_token(dir: &Path) -> Result<PathBuf> {
+    let path = dir.parent().context("the folder of a host has no parent")?.join("agent.token");
+    std::fs::write(&path, "the token of a scenario\n")?;
+    Ok(path)
 }
 
 /// One host.
@@ -96,7 +103,7 @@ pub struct Host {
     open: PathBuf,
     bin: PathBuf,
     space: Option<PathBuf>,
-    token: Option<PathBuf>,
+    token: PathBuf,
     process: Option<Proc>,
 }
 
@@ -113,7 +120,11 @@ impl Host {
         let (mount, sockets) = (open.join("mnt"), open.join("sockets"));
         let pg = Rc::new(Postgres::new(&mount.join("data"), &sockets, &dir.join("unused.log"))?);
         let gateways: Vec<String> = plan.gateways.iter().map(|api| format!("{api:?}")).collect();
-        let token = plan.token.as_ref().map_or(String::new(), |path| format!("token_file = {path:?}\n"));
+        let token_file = match plan.token {
+            Some(path) => path,
+            None => shared_token(&dir)?,
+        };
+        let token = format!("token_file = {token_file:?}\n");
         let (data, log) = (mount.join("data"), open.join("postgresql.log"));
         let options = format!("-c listen_addresses={address} -c unix_socket_directories={}", sockets.display());
         let started = match plan.way {
@@ -147,7 +158,7 @@ impl Host {
             plan.settings,
         );
         std::fs::write(dir.join("agent.toml"), settings)?;
-        Ok(Self { name, address, pg, dir, open, bin: plan.bin, space: plan.space, token: plan.token, process: None })
+        Ok(Self { name, address, pg, dir, open, bin: plan.bin, space: plan.space, token: token_file, process: None })
     }
 
     /// Where the file system is mounted, in its own mount namespace.
@@ -380,10 +391,7 @@ impl Host {
     fn command(&self, args: &[&str]) -> Cmd {
         let agent = format!("{}:{HTTP}", self.address);
         let command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
-        match &self.token {
-            Some(token) => command.arg("--token-file").arg(token),
-            None => command,
-        }
+        command.arg("--token-file").arg(&self.token)
     }
 
     /// Process id of its agent, in our pid namespace.

@@ -9,7 +9,6 @@ use holdfast_host::mounts;
 use holdfast_types::MonoTime;
 use rustix::process::Signal;
 use serde::Deserialize;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,6 +26,9 @@ const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
 
 /// From SIGKILL until its lock is free.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Attach's own output is cut beyond this many bytes.
+const LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
@@ -215,7 +217,7 @@ impl Attach {
         self.clear().await;
         let _ = std::fs::remove_file(self.dir.join("status.json"));
         let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
-        let log = File::create(&self.log).map_err(at)?;
+        let log = process::log::begin(&self.log).map_err(at)?;
         let mut command = Command::new(&self.program);
         command.args(&self.args).args(force.then_some("--force"));
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(at)?).stderr(log);
@@ -232,6 +234,8 @@ impl Attach {
         if !inner.expected {
             return AttachLook::None;
         }
+        // In memory, as the whole run directory: it takes no time, and what grows there takes the machine's.
+        let _ = process::log::bound(&self.log, LOG_BYTES_MAX);
         let exit = match &mut inner.child {
             Some(child) => match child.try_wait() {
                 Ok(None) => None,

@@ -2,7 +2,9 @@
 //!
 //! By hand and not by a client crate: the two sides are this program, and a status with a small JSON body is all that is said.
 
+use crate::local;
 use crate::seams::{Dial, Wire};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,9 +52,17 @@ pub enum ClientError {
     },
 }
 
-/// Over TCP.
+/// Over TCP; to an address that is a path from the root, over the Unix socket there.
 pub fn over_tcp() -> Dial {
-    Arc::new(|address| Box::pin(async move { Ok(Box::new(TcpStream::connect(address).await?) as Box<dyn Wire>) }))
+    Arc::new(|address: String| {
+        Box::pin(async move {
+            Ok(if address.starts_with('/') {
+                Box::new(local::connect(Path::new(&address)).await?) as Box<dyn Wire>
+            } else {
+                Box::new(TcpStream::connect(address).await?)
+            })
+        })
+    })
 }
 
 /// Asks the agent at `address` once; `body` makes it a POST.
@@ -91,7 +101,8 @@ pub async fn ask_over(
     };
     let text = body.map(ToString::to_string).unwrap_or_default();
     let method = if body.is_some() { "POST" } else { "GET" };
-    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let host = if address.starts_with('/') { "localhost" } else { address };
+    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
     if body.is_some() {
         request += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", text.len());
     }

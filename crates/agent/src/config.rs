@@ -318,7 +318,7 @@ settings! {
 settings! {
     /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
     pub struct HttpConfig {
-        /// IP:PORT. Health checks are answered to anyone; commands only from loopback or with the token.
+        /// IP:PORT. Health checks are answered to anyone; commands only with the token. Those of root on this host go over `run_dir`/agent.sock and need none.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
         /// File with a token, the same on all hosts: a switchover from host to host needs it. Left out: none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";

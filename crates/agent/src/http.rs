@@ -2,7 +2,7 @@
 //!
 //! HEALTH-H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
 //!     [`STALE`] every health check says 503.
-//! HEALTH-H2  Anyone may read health. Commands need loopback or the token.
+//! HEALTH-H2  Anyone may read health. Commands need the token over TCP, from this host too: any user of it reaches loopback. Over the agent's Unix socket they need none.
 
 mod commands;
 
@@ -10,8 +10,9 @@ pub(crate) use commands::keep_schedule;
 
 use crate::clock;
 use crate::config::AgentConfig;
+use crate::facts::{Facts, Known, Weight};
 use crate::history::History;
-use crate::listen::{Bounded, Remote};
+use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, Event, Record, Refused, Role, StateName};
 use crate::plan::Plan;
 use crate::schedule::Schedule;
@@ -24,9 +25,10 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use holdfast_types::MonoTime;
+use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -97,6 +99,9 @@ pub(crate) struct Door {
     pub commands: mpsc::Sender<Asked>,
     pub schedule: Arc<Schedule>,
     pub dial: Dial,
+    /// The agent's Unix socket, where it has one.
+    pub socket: Option<PathBuf>,
+    pub known: Arc<Mutex<Known>>,
 }
 
 impl Door {
@@ -132,8 +137,8 @@ impl Door {
     }
 
     /// HEALTH-H2
-    fn may_command(&self, from: SocketAddr, headers: &HeaderMap) -> bool {
-        if from.ip().is_loopback() {
+    fn may_command(&self, who: Asker, headers: &HeaderMap) -> bool {
+        if who == Asker::Local {
             return true;
         }
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -209,7 +214,7 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(door);
     let listener: Bounded = listener.into();
-    axum::serve(listener, app.into_make_service_with_connect_info::<Remote>()).await
+    axum::serve(listener, app.into_make_service_with_connect_info::<Asker>()).await
 }
 
 fn shown(view: &View) -> serde_json::Value {
@@ -238,7 +243,14 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
 }
 
 async fn status(State(door): State<Door>) -> Response {
-    let view = View { scheduled: door.schedule.get(), ..View::clone(&door.view()) };
+    let socket = door.socket.as_ref().map_or_else(String::new, |path| path.display().to_string());
+    let (facts, differences) = {
+        let known = door.known.locked();
+        (known.own.clone(), known.differences.clone())
+    };
+    let facts = facts.map(|facts| Facts { unix_ms: clock::unix_ms(), ..facts });
+    let scheduled = door.schedule.get();
+    let view = View { scheduled, socket, facts, differences, ..View::clone(&door.view()) };
     json(StatusCode::OK, &shown(&view))
 }
 
@@ -249,15 +261,18 @@ async fn history(State(door): State<Door>) -> Response {
 
 async fn command(
     State(door): State<Door>,
-    ConnectInfo(Remote(from)): ConnectInfo<Remote>,
+    ConnectInfo(who): ConnectInfo<Asker>,
     headers: HeaderMap,
     uri: axum::http::Uri,
     body: Bytes,
 ) -> Response {
-    if !door.may_command(from, &headers) {
+    if !door.may_command(who, &headers) {
+        let from = match who {
+            Asker::Remote(from) => from.ip().to_string(),
+            Asker::Local => "this host".into(),
+        };
         let words = format!(
-            "commands from {} need the token of http.token_file: give it with --token-file, or ask on this host",
-            from.ip()
+            "commands from {from} over TCP need the token of http.token_file: give it with --token-file, or run the command as root on the agent's host"
         );
         return Reply::no(StatusCode::FORBIDDEN, words).into_response();
     }
@@ -293,6 +308,12 @@ async fn metrics(State(door): State<Door>) -> String {
     let mut counts = std::collections::BTreeMap::<String, u64>::new();
     for line in door.history.lock().unwrap_or_else(PoisonError::into_inner).lines() {
         *counts.entry(line.record.event.to_string()).or_default() += 1;
+    }
+    let name = "holdfast_agent_host_differences";
+    let _ = writeln!(out, "# HELP {name} Differences to the other hosts by what they cost.\n# TYPE {name} gauge");
+    for weight in Weight::ALL {
+        let count = door.known.locked().differences.iter().filter(|one| one.weight == weight).count();
+        let _ = writeln!(out, "{name}{{{labels},weight=\"{weight}\"}} {count}");
     }
     let name = "holdfast_agent_history_lines";
     let _ = writeln!(out, "# HELP {name} Lines of the history by event.\n# TYPE {name} gauge");

@@ -5,6 +5,7 @@
 //!     are those that say nothing.
 //! LISTEN-L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
 
+use crate::local;
 use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
@@ -43,20 +44,22 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 #[derive(Debug)]
 enum Source {
     Tcp(TcpListener),
+    Local(UnixListener),
     Given(Incoming),
 }
 
 impl Source {
-    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, SocketAddr)> {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, Asker)> {
         match self {
             Self::Tcp(listener) => {
                 // Not the trait's, which says nothing of errors.
                 let (socket, from) = TcpListener::accept(listener).await?;
-                Ok((Box::new(socket), from))
+                Ok((Box::new(socket), Asker::Remote(from)))
             }
+            Self::Local(listener) => Ok((Box::new(local::accept(listener).await?), Asker::Local)),
             // Nobody is there to come any more.
             Self::Given(given) => match given.recv().await {
-                Some(guest) => Ok(guest),
+                Some((wire, from)) => Ok((wire, Asker::Remote(from))),
                 None => std::future::pending().await,
             },
         }
@@ -84,6 +87,12 @@ impl From<TcpListener> for Bounded {
     }
 }
 
+impl From<UnixListener> for Bounded {
+    fn from(listener: UnixListener) -> Self {
+        Self { source: Source::Local(listener), places: Arc::default(), idle: IDLE_LIMIT }
+    }
+}
+
 impl From<Incoming> for Bounded {
     fn from(given: Incoming) -> Self {
         Self { source: Source::Given(given), places: Arc::default(), idle: IDLE_LIMIT }
@@ -92,9 +101,9 @@ impl From<Incoming> for Bounded {
 
 impl Listener for Bounded {
     type Io = Guest;
-    type Addr = SocketAddr;
+    type Addr = Asker;
 
-    async fn accept(&mut self) -> (Guest, SocketAddr) {
+    async fn accept(&mut self) -> (Guest, Asker) {
         loop {
             match self.source.accept().await {
                 Ok((socket, from)) => return (Guest::new(socket, &self.places, self.idle), from),
@@ -108,21 +117,27 @@ impl Listener for Bounded {
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
+    fn local_addr(&self) -> io::Result<Asker> {
         match &self.source {
-            Source::Tcp(listener) => listener.local_addr(),
-            Source::Given(_) => Ok(SocketAddr::from(([0, 0, 0, 0], 0))),
+            Source::Tcp(listener) => listener.local_addr().map(Asker::Remote),
+            Source::Local(_) => Ok(Asker::Local),
+            Source::Given(_) => Ok(Asker::Remote(SocketAddr::from(([0, 0, 0, 0], 0)))),
         }
     }
 }
 
 /// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote(pub SocketAddr);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// This host's root, or the agent's own user (LOCAL-L1).
+    Local,
+    /// Whoever is at this address; on this host too.
+    Remote(SocketAddr),
+}
 
-impl Connected<IncomingStream<'_, Bounded>> for Remote {
+impl Connected<IncomingStream<'_, Bounded>> for Asker {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        Self(*stream.remote_addr())
+        *stream.remote_addr()
     }
 }
 

@@ -28,6 +28,9 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        facts: None,
+        differences: Vec::new(),
+        socket: String::new(),
         scheduled: None,
         at: holdfast_types::MonoTime(0),
     }

@@ -1,11 +1,14 @@
 //! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL.
 
+pub mod log;
 mod output;
 mod postgres;
+mod server;
 mod table;
 
 pub use postgres::{kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked};
-pub use table::{of_mark, of_name, signal};
+pub use server::Server;
+pub use table::{Looked, of_mark, of_name, signal};
 
 use output::Said;
 use std::collections::BTreeMap;

@@ -7,11 +7,15 @@
 use crate::client;
 use crate::clock;
 use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
+use crate::facts;
 use crate::history::History;
 use crate::host::{AttachLook, Host};
 use crate::http::{self, Asked, Door};
 use crate::listen::Bounded;
+use crate::local;
 use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
+use crate::process;
+use crate::run_dir;
 use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
 use crate::view::View;
@@ -112,13 +116,14 @@ fn boxed<'a>(config: AgentConfig, stop: BoxFuture<'a, ()>, helper: Helper<'a>) -
 }
 
 async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: Helper<'_>) -> Result<(), RunError> {
-    for dir in [&config.dir, &config.run_dir] {
-        std::fs::create_dir_all(dir).map_err(dir_error(dir))?;
-    }
+    std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
+    run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).map_err(dir_error(&config.run_dir))?;
     let _lock = lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
     let token = config.http.token_file.as_deref().map(token_in).transpose()?;
     let address = config.http.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })?;
+    let socket = config.run_dir.join(local::SOCKET);
+    let local = local::listen(&config.run_dir).map_err(dir_error(&socket))?;
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
     let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
     let watched = config.watchdog.kind != WatchdogKind::Off;
@@ -134,7 +139,14 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
             "pool.fence_action is reboot: this machine is rebooted where device or pool cannot be let go of"
         );
     }
-    let agent = Agent::new(config, host, history, listener, token);
+    if !process::Server::of(&config.database).has_user() {
+        tracing::warn!(
+            user = config.database.user,
+            "database.user is not in /etc/passwd: every process that looks like this PostgreSQL is taken for it, whoever runs it"
+        );
+    }
+    let doors = Doors { tcp: listener.into(), local: Some((socket, local.into())), compares: true };
+    let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await
 }
@@ -153,7 +165,8 @@ pub async fn run_over<H: Host>(
 ) -> Result<(), RunError> {
     std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
     let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
-    let agent = Agent::over(config, host, history, seams.incoming, seams.token, seams.dial);
+    let doors = Doors { tcp: seams.incoming.into(), local: None, compares: false };
+    let agent = Agent::over(config, host, history, doors, seams.token, seams.dial);
     agent.run(stop, helper).await
 }
 
@@ -165,6 +178,15 @@ enum News {
 
 /// What the prober has to do: nothing, or to ask at this pace; the number tells one run of PostgreSQL from the next.
 type Probing = Option<(u64, Duration)>;
+
+/// Where the agent is asked.
+struct Doors {
+    tcp: Bounded,
+    /// The Unix socket, and its path.
+    local: Option<(PathBuf, Bounded)>,
+    /// This host is compared with the others.
+    compares: bool,
+}
 
 struct Agent<H: Host> {
     config: Arc<AgentConfig>,
@@ -195,21 +217,11 @@ impl<H: Host> Drop for Agent<H> {
 }
 
 impl<H: Host> Agent<H> {
-    fn new(
-        config: AgentConfig,
-        host: Arc<H>,
-        history: History,
-        listener: TcpListener,
-        token: Option<Arc<str>>,
-    ) -> Self {
-        Self::over(config, host, history, listener, token, client::over_tcp())
-    }
-
     fn over(
         config: AgentConfig,
         host: Arc<H>,
         history: History,
-        listener: impl Into<Bounded>,
+        doors: Doors,
         token: Option<Arc<str>>,
         dial: Dial,
     ) -> Self {
@@ -225,21 +237,39 @@ impl<H: Host> Agent<H> {
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
         let schedule = Arc::new(Schedule::open(&config.dir));
         let history_of_door = history.clone();
-        let door =
-            Door { config: config.clone(), token, view, history: history_of_door, commands: asks, schedule, dial };
-        let listener: Bounded = listener.into();
+        let (socket, local) = doors.local.unzip();
+        let known = Arc::<Mutex<facts::Known>>::default();
+        let door = Door {
+            config: config.clone(),
+            token,
+            view,
+            history: history_of_door,
+            commands: asks,
+            schedule,
+            dial: dial.clone(),
+            socket,
+            known: known.clone(),
+        };
         let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
-        let http = tokio::spawn(async move {
-            if let Err(error) = http::serve(listener, door).await {
-                tracing::error!(%error, "health checks are answered no more");
-            }
+        // Each with places of its own: whoever opens connections to the one keeps nobody from the other.
+        let serving = [Some(doors.tcp), local].into_iter().flatten().map(|listener| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                if let Err(error) = http::serve(listener, door).await {
+                    tracing::error!(%error, "health checks and commands are answered no more");
+                }
+            })
         });
-        let tasks = vec![
-            http,
+        let mut tasks: Vec<_> = serving.collect();
+        tasks.extend([
             scheduler,
             tokio::spawn(prober(host.clone(), plan, news.clone())),
             tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
-        ];
+        ]);
+        // A simulated host has no programs that could be asked.
+        if doors.compares {
+            tasks.push(tokio::spawn(facts::keep(config.clone(), dial, known)));
+        }
         Self {
             shown: (machine.state(), machine.paused()),
             margin: Duration::from_millis(config.lease.stop_margin_ms),

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::config::{AgentConfig, Mode};
+use crate::facts::{Difference, Facts};
 use crate::host::PoolLook;
 use crate::machine::{AttachPhase, DatabaseView, LeaseView, Machine, Role, StateName};
 use crate::schedule::Scheduled;
@@ -63,6 +64,15 @@ pub struct View {
     pub peers: std::collections::BTreeMap<String, String>,
     /// Version of the program.
     pub version: String,
+    /// What it knows of its host (FACTS-F1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Facts>,
+    /// How the other hosts that answer differ from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
+    /// Where commands of its own host need no token; "" for nowhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub socket: String,
     /// The switchover that is to come, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<Scheduled>,
@@ -116,7 +126,10 @@ impl View {
             warning: pool.warning,
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            // The HTTP server adds it.
+            // The HTTP server adds the rest.
+            facts: None,
+            differences: Vec::new(),
+            socket: String::new(),
             scheduled: None,
             at: now,
         }

@@ -267,6 +267,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
     let attach_dir = config.run_dir.join("attach");
     let limits = Limits::of(config);
     let timeout_ns = limits.timeout_ns;
+    let processes = process::Server::of(&config.database);
     let (mut last, mut killing) = (None::<Sign>, false);
     loop {
         let now_ns = clock::now().0;
@@ -277,9 +278,8 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         let mut clear = true;
         match &verdict {
             Verdict::Kill(Kill { why, device }) => {
-                let data = &config.database.data;
                 // What cannot be looked at may be there.
-                let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
+                let there = !process::of_postgres(&processes).is_ok_and(|left| left.is_empty());
                 // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
                 if there || *device && !left_alone && attach_process::may_run(&attach_dir) {
@@ -290,11 +290,11 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     }
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
-                    let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
+                    let first = process::kill_postgres(&processes, if *device { Duration::ZERO } else { DIE_LIMIT });
                     // WATCHDOG-W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
                     let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
                     let mut meanwhile = || {
-                        if process::of_postgres(data).is_ok_and(|left| left.is_empty()) {
+                        if process::of_postgres(&processes).is_ok_and(|left| left.is_empty()) {
                             guard.look(clock::now().0, fed);
                         }
                     };
@@ -302,7 +302,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                         // Those that wait on the device end only once it answers, if with an error.
                         attach_process::kill(config, &mut meanwhile);
                     }
-                    clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
+                    clear = first.is_ok() || process::kill_postgres(&processes, KILL_LIMIT).is_ok();
                     if left_alone && !clear {
                         attach_process::kill(config, &mut meanwhile);
                     }
@@ -323,7 +323,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
         let over = alone && over(now_ns, last, timeout_ns, attach_process::may_run(&attach_dir))
             || getppid() != agent && may_be_replaced(last, attach_process::may_run(&attach_dir));
-        if over && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty()) {
+        if over && process::of_postgres(&processes).is_ok_and(|left| left.is_empty()) {
             guard.let_go();
             return Ok(());
         }
@@ -480,6 +480,20 @@ mod tests {
         assert!(lock(dir.path(), HELPER_LOCK).is_err());
         drop(held);
         assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
+    }
+
+    /// Anybody who could open the file could hold its lock, and would pass for the helper.
+    #[test]
+    fn nobody_else_may_hold_a_lock() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(HELPER_LOCK);
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        drop(lock(dir.path(), HELPER_LOCK).unwrap());
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(lock(dir.path(), HELPER_LOCK).unwrap());
+        assert_eq!(mode(), 0o600, "one of an earlier build");
     }
 
     /// The helper looks at the agent's lock ten times a second, the agent at the helper's: neither may keep the other from its start.

@@ -180,7 +180,7 @@ already is left as it is.
 /// `holdfast gateway`.
 #[derive(Debug, Subcommand)]
 pub enum GatewayCommand {
-    /// Run a gateway until it receives SIGINT, SIGTERM or SIGHUP
+    /// Run a gateway until it receives SIGINT or SIGTERM
     #[command(after_long_help = with_codes(GATEWAY_RUN))]
     Run(Box<GatewayRunArgs>),
     /// Print a configuration file that explains every setting

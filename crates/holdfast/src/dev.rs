@@ -58,7 +58,7 @@ pub async fn run(common: &Common, args: DevArgs) -> Result<(), CliError> {
     let layout = Layout::prepare(&args)?;
     let common = &layout.common(common)?;
     // Before the first child, so that a signal stops all of them cleanly.
-    let stop = serve::stop_signal();
+    let stop = serve::terminal_signal();
     tokio::pin!(stop);
     let mut children = Children::start(&layout, args.respawn)?;
     let ready = {

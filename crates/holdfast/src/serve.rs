@@ -6,7 +6,7 @@ use holdfast_host::lock::lock;
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Time limit for a clean stop of a gateway. Ending it earlier loses nothing: acknowledged writes are durable (R1).
@@ -26,8 +26,9 @@ fn take(data_dir: &Path) -> Result<File, CliError> {
     })
 }
 
-/// Runs a gateway until it fails, or SIGINT, SIGTERM or SIGHUP tells it to stop.
+/// Runs a gateway until it fails, or SIGINT or SIGTERM tells it to stop.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
+    ignore_hangup()?;
     let name = config.name.clone();
     // Nothing else runs yet, so the wait of up to a second for a held lock may block.
     let _taken = take(&config.data_dir)?;
@@ -49,23 +50,64 @@ pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     }
 }
 
-/// Waits for SIGINT, SIGTERM or SIGHUP and names it.
+fn listen(kind: SignalKind) -> Result<Signal, CliError> {
+    signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error))
+}
+
+/// Waits for a signal that ends a service (SIGINT or SIGTERM) and names it. SIGHUP is logged and ignored: it must not
+/// end an agent that has a primary, nor the device below it, and a program without a handler would end by it. Settings
+/// are read when a service starts.
 pub async fn stop_signal() -> Result<&'static str, CliError> {
-    let listen =
-        |kind| signal(kind).map_err(|error| CliError::failed("cannot register signal handlers").because(&error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
-    Ok(tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
-        _ = hangup.recv() => "SIGHUP",
-    })
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok("SIGINT"),
+            _ = terminate.recv() => return Ok("SIGTERM"),
+            _ = hangup.recv() => tracing::warn!("SIGHUP is ignored: settings are read at the start only; to use others, restart this process"),
+        }
+    }
+}
+
+/// Waits for a signal that ends a command of a terminal and names it: the end of the terminal (SIGHUP) too.
+pub async fn terminal_signal() -> Result<&'static str, CliError> {
+    let mut hangup = listen(SignalKind::hangup())?;
+    // First: the other one would log that it is ignored.
+    tokio::select! {
+        biased;
+        _ = hangup.recv() => Ok("SIGHUP"),
+        which = stop_signal() => which,
+    }
+}
+
+/// Keeps SIGHUP from ending a process that listens to no signal, or to none yet.
+pub fn ignore_hangup() -> Result<(), CliError> {
+    // Registered once, the handler stays; nobody has to listen.
+    listen(SignalKind::hangup()).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Signal as Kind, getpid, kill_process};
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    /// Signals of this process: one test only.
+    #[tokio::test]
+    async fn a_hangup_ends_no_service() {
+        let mut heard = listen(SignalKind::hangup()).unwrap();
+        let (mut service, mut command) = (Box::pin(stop_signal()), Box::pin(terminal_signal()));
+        // Both listen from here on.
+        assert!(poll_fn(|cx| Poll::Ready(service.as_mut().poll(cx).is_pending())).await);
+        assert!(poll_fn(|cx| Poll::Ready(command.as_mut().poll(cx).is_pending())).await);
+        kill_process(getpid(), Kind::HUP).unwrap();
+        heard.recv().await.unwrap();
+        assert_eq!(command.await.unwrap(), "SIGHUP");
+        assert!(poll_fn(|cx| Poll::Ready(service.as_mut().poll(cx).is_pending())).await, "a service goes on");
+        kill_process(getpid(), Kind::TERM).unwrap();
+        assert_eq!(service.await.unwrap(), "SIGTERM");
+    }
 
     #[test]
     fn a_data_directory_has_one_gateway_before_it_is_adopted_too() {

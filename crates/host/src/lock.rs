@@ -1,14 +1,18 @@
 //! Lock files (`flock`) of a directory, by which a process finds out whether another one runs.
 
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 /// How often a held lock is tried, and the pause between: [`is_locked`] holds it for a moment.
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Whoever may open the file may hold its lock, and then looks like the process that the lock stands for.
+const MODE: u32 = 0o600;
 
 /// Takes the lock `name` of a directory. It is held until the file is dropped or the process ends.
 ///
@@ -17,8 +21,12 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
     let path = run_dir.join(name);
     let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+    let at = |error: io::Error| format!("{}: {error}", path.display());
+    let file = options.create(true).truncate(false).write(true).mode(MODE).open(&path).map_err(at)?;
+    if file.metadata().map_err(at)?.mode() & 0o777 != MODE {
+        // One of an earlier build.
+        file.set_permissions(Permissions::from_mode(MODE)).map_err(at)?;
+    }
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),

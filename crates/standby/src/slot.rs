@@ -17,11 +17,12 @@ use holdfast_agent::drivers::zfs::rules::{
 };
 use holdfast_agent::drivers::zfs::{IMPORT_LOCK, Zfs};
 use holdfast_agent::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use holdfast_agent::process::{look_for_postgres, run, signal, system, tail, unlooked};
+use holdfast_agent::process::{Server, look_for_postgres, run, signal, system, tail, unlooked};
 use holdfast_host::lock::is_locked;
 use holdfast_host::mounts::{Mounted, mount_at};
 use rustix::process::Signal;
 use serde::Deserialize;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -373,22 +374,22 @@ impl Slot {
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
     async fn force_down(&self) -> Result<(), String> {
         // By number: below a file system that was let go of they cannot be found by where they work. What cannot be looked at keeps nothing from going (STANDBY-U2).
-        let looked = look_for_postgres(&self.config.database.data);
-        let (mut servers, mut missed) = (Vec::new(), looked.missed);
+        let mut looked = look_for_postgres(&Server::of(&self.config.database));
+        let mut servers = Vec::new();
         for pid in looked.found {
             match begun(pid) {
-                Ok(since) => servers.extend(since.map(|since| (pid, since))),
-                Err(error) => missed = missed.or(Some(error)),
+                Ok(Some(since)) => servers.push((pid, since)),
+                Ok(None) => {}
+                Err(error) => {
+                    looked.missed.get_or_insert(error);
+                }
             }
         }
-        let seen = missed.map_or(Ok(()), |error| Err(unlooked(&error)));
+        let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
-        // One that cannot be looked at may be left, and may be another process of that number: it gets no signal.
-        let left_of = |(pid, since): &(i32, String)| match begun(*pid) {
-            Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
-            Err(_) => Some((*pid, false)),
-        };
+        // One that cannot be looked at may be there.
+        let same = |(pid, since): &&(i32, String)| !begun(*pid).is_ok_and(|now| now.as_ref() != Some(since));
         let waited = Instant::now();
         let gone = loop {
             let left: Vec<(i32, bool)> = servers.iter().filter_map(left_of).collect();
@@ -407,22 +408,21 @@ impl Slot {
 }
 
 /// When a process that is not a zombie began, in the kernel's own unit; `None` of one that has ended.
-///
-/// # Errors
-/// It cannot be looked at, for instance without free file descriptors: it may be there.
-fn begun(pid: i32) -> std::io::Result<Option<String>> {
+fn begun(pid: i32) -> io::Result<Option<String>> {
     let text = match std::fs::read(format!("/proc/{pid}/stat")) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        // Of a process that ends while it is read.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let text = String::from_utf8_lossy(&text);
+    Ok(began(&String::from_utf8_lossy(&text)))
+}
+
+fn began(stat: &str) -> Option<String> {
     // The second field is the program's name in brackets and may hold blanks: count from behind it.
-    let mut fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    let state = fields.next();
-    Ok(fields.nth(18).filter(|_| state != Some("Z")).map(str::to_string))
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.nth(18).filter(|_| state != "Z").map(str::to_string)
 }
 
 impl Place for Slot {

@@ -1,7 +1,8 @@
 //! Tests of [`super`].
 
 use super::*;
-use holdfast_agent::process::of_postgres;
+use holdfast_agent::config::DatabaseConfig;
+use holdfast_agent::process::{self, of_postgres};
 use std::process::{Child, Command};
 
 struct Server(Child);
@@ -21,10 +22,11 @@ fn server(data: &Path) -> Server {
     std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
     let server = Server(Command::new(&program).arg("600").current_dir(data).spawn().unwrap());
     let began = Instant::now();
-    while of_postgres(data).unwrap().is_empty() && began.elapsed() < Duration::from_secs(20) {
+    let of = process::Server::of(&DatabaseConfig { data: data.into(), ..DatabaseConfig::default() });
+    while of_postgres(&of).unwrap().is_empty() && began.elapsed() < Duration::from_secs(20) {
         std::thread::yield_now();
     }
-    assert_eq!(of_postgres(data).unwrap().len(), 1);
+    assert_eq!(of_postgres(&of).unwrap().len(), 1);
     server
 }
 

@@ -93,8 +93,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: "crates/agent/src/process/postgres.rs",
-            old: "        let Looked { found, missed } = look_in(proc, data);",
-            new: "        let Looked { mut found, missed } = look_in(proc, data);\n        if missed.is_some() {\n            found.clear();\n        }",
+            old: "        let Looked { found, missed } = look_in(proc, of);",
+            new: "        let Looked { mut found, missed } = look_in(proc, of);\n        if missed.is_some() {\n            found.clear();\n        }",
         }],
         tests: &[PROCESSES],
         smoke: false,

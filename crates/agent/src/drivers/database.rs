@@ -12,13 +12,14 @@ pub mod systemd;
 
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
-use crate::process::{self, NotRan, Ran, of_mark, of_postgres, postgres_runs, postmaster, ran, run, system, unlooked};
+use crate::process::{
+    self, NotRan, Ran, Server, log, of_mark, of_postgres, postgres_runs, postmaster, ran, run, system, unlooked,
+};
 use rustix::process::Signal;
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
 use tokio::process::{Child, Command};
@@ -58,7 +59,7 @@ const CONNECT_LATER_S: u64 = 60;
 /// For the first write.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The server's own output is begun anew beyond this many bytes.
+/// The server's own output is cut beyond this many bytes ([`log`]).
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// For a server that begins as a child of the agent's, whose unit has OOMScoreAdjust=-900: its first process keeps that, every other one gives itself this value. Else a
@@ -72,7 +73,11 @@ const PSQL_NO_CONNECTION: i32 = 2;
 #[derive(Debug)]
 pub struct Database {
     config: AgentConfig,
+    /// Whose processes are looked for.
+    processes: Server,
     log: PathBuf,
+    /// A look at the length of that log is under way.
+    bounding: Arc<AtomicBool>,
     ids: OnceCell<(u32, u32)>,
     unit: Systemd,
     /// Of the last start by command, until PostgreSQL has shown itself (DB-D4).
@@ -85,7 +90,9 @@ impl Database {
     /// For these settings; nothing is started.
     pub fn new(config: &AgentConfig) -> Self {
         Self {
+            processes: Server::of(&config.database),
             log: config.dir.join("postgresql.log"),
+            bounding: Arc::default(),
             config: config.clone(),
             ids: OnceCell::new(),
             unit: Systemd::new(config),
@@ -103,7 +110,7 @@ impl Database {
     /// # Errors
     /// It could not be looked.
     pub fn runs(&self) -> Result<bool, String> {
-        postgres_runs(self.data()).map_err(|error| unlooked(&error))
+        postgres_runs(&self.processes).map_err(|error| unlooked(&error))
     }
 
     /// Whether any process of it is there, or a start of it is under way, when an agent begins; and whether the way in which it is to be started is fit for that.
@@ -137,6 +144,25 @@ impl Database {
             let (uid, gid) = *self.ids.get_or_try_init(|| ids(&settings.user)).await?;
             command.uid(uid).gid(gid);
         }
+        Ok(command)
+    }
+
+    /// A shell as PostgreSQL's own user with all groups of it, such as the one that may read its private key (Debian's
+    /// ssl-cert). It becomes what it runs at once: it has one process number throughout.
+    async fn shell(&self) -> Result<Command, String> {
+        if !rustix::process::geteuid().is_root() {
+            return self.program("/bin/sh").await;
+        }
+        let (uid, gid) = *self.ids.get_or_try_init(|| ids(&self.config.database.user)).await?;
+        if !self.processes.may_run_as(uid) {
+            let user = &self.config.database.user;
+            return Err(format!(
+                "database.user {user}: found number {uid} by `id`, and another one in /etc/passwd, expected the same: its processes would not be found; correct either"
+            ));
+        }
+        let mut command = system("setpriv");
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}")).args(["--init-groups", "--", "/bin/sh"]);
+        command.current_dir("/").env("LC_ALL", "C");
         Ok(command)
     }
 
@@ -194,6 +220,7 @@ impl Database {
     async fn clear(&self) -> Result<String, String> {
         let data = self.config.database.data.clone();
         let pid_file = data.join("postmaster.pid");
+        let (processes, user) = (self.processes.clone(), self.config.database.user.clone());
         if self.runs()? {
             return Err(format!("processes of PostgreSQL work in {} already", data.display()));
         }
@@ -203,8 +230,9 @@ impl Database {
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
             // Else nobody is seen working there, and the pid file, which PostgreSQL itself would go by, is taken away from under those who do.
             super::pool::without_links("database.data", &data)?;
+            processes.owns_its_data(&user)?;
             // Looked at once more: that read may have waited for the device, and a later start have been quicker.
-            if postgres_runs(&data).map_err(|error| unlooked(&error))? {
+            if postgres_runs(&processes).map_err(|error| unlooked(&error))? {
                 return Err(format!("processes of PostgreSQL work in {} already", data.display()));
             }
             match std::fs::remove_file(&pid_file) {
@@ -237,16 +265,17 @@ impl Database {
     /// Its first process, in a group of its own. It outlives the agent.
     async fn server(&self, version: &str) -> Result<Child, String> {
         let mut command = self.server_command(version).await?;
-        let log = self.open_log().map_err(|error| format!("{}: {error}", self.log.display()))?;
+        // Opened by us and handed down: its user need not be allowed to write there.
+        let log = log::open(&self.log, LOG_BYTES_MAX).map_err(|error| format!("{}: {error}", self.log.display()))?;
         let copy = log.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
-        let program = self.config.database.bin_dir.join("postgres");
+        let program = PathBuf::from(command.as_std().get_program());
         command.spawn().map_err(|error| format!("{}: {error}", program.display()))
     }
 
     async fn server_command(&self, version: &str) -> Result<Command, String> {
         let settings = &self.config.database;
-        let mut command = self.program("/bin/sh").await?;
+        let mut command = self.shell().await?;
         // The shell takes the options apart, as pg_ctl's does, and becomes the server.
         command.arg("-c").arg(format!("exec \"$0\" \"$@\" {}", settings.options));
         command.arg(settings.bin_dir.join("postgres")).arg("-D").arg(self.data());
@@ -278,7 +307,7 @@ impl Database {
             let ended = Instant::now();
             while !self.runs()? {
                 // What cannot be looked at may be what comes.
-                let comes = of_mark(MARK, &mark).any().unwrap_or(true);
+                let comes = self.of_start(&mark).any().unwrap_or(true);
                 if begun.elapsed() >= limit || !comes && ended.elapsed() >= APPEAR_LIMIT {
                     return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
                 }
@@ -295,6 +324,12 @@ impl Database {
         shown
     }
 
+    /// What a start by command of this mark has left on its way.
+    fn of_start(&self, mark: &str) -> process::Looked {
+        let since_ns = mark.rsplit(' ').next().and_then(|since| since.parse().ok()).unwrap_or(0);
+        of_mark(&self.processes, MARK, mark, since_ns)
+    }
+
     fn marked(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -302,7 +337,7 @@ impl Database {
     /// Kills what a start by command left on its way to becoming PostgreSQL (DB-D4).
     fn end_marked(&self) -> Result<(), String> {
         let Some(mark) = self.marked().clone() else { return Ok(()) };
-        let looked = of_mark(MARK, &mark);
+        let looked = self.of_start(&mark);
         looked.found.iter().for_each(|pid| process::signal(*pid, Signal::KILL));
         // Where some of it may be left, it is looked for again at the next stop.
         looked.whole().map_err(|error| unlooked(&error))?;
@@ -310,13 +345,19 @@ impl Database {
         Ok(())
     }
 
-    /// Opened by us and handed down: its user need not be allowed to write there.
-    fn open_log(&self) -> std::io::Result<File> {
-        let long = std::fs::metadata(&self.log).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
-        if long {
-            File::create(&self.log)?;
+    /// The server writes to its log for as long as it runs. Beside the caller: a disk that hangs must not make the
+    /// agent wait.
+    fn bound_log(&self) {
+        if self.config.database.kind != DatabaseKind::PgCtl || self.bounding.swap(true, Ordering::Relaxed) {
+            return;
         }
-        OpenOptions::new().create(true).append(true).open(&self.log)
+        let (path, bounding) = (self.log.clone(), self.bounding.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = log::bound(&path, LOG_BYTES_MAX) {
+                tracing::warn!(path = %path.display(), %error, "PostgreSQL's log is not cut and may fill its disk");
+            }
+            bounding.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Tells its first process, whatever else could not be looked at: whether all of it goes is seen afterwards.
@@ -324,7 +365,7 @@ impl Database {
     /// # Errors
     /// It was not found, and not all could be looked at.
     fn signal(&self, what: Signal) -> Result<(), String> {
-        let looked = process::look_for_postgres(self.data());
+        let looked = process::look_for_postgres(&self.processes);
         if let Some(first) = postmaster(&looked.found) {
             process::signal(first, what);
             return Ok(());
@@ -359,8 +400,8 @@ impl Database {
             marked.clone()?;
         }
         if how == Stop::Fast {
-            if !process::postgres_gone(self.data(), limit).await {
-                let left = of_postgres(self.data()).map_err(|error| unlooked(&error))?.len();
+            if !process::postgres_gone(&self.processes, limit).await {
+                let left = of_postgres(&self.processes).map_err(|error| unlooked(&error))?.len();
                 let limit = limit.as_secs();
                 return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {limit} s"));
             }
@@ -373,7 +414,7 @@ impl Database {
             return Ok(());
         }
         let ended = async {
-            let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
+            let gone = how != Stop::Kill && process::postgres_gone(&self.processes, limit).await;
             if gone { Ok(()) } else { self.kill().await }
         };
         // The lease is about to end (AGENT-A3), and a script may wait for what does not answer any more: it is told, and the SIGKILL
@@ -406,13 +447,14 @@ impl Database {
     }
 
     async fn kill(&self) -> Result<(), String> {
-        let data = self.config.database.data.clone();
-        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&data, KILL_LIMIT));
+        let processes = self.processes.clone();
+        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&processes, KILL_LIMIT));
         killed.await.map_err(|error| error.to_string())?
     }
 
     /// How it is; `None` where it could not be looked or asked, which says nothing of it.
     pub async fn probe(&self) -> Option<DatabaseView> {
+        self.bound_log();
         let not_asked = |why: &str| tracing::warn!(why, "PostgreSQL could not be asked: nothing is known of it");
         match self.runs() {
             Ok(true) => {}

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::Mode;
+use std::net::SocketAddr;
 
 fn view(state: StateName, role: Role, database: &str) -> View {
     View {
@@ -26,6 +27,9 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        facts: None,
+        differences: Vec::new(),
+        socket: String::new(),
         scheduled: None,
         at: clock::now(),
     }
@@ -132,6 +136,8 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
             commands,
             schedule,
             dial: crate::client::over_tcp(),
+            socket: None,
+            known: Arc::default(),
         },
         asked,
         dir,
@@ -139,17 +145,39 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
 }
 
 #[test]
-fn commands_are_for_loopback_or_the_token() {
-    let (here, far) = ("127.0.0.1:5".parse().unwrap(), "10.0.0.9:5".parse().unwrap());
+fn commands_are_for_the_socket_or_the_token() {
+    let [here, far] = ["127.0.0.1:5", "10.0.0.9:5"].map(|from| Asker::Remote(from.parse().unwrap()));
     let (door, _asked, _dir) = door(Some("secret"));
     let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-    assert!(door.may_command(here, &HeaderMap::new()));
+    assert!(door.may_command(Asker::Local, &HeaderMap::new()));
+    assert!(!door.may_command(here, &HeaderMap::new()), "any user of this host reaches loopback");
     assert!(!door.may_command(far, &HeaderMap::new()));
+    assert!(door.may_command(here, &with("Bearer secret")));
     assert!(!door.may_command(far, &with("Bearer secrex")));
     assert!(!door.may_command(far, &with("secret")));
     assert!(door.may_command(far, &with("Bearer secret")));
     let (open, _asked, _dir) = self::door(None);
     assert!(!open.may_command(far, &with("Bearer ")));
+}
+
+#[tokio::test]
+async fn differences_of_hosts_are_shown_and_counted() {
+    use crate::facts::Difference;
+    let (door, _asked, _dir) = door(None);
+    let (host, fact, words) = ("db2".to_string(), "libc".to_string(), "2.36 on db1, 2.31 on db2".to_string());
+    let difference = Difference { weight: Weight::Damage, host, fact, words };
+    let own = Facts { libc: "2.36".into(), ..Facts::default() };
+    *door.known.locked() = Known { own: Some(own.clone()), differences: vec![difference.clone()] };
+    let text = metrics(State(door.clone())).await;
+    let line = |weight: &str, count: u32| {
+        format!("holdfast_agent_host_differences{{name=\"db1\",set=\"demo\",weight=\"{weight}\"}} {count}\n")
+    };
+    assert!(text.contains(&line("damage", 1)) && text.contains(&line("note", 0)), "{text}");
+    let body = axum::body::to_bytes(status(State(door)).await.into_body(), 1 << 20).await.unwrap();
+    let seen: View = serde_json::from_slice(&body).unwrap();
+    assert_eq!(seen.differences, [difference]);
+    let told = seen.facts.unwrap();
+    assert!(told.libc == own.libc && told.unix_ms > 0, "the clock is that of the answer: {told:?}");
 }
 
 fn plan_of(answer: &crate::client::Answer) -> crate::plan::Plan {
@@ -159,7 +187,7 @@ fn plan_of(answer: &crate::client::Answer) -> crate::plan::Plan {
 
 #[tokio::test]
 async fn asked_over_a_real_socket() {
-    let (door, mut asked, _dir) = door(None);
+    let (door, mut asked, _dir) = door(Some("secret"));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let serving = tokio::spawn(serve(listener, door));
@@ -188,7 +216,7 @@ async fn asked_over_a_real_socket() {
         }
     });
     let post = async |path: &str, body: serde_json::Value| {
-        crate::client::ask(&address, path, Some(&body), None, limit).await.unwrap()
+        crate::client::ask(&address, path, Some(&body), Some("secret"), limit).await.unwrap()
     };
     let answer = post("/pause", serde_json::json!({})).await;
     assert_eq!((answer.code, answer.words().as_str()), (200, "paused"));

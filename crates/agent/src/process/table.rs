@@ -1,8 +1,9 @@
 //! What the kernel shows of processes. Names are bytes: it cuts them in the middle of a character. Whoever cannot be looked at keeps nobody else from being found, for
 //! any user of the host may start such a one.
 
+use super::server::Server;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,9 @@ pub(super) const PROC: &str = "/proc";
 /// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
 const BECOMING_LOOKS_MAX: u32 = 50;
 const BECOMING_PAUSE: Duration = Duration::from_millis(1);
+
+/// The unit of times in a process's `stat`: a hundredth of a second.
+const TICK_NS: u64 = 10_000_000;
 
 /// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
 /// on being found by where it works until it has let go of its files): neither has arguments.
@@ -49,7 +53,11 @@ impl Looked {
     }
 
     pub(super) fn misses(&mut self, pid: i32, error: &io::Error) {
-        self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}")));
+        let what_to_do = match error.kind() {
+            io::ErrorKind::PermissionDenied => ": the agent needs the capability CAP_SYS_PTRACE to look at it",
+            _ => "",
+        };
+        self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}{what_to_do}")));
     }
 
     /// How often the next process is looked at at most: many of which nothing is to be known must not make a look, and with it a SIGKILL, late.
@@ -65,10 +73,19 @@ fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
         // The second: of a process that has ended and was not reaped yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
-        // Of another user, seen by one who is not root: none of ours.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        // Not to be allowed to look says nothing of what is there: root without CAP_SYS_PTRACE, or a security module.
         Err(error) => Err(error),
     }
+}
+
+/// Under `hidepid` /proc leaves out what a reader may not look at, as if it were not there: the first process too,
+/// which every host has. Root alone has to see them all.
+fn hidden(found: &[i32], root: bool) -> Option<io::Error> {
+    (root && !found.contains(&1)).then(|| {
+        io::Error::other(
+            "/proc does not show process 1, expected all processes of the host: give the agent CAP_SYS_PTRACE, or mount /proc without hidepid",
+        )
+    })
 }
 
 pub(super) fn pids(proc: &Path, missed: &mut Option<io::Error>) -> Vec<i32> {
@@ -84,17 +101,22 @@ pub(super) fn pids(proc: &Path, missed: &mut Option<io::Error>) -> Vec<i32> {
         }
         Err(error) => *missed = Some(error),
     }
+    if proc == Path::new(PROC) && missed.is_none() {
+        *missed = hidden(&found, geteuid().is_root());
+    }
     found
 }
 
-/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags; `None` of one that has ended.
+/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags. `None` of one
+/// that has ended.
 fn stat_field(proc: &Path, pid: i32, field: usize) -> io::Result<Option<String>> {
-    let text = of_living(std::fs::read(proc.join(pid.to_string()).join("stat")))?.unwrap_or_default();
+    let Some(text) = of_living(std::fs::read(proc.join(pid.to_string()).join("stat")))? else { return Ok(None) };
     // The second field is the program's name in brackets and may hold blanks.
     let text = String::from_utf8_lossy(&text);
     Ok(text.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(field).map(str::to_string)))
 }
 
+/// `None` of a process that has ended.
 pub(super) fn parent(proc: &Path, pid: i32) -> io::Result<Option<i32>> {
     Ok(stat_field(proc, pid, 1)?.and_then(|parent| parent.parse().ok()))
 }
@@ -104,6 +126,15 @@ fn has_memory(proc: &Path, pid: i32) -> io::Result<bool> {
     let lives = stat_field(proc, pid, 0)?.is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
     let flags = stat_field(proc, pid, 6)?.and_then(|flags| flags.parse::<u64>().ok());
     Ok(lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0))
+}
+
+/// The user that started a process (its real uid, which a set-uid program does not change); `None` of one that has
+/// ended. Everybody may read it of everybody.
+pub(super) fn user_of(proc: &Path, pid: i32) -> io::Result<Option<u32>> {
+    let Some(text) = of_living(std::fs::read(proc.join(pid.to_string()).join("status")))? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text);
+    let uid = text.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
+    uid.map(Some).ok_or_else(|| io::Error::other("its status shows no Uid"))
 }
 
 /// The name of a process; `None` of one that has ended.
@@ -143,26 +174,45 @@ pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Res
     Err(io::Error::other("shows no arguments: neither running a program nor ended"))
 }
 
-/// Processes with `name=value` in their environment: what a program started, and what that started, until one of them changes it.
-pub fn of_mark(name: &str, value: &str) -> Looked {
-    of_mark_in(Path::new(PROC), &format!("{name}={value}"))
+/// Processes with `name=value` in their environment: what a program started, and what that started, until one of them
+/// changes it. One that began before `since_ns` of CLOCK_BOOTTIME, or that another user runs who may not run this
+/// PostgreSQL, is none of them: that it cannot be looked at matters to nobody.
+pub fn of_mark(of: &Server, name: &str, value: &str, since_ns: u64) -> Looked {
+    of_mark_in(Path::new(PROC), of, &format!("{name}={value}"), since_ns)
 }
 
-fn of_mark_in(proc: &Path, mark: &str) -> Looked {
-    let mut looked = Looked::default();
+fn of_mark_in(proc: &Path, of: &Server, mark: &str, since_ns: u64) -> Looked {
+    let (mut looked, root) = (Looked::default(), geteuid().is_root());
     for pid in pids(proc, &mut looked.missed) {
         match words_of(proc, pid, "environ", looked.looks()) {
             Ok(Some(words)) if words.split(|byte| *byte == 0).any(|word| word == mark.as_bytes()) => {
                 looked.found.insert(pid);
             }
             Ok(_) => {}
-            Err(error) => looked.misses(pid, &error),
+            // Without root everything that it started is of its own user, and can be looked at.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !root => {}
+            Err(error) => match may_be_marked(proc, pid, of, since_ns) {
+                Ok(false) => {}
+                Ok(true) => looked.misses(pid, &error),
+                Err(error) => looked.misses(pid, &error),
+            },
         }
     }
     looked
 }
 
-/// Processes with `word` at the beginning of one of their arguments, and this name.
+/// Whether a process of which nothing else is known can have been started by a program of this PostgreSQL's that began
+/// at `since_ns`.
+fn may_be_marked(proc: &Path, pid: i32, of: &Server, since_ns: u64) -> io::Result<bool> {
+    let Some(user) = user_of(proc, pid)? else { return Ok(false) };
+    let Some(ticks) = stat_field(proc, pid, 19)?.and_then(|ticks| ticks.parse::<u64>().ok()) else { return Ok(true) };
+    // The kernel cuts off what is below a tick.
+    let began_by = ticks.saturating_add(1).saturating_mul(TICK_NS);
+    Ok(of.may_run_as(user) && began_by >= since_ns)
+}
+
+/// Processes with `word` at the beginning of one of their arguments, and this name. One that cannot be looked at is
+/// left out: nothing may be concluded from its absence.
 pub fn of_name(name: &str, word: &str) -> Vec<i32> {
     let proc = Path::new(PROC);
     let fits = |pid: &i32| {
@@ -187,6 +237,10 @@ mod tests {
     use std::time::Instant;
     use tokio::process::Command;
 
+    fn anyones() -> Server {
+        Server::for_test(Path::new("/srv/pg/data"), None)
+    }
+
     #[test]
     fn what_was_found_is_there_whatever_could_not_be_looked_at() {
         let missed = || Some(io::Error::other("no"));
@@ -194,6 +248,48 @@ mod tests {
         assert!(Looked { found: BTreeSet::from([7]), missed: missed() }.whole().is_err());
         assert!(Looked { found: BTreeSet::new(), missed: missed() }.any().is_err(), "it may be there");
         assert!(!Looked::default().any().unwrap());
+    }
+
+    /// Not to be allowed to look is not "it has ended".
+    #[test]
+    fn only_an_end_is_an_end() {
+        for (errno, ended) in [
+            (Errno::NOENT, true),
+            (Errno::SRCH, true),
+            (Errno::ACCESS, false),
+            (Errno::PERM, false),
+            (Errno::MFILE, false),
+        ] {
+            assert_eq!(of_living::<()>(Err(errno.into())).is_ok(), ended, "{errno}");
+        }
+        let mut looked = Looked::default();
+        looked.misses(7, &Errno::ACCESS.into());
+        assert!(looked.any().unwrap_err().to_string().contains("CAP_SYS_PTRACE"));
+        assert!(hidden(&[7, 9], true).unwrap().to_string().contains("hidepid"));
+        assert!(hidden(&[1, 7], true).is_none() && hidden(&[7], false).is_none());
+    }
+
+    /// An error on the way to "it shows no arguments, so it has ended" is no end either.
+    #[test]
+    fn a_state_that_cannot_be_read_is_not_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("7/stat")).unwrap();
+        std::fs::write(dir.path().join("7/cmdline"), "").unwrap();
+        assert!(words_of(dir.path(), 7, "cmdline", 1).is_err());
+        assert!(parent(dir.path(), 7).is_err());
+        assert_eq!(parent(dir.path(), 8).unwrap(), None);
+    }
+
+    #[test]
+    fn a_process_is_of_the_user_that_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("7")).unwrap();
+        // A set-uid program of root's, started by user 1000.
+        std::fs::write(dir.path().join("7/status"), "Name:\tpostgres\nUid:\t1000\t0\t0\t0\n").unwrap();
+        assert_eq!(user_of(dir.path(), 7).unwrap(), Some(1000));
+        assert_eq!(user_of(dir.path(), 8).unwrap(), None);
+        let own = std::process::id().cast_signed();
+        assert_eq!(user_of(Path::new(PROC), own).unwrap(), Some(rustix::process::getuid().as_raw()));
     }
 
     /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
@@ -226,20 +322,28 @@ mod tests {
             std::fs::create_dir(&of).unwrap();
             std::fs::write(of.join("cmdline"), b"").unwrap();
             std::fs::write(of.join("environ"), b"").unwrap();
-            let stat = [pid.as_bytes(), b" (", name, b") R 1 7 7 0 -1 4194304 0"].concat();
+            let stat = [pid.as_bytes(), b" (", name, b") R 1 7 7 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 500 0"].concat();
             std::fs::write(of.join("stat"), stat).unwrap();
+            std::fs::write(of.join("status"), "Uid:\t1000\t1000\t1000\t1000\n").unwrap();
         }
         std::fs::write(dir.path().join("8/environ"), b"HOME=/\0START=1 2\0").unwrap();
-        let looked = of_mark_in(dir.path(), "START=1 2");
+        let looked = of_mark_in(dir.path(), &anyones(), "START=1 2", 0);
         assert_eq!(looked.found, BTreeSet::from([8]));
         let why = looked.whole().unwrap_err().to_string();
         assert!(why.contains("shows no arguments"), "{why}");
+        // It began five seconds after the boot: before a start that was given later. Or it is somebody's.
+        let s = 1_000_000_000;
+        let of = |users: &[u32]| Server::for_test(Path::new("/srv/pg/data"), Some(users));
+        for (users, since, whole) in [(1000, 6 * s, true), (1000, 5 * s, false), (105, 5 * s, true), (1000, 0, false)] {
+            let looked = of_mark_in(dir.path(), &of(&[users]), "START=1 2", since);
+            assert_eq!(looked.whole().is_ok(), whole, "{users} since {since}");
+        }
         // By a name that is no text nothing else is told either.
         std::fs::remove_dir_all(dir.path().join("7")).unwrap();
-        let why = of_mark_in(dir.path(), "START=1 2").whole().unwrap_err().to_string();
+        let why = of_mark_in(dir.path(), &anyones(), "START=1 2", 0).whole().unwrap_err().to_string();
         assert!(why.starts_with("process 9: shows no arguments"), "{why}");
         std::fs::remove_dir_all(dir.path().join("9")).unwrap();
-        assert_eq!(of_mark_in(dir.path(), "START=1 2").whole().unwrap(), BTreeSet::from([8]));
+        assert_eq!(of_mark_in(dir.path(), &anyones(), "START=1 2", 0).whole().unwrap(), BTreeSet::from([8]));
     }
 
     #[test]
@@ -248,12 +352,13 @@ mod tests {
         for pid in 100..300 {
             let of = dir.path().join(pid.to_string());
             std::fs::create_dir(&of).unwrap();
-            for (file, text) in [("cmdline", ""), ("environ", ""), ("stat", "7 (sh) R 1 7 7 0 -1 4194304 0")] {
+            let (stat, status) = ("7 (sh) R 1 7 7 0 -1 4194304 0", "Uid:\t0\t0\t0\t0\n");
+            for (file, text) in [("cmdline", ""), ("environ", ""), ("stat", stat), ("status", status)] {
                 std::fs::write(of.join(file), text).unwrap();
             }
         }
         let begun = Instant::now();
-        assert!(of_mark_in(dir.path(), "START=1").missed.is_some());
+        assert!(of_mark_in(dir.path(), &anyones(), "START=1", 0).missed.is_some());
         // Each to its end would take more than ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     }

@@ -189,6 +189,8 @@ impl Host for Fake {
 struct Lab {
     fake: Fake,
     address: String,
+    /// The agent's Unix socket.
+    socket: String,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), RunError>>,
     dir: tempfile::TempDir,
@@ -205,11 +207,16 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     let history = History::open(&config.dir).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let agent = Agent::new(config, Arc::new(fake.clone()), history, listener, None);
+    run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).unwrap();
+    let socket = config.run_dir.join(local::SOCKET);
+    let local = local::listen(&config.run_dir).unwrap();
+    let doors = Doors { tcp: listener.into(), local: Some((socket.clone(), local.into())), compares: false };
+    let agent = Agent::over(config, Arc::new(fake.clone()), history, doors, None, client::over_tcp());
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let running = tokio::spawn(agent.run(stopped, || Ok(())));
-    Lab { fake, address, stop: Some(stop), running, dir }
+    let socket = socket.display().to_string();
+    Lab { fake, address, socket, stop: Some(stop), running, dir }
 }
 
 impl Lab {
@@ -219,7 +226,7 @@ impl Lab {
     }
 
     async fn post(&self, path: &str, body: serde_json::Value) -> (u16, String) {
-        let answer = crate::client::ask(&self.address, path, Some(&body), None, Duration::from_secs(20)).await.unwrap();
+        let answer = crate::client::ask(&self.socket, path, Some(&body), None, Duration::from_secs(20)).await.unwrap();
         (answer.code, answer.words())
     }
 
@@ -280,6 +287,26 @@ async fn a_standby_waits_until_it_is_told_to_take_over() {
     lab.state("primary").await;
     assert!(lab.get("/history").await.1.contains("data loss allowed"));
     assert_eq!(lab.did(), ["attach by force", "import -f", "start", "first write", "hook Primary"]);
+    lab.end().await;
+}
+
+/// HEALTH-H2: any user of this host reaches loopback. Root finds the socket in what everybody may read.
+#[tokio::test]
+async fn commands_of_this_host_go_over_the_socket_alone() {
+    let mut lab = lab(Fake::default(), |_| {}).await;
+    lab.state("primary").await;
+    let limit = Duration::from_secs(20);
+    let pause = async |address: &str| {
+        crate::client::ask(address, "/pause", Some(&serde_json::json!({})), None, limit).await.unwrap()
+    };
+    let refused = pause(&lab.address).await;
+    assert_eq!(refused.code, 403, "{refused:?}");
+    assert!(refused.words().contains("--token-file") && refused.words().contains("as root"), "{}", refused.words());
+    let seen: View = serde_json::from_str(&lab.get("/status").await.1).unwrap();
+    assert!(!seen.paused && seen.socket == lab.socket, "{seen:?}");
+    assert_eq!(pause(&seen.socket).await.code, 200);
+    assert!(serde_json::from_str::<View>(&lab.get("/status").await.1).unwrap().paused);
+    assert_eq!(lab.post("/resume", serde_json::json!({})).await.0, 200);
     lab.end().await;
 }
 
@@ -389,7 +416,7 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
         ("/failover", serde_json::json!({ "reason": "now" })),
     ] {
         let limit = Duration::from_secs(20);
-        let answer = crate::client::ask(&lab.address, path, Some(&body), None, limit).await.unwrap();
+        let answer = crate::client::ask(&lab.socket, path, Some(&body), None, limit).await.unwrap();
         assert_eq!(answer.code, 412, "{path}");
         assert!(answer.words().contains("db1 cannot take over: its host id is not set"), "{}", answer.words());
     }

@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use table::table;
+use table::{differences, table};
 
 /// Default log filter of an agent.
 pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
@@ -42,7 +42,7 @@ pub struct AgentArgs {
 /// `holdfast agent`.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Run the agent of this host until it receives SIGINT, SIGTERM or SIGHUP
+    /// Run the agent of this host until it receives SIGINT or SIGTERM
     #[command(after_long_help = with_codes(RUN))]
     Run {
         /// Settings in TOML (`holdfast agent config` explains them)
@@ -176,6 +176,7 @@ pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
         }
         AgentCommand::Watchdog { config } => {
             let config = load(&config)?;
+            serve::ignore_hangup()?;
             let watching = tokio::task::spawn_blocking(move || holdfast_agent::watchdog::run(&config));
             let ended = watching.await.map_err(|error| CliError::failed("watchdog").because(&error))?;
             ended.map_err(CliError::failed)
@@ -203,6 +204,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
         tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }
+    serve::ignore_hangup()?;
     let log = config.run_dir.join("watchdog.log");
     let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
     // Resolved before an upgrade can replace the file.
@@ -238,16 +240,12 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
 
 /// The log of the watchdog. A watchdog with invalid settings is restarted every second and logs each time: a long log is truncated.
 fn open_log(path: &Path) -> std::io::Result<File> {
-    let log = File::options().create(true).append(true).open(path)?;
-    if log.metadata()?.len() > HELPER_LOG_BYTES_MAX {
-        log.set_len(0)?;
-    }
-    Ok(log)
+    holdfast_agent::process::log::open(path, HELPER_LOG_BYTES_MAX)
 }
 
 async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
     let seen = survey(agents).await;
-    output::show(common.output, &seen, || table(&seen))?;
+    output::show(common.output, &seen, || [table(&seen), differences(&seen)].concat())?;
     if seen.iter().all(|seen| seen.view.is_none()) {
         return Err(CliError::unreachable("no agent answers").next(NO_AGENT));
     }
@@ -258,6 +256,45 @@ async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_difference_that_both_hosts_tell_is_shown_once_and_the_gravest_first() {
+        let seen = |name: &str, other: &str, facts: &[(&str, &str)]| {
+            let differences: Vec<_> = facts
+                .iter()
+                .map(|(fact, weight)| {
+                    serde_json::json!({ "weight": weight, "host": other, "fact": fact, "words": format!("{fact} words") })
+                })
+                .collect();
+            let view = serde_json::json!({
+                "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
+                "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
+                "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "differences": differences,
+            });
+            Seen { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
+        };
+        let both = [("bin_dir", "note"), ("libc", "damage")];
+        let text = differences(&[seen("db1", "db2", &both), seen("db2", "db1", &both)]);
+        assert_eq!(
+            text,
+            "\ndb1 and db2 differ: WARNING: a takeover may damage data: libc words\ndb1 and db2 differ: note: bin_dir words"
+        );
+        assert_eq!(differences(&[seen("db1", "db2", &[])]), "");
+    }
+
+    #[test]
+    fn only_loopback_is_this_host_for_certain() {
+        for (address, here) in [
+            ("127.0.0.1:8008", true),
+            ("127.0.0.7:8008", true),
+            ("[::1]:8008", true),
+            ("localhost:8008", true),
+            ("10.0.0.1:8008", false),
+            ("db1:8008", false),
+        ] {
+            assert_eq!(is_loopback(address), here, "{address}");
+        }
+    }
 
     #[test]
     fn a_long_watchdog_log_is_truncated() {

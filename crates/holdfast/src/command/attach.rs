@@ -165,6 +165,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
         kernel: KernelOptions { sockets: args.kernel_sockets, dead_timeout: args.dead_timeout },
         patience: common.timeout(),
     };
+    serve::ignore_hangup()?;
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();

@@ -196,6 +196,7 @@ async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError>
         tell(common, &format!("{}: the settings are valid", path.display()));
         return Ok(());
     }
+    serve::ignore_hangup()?;
     let stop = async {
         match serve::stop_signal().await {
             Ok(which) => tracing::info!(signal = which, "stopping"),
@@ -280,6 +281,7 @@ async fn copy(common: &Common, args: CopyArgs) -> Result<(), CliError> {
         connections: CONNECTIONS,
         patience: common.timeout(),
     };
+    serve::ignore_hangup()?;
     let stop = CancellationToken::new();
     let signalled = stop.clone();
     let signals = serve::stop_signal();

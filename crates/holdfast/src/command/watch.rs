@@ -93,7 +93,7 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Registered once: a signal between two polls would be lost otherwise.
-    let stop = serve::stop_signal();
+    let stop = serve::terminal_signal();
     tokio::pin!(stop);
     loop {
         if left == Some(0) {

@@ -129,7 +129,7 @@ impl Children {
             }
         }
         let deadline = Instant::now() + STOP_TIMEOUT;
-        let impatient = crate::serve::stop_signal();
+        let impatient = crate::serve::terminal_signal();
         tokio::pin!(impatient);
         while self.running.iter().any(|running| running.child.is_some()) {
             tokio::select! {

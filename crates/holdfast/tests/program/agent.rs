@@ -4,11 +4,11 @@ use holdfast_agent::View;
 use holdfast_agent::plan::{self, Peer, Plan};
 use holdfast_agent::watchdog::{AGENT_LOCK, HELPER_LOCK};
 use holdfast_host::lock::{is_locked, lock};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -312,4 +312,29 @@ fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
     }
     assert!(began, "no helper came up");
     assert!(ended, "found the helper of the agent that is gone, expected it to end");
+}
+
+/// It listens to no signal, and a process without a handler ends by SIGHUP: of two signals that wait, the kernel hands out SIGHUP first.
+#[test]
+fn a_hangup_does_not_end_the_helper() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run_dir, settings) = (dir.path().join("run"), dir.path().join("agent.toml"));
+    std::fs::create_dir(&run_dir).unwrap();
+    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
+    let _agent = lock(&run_dir, AGENT_LOCK).unwrap();
+    std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    let mut helper =
+        command.args(["agent", "watchdog", "--config"]).arg(&settings).stdin(Stdio::null()).spawn().unwrap();
+    let (begun, pid) = (Instant::now(), Pid::from_child(&helper));
+    while !is_locked(&run_dir, HELPER_LOCK).unwrap() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let began = is_locked(&run_dir, HELPER_LOCK).unwrap();
+    for signal in [Signal::HUP, Signal::TERM] {
+        kill_process(pid, signal).unwrap();
+    }
+    let ended = helper.wait().unwrap();
+    assert!(began, "no helper came up");
+    assert_eq!(ended.signal(), Some(Signal::TERM.as_raw()), "{ended}");
 }

@@ -211,7 +211,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let _ = process::kill_postgres(&self.config.database.data, KILL_LIMIT);
+        let _ = process::kill_postgres(&Server::of(&self.config.database), KILL_LIMIT);
         if self.by == By::Debian {
             let _ = Blocking::new("systemctl").arg("stop").arg(self.unit()).output();
             let unit = self.unit();

@@ -7,7 +7,7 @@
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
-use crate::process::{self, ran, run, system, unlooked};
+use crate::process::{self, Server, ran, run, system, unlooked};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ impl Unit {
 pub struct Systemd {
     program: PathBuf,
     unit: String,
-    data: PathBuf,
+    processes: Server,
 }
 
 impl Systemd {
@@ -117,7 +117,7 @@ impl Systemd {
         Self {
             program: system("systemctl").as_std().get_program().into(),
             unit: config.database.unit.clone(),
-            data: config.database.data.clone(),
+            processes: Server::of(&config.database),
         }
     }
 
@@ -149,7 +149,7 @@ impl Systemd {
     }
 
     fn processes(&self) -> Result<bool, String> {
-        process::postgres_runs(&self.data).map_err(|error| unlooked(&error))
+        process::postgres_runs(&self.processes).map_err(|error| unlooked(&error))
     }
 
     /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at most.
@@ -189,7 +189,7 @@ impl Systemd {
                     return Err(format!(
                         "unit {} is active, and no process of PostgreSQL works at {}: see database.unit and database.data",
                         self.unit,
-                        self.data.display()
+                        self.processes.data.display()
                     ));
                 }
             }

@@ -39,6 +39,35 @@ fn psql_gives_up_long_after_the_agent() {
     }
 }
 
+/// A private key is often readable for a group only (Debian's ssl-cert), and other rights hang on groups too.
+#[tokio::test]
+async fn the_server_has_all_groups_of_its_user() {
+    let (groups, passwd) =
+        (std::fs::read_to_string("/etc/group").unwrap(), std::fs::read_to_string("/etc/passwd").unwrap());
+    let is_user = |name: &str| passwd.lines().any(|line| line.starts_with(&format!("{name}:")));
+    let mut members = groups.lines().filter_map(|line| line.rsplit_once(':')?.1.split(',').next());
+    let Some(user) = members.find(|name| *name != "root" && is_user(name)) else {
+        return holdfast_testkit::skipped("no user of this machine has a further group");
+    };
+    if !rustix::process::geteuid().is_root() {
+        return holdfast_testkit::skipped("only root starts PostgreSQL as another user");
+    }
+    let mut config = AgentConfig::default();
+    config.database.user = user.into();
+    let mut command = Database::new(&config).shell().await.unwrap();
+    command.args(["-c", "id -u; id -G"]);
+    let asked = async |what: &str| {
+        let mut id = Command::new("id");
+        id.args([what, user]);
+        run(id, Duration::from_secs(10)).await.unwrap()
+    };
+    let said = run(command, Duration::from_secs(10)).await.unwrap();
+    let sorted = |text: &str| text.split_whitespace().map(str::to_string).collect::<std::collections::BTreeSet<_>>();
+    let (uid, theirs) = said.split_once('\n').unwrap();
+    assert_eq!((uid, sorted(theirs)), (asked("-u").await.as_str(), sorted(&asked("-G").await)));
+    assert!(sorted(theirs).len() > 1, "{theirs}");
+}
+
 /// The agent's unit has OOMScoreAdjust=-900, which is not for backends.
 #[tokio::test]
 async fn backends_are_not_kept_from_the_oom_killer() {
@@ -142,7 +171,7 @@ async fn a_command_that_starts_nothing_is_no_start() {
     assert_eq!(database.runs(), Ok(false));
     let mark = database.marked().clone().unwrap();
     database.stop(Stop::Kill).await.unwrap();
-    assert!(of_mark(MARK, &mark).whole().unwrap().is_empty());
+    assert!(database.of_start(&mark).whole().unwrap().is_empty());
 }
 
 fn script(path: &Path, text: &str) {
@@ -228,10 +257,10 @@ async fn a_stop_ends_what_is_on_its_way() {
     let mark = database.marked().clone().unwrap();
     starting.abort();
     let _ = starting.await;
-    assert!(!of_mark(MARK, &mark).whole().unwrap().is_empty());
+    assert!(!database.of_start(&mark).whole().unwrap().is_empty());
     database.stop(Stop::Kill).await.unwrap();
     let begun = Instant::now();
-    while !of_mark(MARK, &mark).whole().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+    while !database.of_start(&mark).whole().unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!came.exists(), "it was ended before it came as far");

@@ -46,18 +46,42 @@ pub async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::
     taken(&answer).map(|()| answer.words())
 }
 
-/// Sends a command to one agent and returns its answer, which may be a refusal.
+/// Sends a command to one agent and returns its answer, which may be a refusal. On the agent's own host it goes over
+/// the agent's Unix socket, if this user may connect to it.
 pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
     let token = token(agents)?;
-    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
-        let words = error.to_string();
-        match error {
-            ClientError::NotSent { .. } => CliError::unreachable(words).next(NO_AGENT),
-            ClientError::NoAnswer { .. } => {
-                CliError::unknown(words).next("check with `holdfast agent status` before repeating it")
-            }
+    if let Some(socket) = socket_of(address).await {
+        match client::ask(&socket, path, Some(&body), None, MOVE_LIMIT).await {
+            // Not root, or the answer came from another host through a tunnel.
+            Err(ClientError::NotSent { .. }) => {}
+            asked => return asked.map_err(unanswered),
         }
-    })
+    }
+    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(unanswered)
+}
+
+fn unanswered(error: ClientError) -> CliError {
+    let words = error.to_string();
+    match error {
+        ClientError::NotSent { .. } => CliError::unreachable(words).next(NO_AGENT),
+        ClientError::NoAnswer { .. } => {
+            CliError::unknown(words).next("check with `holdfast agent status` before repeating it")
+        }
+    }
+}
+
+/// The Unix socket of an agent that is reached by loopback, as it shows it.
+async fn socket_of(address: &str) -> Option<String> {
+    if !is_loopback(address) {
+        return None;
+    }
+    look(address).await.view.map(|view| view.socket).filter(|socket| !socket.is_empty())
+}
+
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Whether the agent has done it; otherwise its refusal.

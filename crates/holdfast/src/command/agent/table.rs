@@ -4,6 +4,7 @@ use super::ask::Seen;
 use crate::command::text::epoch_text;
 use crate::output;
 use crate::timestamp::Timestamp;
+use holdfast_agent::facts::{Difference, Weight};
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_agent::schedule::Scheduled;
 
@@ -38,6 +39,31 @@ pub fn table(seen: &[Seen]) -> String {
         }
     });
     output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
+}
+
+/// How the hosts differ, the gravest first. Two agents tell the same difference each from its side: it is shown once.
+pub fn differences(seen: &[Seen]) -> String {
+    let mut all: Vec<(&str, &Difference)> = Vec::new();
+    for view in seen.iter().filter_map(|seen| seen.view.as_ref()) {
+        for one in &view.differences {
+            let told = |(by, other): &(&str, &Difference)| {
+                *by == one.host && other.host == view.name && other.fact == one.fact && other.weight == one.weight
+            };
+            if !all.iter().any(told) {
+                all.push((&view.name, one));
+            }
+        }
+    }
+    all.sort_by_key(|(_, one)| std::cmp::Reverse(one.weight));
+    let line = |(name, one): &(&str, &Difference)| {
+        let costs = match one.weight {
+            Weight::Damage => "WARNING: a takeover may damage data: ",
+            Weight::Takeover => "WARNING: a takeover may fail: ",
+            Weight::Note => "note: ",
+        };
+        format!("\n{name} and {} differ: {costs}{}", one.host, one.words)
+    };
+    all.iter().map(line).collect()
 }
 
 /// A scheduled switchover as text.

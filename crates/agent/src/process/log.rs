@@ -1,0 +1,122 @@
+//! Logs of programs that the agent starts: only their owner can read them, and none grows without a bound.
+//!
+//! Such a program keeps its log open for as long as it runs, so a log that is too long is copied beside itself
+//! (`NAME.1`, in place of an earlier one) and cut to nothing. What is written between the two is lost.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Statements, their values and names of users stand there.
+const MODE: u32 = 0o600;
+
+/// So much of the end of a log is kept at most: an earlier build let logs grow without a bound.
+const KEPT_BYTES_MAX: u64 = 16 << 20;
+
+/// Opens a log to be appended to, after [`bound`].
+///
+/// # Errors
+/// It could not be opened.
+pub fn open(path: &Path, bytes_max: u64) -> io::Result<File> {
+    bound(path, bytes_max)?;
+    let log = OpenOptions::new().create(true).append(true).mode(MODE).open(path)?;
+    // One of an earlier build.
+    log.set_permissions(Permissions::from_mode(MODE))?;
+    Ok(log)
+}
+
+/// Opens a log that begins anew, to be appended to: what is cut while it is written to must not become a hole.
+///
+/// # Errors
+/// It could not be opened.
+pub fn begin(path: &Path) -> io::Result<File> {
+    let log = open(path, u64::MAX)?;
+    log.set_len(0)?;
+    Ok(log)
+}
+
+/// The log before the last cut.
+fn earlier(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".1");
+    PathBuf::from(name)
+}
+
+/// Cuts a log that is longer than this, and keeps what stood there beside it.
+///
+/// # Errors
+/// It could not be cut. That nothing could be kept is none: the bound comes first.
+pub fn bound(path: &Path, bytes_max: u64) -> io::Result<()> {
+    let mut log = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if log.metadata()?.len() <= bytes_max {
+        return Ok(());
+    }
+    let earlier = earlier(path);
+    if let Err(error) = keep(&mut log, &earlier) {
+        tracing::warn!(path = %earlier.display(), %error, "a log that is too long is cut, and not kept");
+        let _ = std::fs::remove_file(&earlier);
+    }
+    log.set_len(0)
+}
+
+fn keep(log: &mut File, earlier: &Path) -> io::Result<()> {
+    match std::fs::remove_file(earlier) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut kept = OpenOptions::new().create_new(true).write(true).mode(MODE).open(earlier)?;
+    let from = log.metadata()?.len().saturating_sub(KEPT_BYTES_MAX);
+    log.seek(SeekFrom::Start(from))?;
+    io::copy(log, &mut kept).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_log_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("postgresql.log");
+        open(&path, 10).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        begin(&path).unwrap();
+        assert_eq!(mode(&path), 0o600, "one of an earlier build");
+    }
+
+    /// While its program writes to it, which is never told.
+    #[test]
+    fn a_log_is_bounded_and_the_last_part_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("postgresql.log");
+        let mut writer = open(&path, 10).unwrap();
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        writer.write_all(b"0123456789").unwrap();
+        bound(&path, 10).unwrap();
+        assert_eq!(text(&path), "0123456789", "not too long");
+        for round in ["first", "second"] {
+            writer.write_all(format!("{round}, and more than that").as_bytes()).unwrap();
+            bound(&path, 10).unwrap();
+            assert_eq!(text(&path), "");
+            assert!(text(&earlier(&path)).contains(round), "{round}");
+        }
+        assert_eq!(mode(&earlier(&path)), 0o600);
+        writer.write_all(b"after").unwrap();
+        assert_eq!(text(&path), "after", "no hole ahead of it");
+        begin(&path).unwrap();
+        assert_eq!(text(&path), "");
+        bound(&dir.path().join("none"), 10).unwrap();
+    }
+}

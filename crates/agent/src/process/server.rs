@@ -1,0 +1,114 @@
+//! Which PostgreSQL is meant: its data directory, the users that may run it, and its program.
+
+use crate::config::DatabaseConfig;
+use rustix::process::geteuid;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where the users of this host are listed.
+const PASSWD: &str = "/etc/passwd";
+
+/// What the kernel appends to the path of a program that runs and whose file is there no more.
+const DELETED: &str = " (deleted)";
+
+/// One PostgreSQL of this host.
+///
+/// A server refuses to run as another user than the one that its data directory belongs to, so that its user tells it
+/// from what only bears its name. Its program is a second sign of it, beside the name of a process, and is never asked
+/// for to leave one out: a server that was not found would have another one started beside it.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its data directory.
+    pub data: PathBuf,
+    program: Option<PathBuf>,
+    /// Real uids; `None` where the user is not known: then whoever runs it is taken for it.
+    users: Option<BTreeSet<u32>>,
+}
+
+impl Server {
+    /// Of these settings. Reads the list of users of this host, and asks no directory service.
+    pub fn of(settings: &DatabaseConfig) -> Self {
+        let passwd = std::fs::read(PASSWD).unwrap_or_default();
+        let uid = uid_in(&String::from_utf8_lossy(&passwd), &settings.user);
+        Self {
+            data: settings.data.clone(),
+            program: settings.bin_dir.join("postgres").canonicalize().ok(),
+            // Root's are those that become it.
+            users: uid.map(|uid| [uid, 0, geteuid().as_raw()].into()),
+        }
+    }
+
+    /// With these users alone.
+    #[cfg(test)]
+    pub fn for_test(data: &Path, users: Option<&[u32]>) -> Self {
+        Self { data: data.into(), program: None, users: users.map(|users| users.iter().copied().collect()) }
+    }
+
+    /// Whether its user is known; else everybody's processes are taken for it that look like it.
+    pub fn has_user(&self) -> bool {
+        self.users.is_some()
+    }
+
+    /// Whether a process of this user can be one of it.
+    pub fn may_run_as(&self, uid: u32) -> bool {
+        self.users.as_ref().is_none_or(|users| users.contains(&uid))
+    }
+
+    /// Whether a process runs its program, by whatever name.
+    pub(super) fn is_run_by(&self, proc: &Path, pid: i32) -> bool {
+        let Some(program) = &self.program else { return false };
+        let shown = std::fs::read_link(proc.join(pid.to_string()).join("exe"));
+        shown.is_ok_and(|shown| {
+            shown == *program || shown.to_str().and_then(|shown| shown.strip_suffix(DELETED)) == program.to_str()
+        })
+    }
+
+    /// Whether its data directory belongs to a user whose processes are looked for. Reads from the device.
+    ///
+    /// # Errors
+    /// It does not, or could not be looked at.
+    pub fn owns_its_data(&self, user: &str) -> Result<(), String> {
+        let data = self.data.display();
+        let owner = std::fs::metadata(&self.data).map_err(|error| format!("{data}: {error}"))?.uid();
+        if self.may_run_as(owner) {
+            return Ok(());
+        }
+        Err(format!(
+            "{data}: found that it belongs to the user with number {owner}, expected {user} (database.user): PostgreSQL would not start, or not be found; \
+             give it to {user} (chown -R), or correct database.user"
+        ))
+    }
+}
+
+/// The number of a user, by the text of the list of users.
+fn uid_in(passwd: &str, user: &str) -> Option<u32> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == user).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_its_whole_name() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\npostgres2:x:7:7::/:/bin/sh\npostgres:x:105:113:PostgreSQL:/:/bin/sh\n";
+        assert_eq!(uid_in(passwd, "postgres"), Some(105));
+        assert_eq!(uid_in(passwd, "postgre"), None);
+        assert_eq!(uid_in("postgres:x\n", "postgres"), None);
+    }
+
+    #[test]
+    fn data_of_another_user_is_refused_before_its_server_is_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = geteuid().as_raw();
+        Server::for_test(dir.path(), Some(&[own])).owns_its_data("pg").unwrap();
+        Server::for_test(dir.path(), None).owns_its_data("pg").unwrap();
+        let why = Server::for_test(dir.path(), Some(&[own + 1])).owns_its_data("pg").unwrap_err();
+        assert!(why.contains("expected pg (database.user)") && why.contains("chown -R"), "{why}");
+    }
+}
