@@ -133,6 +133,37 @@ fn shown(version: Option<&Version>) -> String {
     version.map_or_else(|| "no object".to_owned(), |v| format!("version {v}"))
 }
 
+/// How a listing is not in the order that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disorder {
+    /// It begins again with keys that were to be passed over.
+    IgnoresMarker,
+    /// Its keys do not ascend.
+    Unsorted,
+}
+
+impl fmt::Display for Disorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Disorder::IgnoresMarker => "it ignores start-after",
+            Disorder::Unsorted => "it is not sorted",
+        })
+    }
+}
+
+fn region_hint(region: Option<&str>) -> String {
+    match region {
+        Some(region) => format!(
+            "the bucket is in region {region:?}: write ?region={region} in the store's URL, or set store.region or AWS_REGION to it"
+        ),
+        None => {
+            "the bucket is in another region: correct ?region=NAME in the store's URL, store.region or AWS_REGION, \
+                 or the endpoint"
+                .to_owned()
+        }
+    }
+}
+
 /// A request to a store failed. Small, with its parts boxed: it is returned far more often as a type than as a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -192,6 +223,16 @@ pub enum StoreError {
         /// What a person should look at.
         hint: &'static str,
     },
+    /// The bucket is in another region than the one that requests are signed for.
+    #[error("{at}: refused ({cause}); {}", region_hint(.region.as_deref()))]
+    WrongRegion {
+        /// Which request.
+        at: Box<At>,
+        /// What the store said.
+        cause: Box<Cause>,
+        /// The bucket's region, if the store named it.
+        region: Option<String>,
+    },
     /// The bucket is not there.
     #[error("{at}: found no bucket {bucket:?} ({cause}); create it, or correct the store's URL or endpoint")]
     BucketMissing {
@@ -224,6 +265,22 @@ pub enum StoreError {
         /// What the caller relies on.
         expected_bytes: u64,
     },
+    /// A listing is not in the order that it must have: nothing may be concluded from it, above all not that an object
+    /// is not there.
+    #[error(
+        "{at}: found a listing that cannot be used: {of} (it has {found:?} after {before:?}), expected keys in ascending byte order, all after the marker; \
+         use a store that lists as Amazon S3 does in its general purpose buckets"
+    )]
+    Listing {
+        /// Which request.
+        at: Box<At>,
+        /// What is wrong.
+        of: Disorder,
+        /// The key that stands in the wrong place.
+        found: String,
+        /// The key or marker that it has to come after.
+        before: String,
+    },
     /// More than [`crate::OBJECT_BYTES_MAX`].
     #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", OBJECT_BYTES_MAX)]
     TooLarge {
@@ -249,8 +306,10 @@ impl StoreError {
             StoreError::Unknown { .. } => Disposition::Unknown,
             StoreError::Unavailable { .. } => Disposition::Retry,
             StoreError::Denied { .. }
+            | StoreError::WrongRegion { .. }
             | StoreError::BucketMissing { .. }
             | StoreError::ClockSkew { .. }
+            | StoreError::Listing { .. }
             | StoreError::Key(_)
             | StoreError::Url(_) => Disposition::Denied,
             StoreError::TooLarge { at, .. } if at.op.writes() => Disposition::Denied,
@@ -268,12 +327,21 @@ impl StoreError {
         }
     }
 
+    /// Whether the store refuses this one object and may give others: it lies in a storage class that is not read from,
+    /// or rights or the key of its encryption are missing.
+    pub fn is_of_object(&self) -> bool {
+        let StoreError::Denied { at, cause, .. } = self else { return false };
+        let of_object = |code: &str| matches!(code, "InvalidObjectState" | "AccessDenied") || code.starts_with("KMS.");
+        matches!(at.op, Op::Get | Op::Range) && cause.code.as_deref().is_some_and(of_object)
+    }
+
     /// The cause, where the store gave one.
     pub(crate) fn cause(&self) -> Box<Cause> {
         match self {
             StoreError::Unknown { cause, .. }
             | StoreError::Unavailable { cause, .. }
             | StoreError::Denied { cause, .. }
+            | StoreError::WrongRegion { cause, .. }
             | StoreError::BucketMissing { cause, .. } => cause.clone(),
             other => Cause::text(other.to_string()),
         }

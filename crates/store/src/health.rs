@@ -39,9 +39,12 @@ impl StoreError {
             StoreError::Unknown { cause, .. } | StoreError::Unavailable { cause, .. } => {
                 Some(of_cause(cause, Kind::Failing))
             }
-            StoreError::Denied { cause, .. } => Some(of_cause(cause, Kind::Denied)),
+            StoreError::Denied { cause, .. } | StoreError::WrongRegion { cause, .. } => {
+                Some(of_cause(cause, Kind::Denied))
+            }
             StoreError::BucketMissing { .. } => Some(Kind::BucketMissing),
             StoreError::ClockSkew { .. } => Some(Kind::Clock),
+            StoreError::Listing { .. } => Some(Kind::Unsupported),
             StoreError::Length { .. } => Some(Kind::Damaged),
             StoreError::TooLarge { at, .. } => (!at.op.writes()).then_some(Kind::Damaged),
         }

@@ -6,6 +6,7 @@
 //! done then (STORE-S3).
 
 mod classify;
+mod http;
 mod signing;
 
 use crate::error::{At, Cause, Op, StoreError};
@@ -13,31 +14,28 @@ use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
 use crate::options::{S3Target, StoreOptions};
 use crate::url_error::StoreUrlError;
-use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
+use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys, page};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+    BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation,
     StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::primitives::ByteStream;
-use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
+use aws_smithy_types::base64;
 use bytes::{Bytes, BytesMut};
-use classify::{classify, for_its_keys};
+use classify::{classify, for_its_checksum, for_its_keys};
+use sha2::{Digest, Sha256};
 use signing::Signer;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Objects of one page of a listing; S3's own limit.
 const LIST_PAGE_OBJECTS: i32 = 1000;
-/// Idle connections kept per endpoint: a store answers tens of requests at a time, not thousands.
-const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Shorter than what servers and load balancers usually grant, so that a request seldom meets a closing connection.
-const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -46,6 +44,8 @@ pub(crate) struct S3 {
     bucket: String,
     prefix: String,
     place: Arc<str>,
+    /// The bucket has refused a PUT for want of a checksum: each one has one from then on.
+    checksums: Arc<AtomicBool>,
 }
 
 impl S3 {
@@ -69,13 +69,13 @@ impl S3 {
             StoreError::Url(StoreUrlError::Option { name: "region", found: "none".to_owned(), expected })
         })?;
         let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
-        let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let http_client = http::client(endpoint.map(String::as_str), options).map_err(StoreError::Url)?;
         let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
 
         let mut config = Builder::new()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new(region))
-            .http_client(http_client(plain))
+            .http_client(http_client)
             .timeout_config(
                 TimeoutConfig::builder()
                     .connect_timeout(options.connect_timeout())
@@ -98,7 +98,7 @@ impl S3 {
         let place = Arc::from(format!("s3://{}/{}{at}", target.bucket, target.prefix));
         let (bucket, prefix) = (target.bucket.clone(), target.prefix.clone());
         let signer = Signer::open(config, source, options.credentials_look, &place, health).map_err(StoreError::Url)?;
-        Ok(Self { signer, bucket, prefix, place })
+        Ok(Self { signer, bucket, prefix, place, checksums: Arc::default() })
     }
 
     /// Sends a request with the present keys. If they are refused, it has not happened, and it is sent once more if
@@ -135,12 +135,40 @@ impl S3 {
 
     async fn put(&self, op: Op, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
         admit(|| self.at(op, key), key, &body)?;
+        let with = self.checksums.load(Ordering::Relaxed);
+        match self.put_once(op, key, expected, &body, with).await {
+            // Nothing was done (STORE-S3), and with a checksum it may be.
+            Err(error) if !with && for_its_checksum(&error) => {
+                let put = self.put_once(op, key, expected, &body, true).await;
+                if !put.as_ref().is_err_and(for_its_checksum) && !self.checksums.swap(true, Ordering::Relaxed) {
+                    tracing::info!(
+                        store = &*self.place,
+                        "the bucket asks for a checksum with each PUT (Object Lock): it gets one from now on"
+                    );
+                }
+                put
+            }
+            put => put,
+        }
+    }
+
+    async fn put_once(
+        &self,
+        op: Op,
+        key: &str,
+        expected: Option<&Version>,
+        body: &Bytes,
+        checksum: bool,
+    ) -> Result<Version, StoreError> {
+        // A header of its own, not a trailer: many stores refuse those.
+        let sum = checksum.then(|| base64::encode(Sha256::digest(body)));
         let request = |client: Client| {
             let request = client
                 .put_object()
                 .bucket(&self.bucket)
                 .key(self.full(key))
                 .content_type("application/octet-stream")
+                .set_checksum_sha256(sum.clone())
                 .body(ByteStream::from(body.clone()));
             let request = match expected {
                 Some(version) => request.if_match(&version.0),
@@ -230,27 +258,26 @@ impl S3 {
             request.max_keys(LIST_PAGE_OBJECTS).set_start_after(after.map(|after| self.full(after))).send()
         };
         let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
-        let mut last = None;
+        let ours = |object: &'_ aws_sdk_s3::types::Object| Some(object.key()?.strip_prefix(&self.prefix)?.to_owned());
+        let shown: Vec<_> = answer.contents().iter().filter_map(|object| Some((ours(object)?, object))).collect();
+        // PAGE-O1, of the keys as they were sent: those that are passed over below count for the marker.
+        page::must_ascend(at, after, shown.iter().map(|(key, _)| key.as_str()))?;
+        let last = shown.last().map(|(key, _)| key.clone());
         let mut objects = Vec::new();
-        for object in answer.contents() {
-            let Some(key) = object.key().and_then(|key| key.strip_prefix(&self.prefix)) else { continue };
-            last = Some(key.to_owned());
+        for (key, object) in &shown {
             // What others keep under our prefix is neither shown nor, one day, deleted.
             if keys::check(key).is_ok() && key.starts_with(prefix) {
                 let bytes = object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-                objects.push(Listed { key: key.to_owned(), bytes });
+                objects.push(Listed { key: key.clone(), bytes });
             }
         }
         if !answer.is_truncated().unwrap_or(false) {
             return Ok(ListPage { objects, more: None });
         }
-        // Without progress the caller would ask for the same page for ever.
-        match last.filter(|last| after.is_none_or(|after| last.as_str() > after)) {
+        // PAGE-O2: an empty page that says that there is more names no marker to go on from.
+        match last {
             Some(last) => Ok(ListPage { objects, more: Some(last) }),
-            None => {
-                let cause = Cause::text("the store says that there is more after a page without progress");
-                Err(StoreError::Unavailable { at: at(), attempts: 1, cause })
-            }
+            None => Err(page::without_progress(at())),
         }
     }
 }
@@ -322,19 +349,6 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
     // What stands before an @ may be a password.
     let found = if endpoint.contains('@') { "***".to_owned() } else { endpoint.chars().take(200).collect() };
     Err(StoreUrlError::Option { name: "endpoint", found, expected: "http://HOST[:PORT] or https://HOST[:PORT]" })
-}
-
-/// TLS by rustls with ring, roots from the system (or `SSL_CERT_FILE`).
-fn http_client(plain: bool) -> SharedHttpClient {
-    // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust nothing.
-    let roots = if plain { TrustStore::empty() } else { TrustStore::default() };
-    let context = TlsContext::builder().with_trust_store(roots).build().unwrap_or_default();
-    aws_smithy_http_client::Builder::new()
-        .pool_idle_timeout(IDLE_CONNECTION_AGE_MAX)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-        .tls_context(context)
-        .build_https()
 }
 
 impl ObjectStore for S3 {
