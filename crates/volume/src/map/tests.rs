@@ -71,7 +71,7 @@ fn a_cut_extent_still_knows_what_it_was_sealed_as() {
 }
 
 #[test]
-#[should_panic(expected = "R9: 2 sectors at lba65535 asked of page 0 of v4")]
+#[should_panic(expected = "R9: lookup of 2 sectors at lba65535 in page 0 of v4")]
 fn a_lookup_beyond_the_page_is_a_mistake() {
     let _ = Page::new(V, 0).lookup(Lba(PAGE_SECTORS - 1), Sectors(2));
 }

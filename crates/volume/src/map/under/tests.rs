@@ -102,7 +102,7 @@ fn a_root_cannot_need_a_newer_key_than_its_own() {
 }
 
 #[test]
-#[should_panic(expected = "UNDER-U2: a root under data key 1 on one under 2")]
+#[should_panic(expected = "UNDER-U2: found a root under data key 1, expected at least 2")]
 fn a_root_is_never_under_an_older_key_than_its_base() {
     let (mut root, _) = checkpoint(&Root::new(LogId::new(1, 1)), 2, 0, 90, 1, &Live::new());
     root.seal_under(1);
