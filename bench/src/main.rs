@@ -40,13 +40,15 @@ enum What {
     /// Measure the load on the store: bytes and PUTs per byte written, upload speed, requests when idle and for a cold
     /// read
     ///
-    /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
-    /// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
+    /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a
+    /// fresh cluster for each row. Bytes written are counted by the gateways, everything about S3 by the server's own
+    /// access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
     Storage(storage::Args),
     /// Measure what grows with a volume: memory, opening, takeover and checkpoints of volumes up to 10 TiB, full of
     /// generated random 8 KiB extents
     ///
-    /// The map is made in a folder that is the store, by the product's own code, and three gateways are recovered from it. Nothing is asserted but what the blocks read as.
+    /// The map is made in a folder that is the store, by the product's own code, and three gateways are recovered from
+    /// it. Nothing is asserted but what the blocks read as.
     Map(map::Args),
 }
 

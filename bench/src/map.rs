@@ -36,7 +36,8 @@ const DISK_BYTES_BESIDE: u64 = 3 << 30;
 
 Results: a table here, everything in target/bench/map.json. How to read it: bench/README.md.")]
 pub struct Args {
-    /// A volume and how many random 8 KiB extents it has; several times for several [default: 100GiB=1000000 1TiB=10000000 10TiB=100000000]
+    /// A volume and how many random 8 KiB extents it has; several times for several [default: 100GiB=1000000
+    /// 1TiB=10000000 10TiB=100000000]
     #[arg(long = "volume", value_name = "SIZE=EXTENTS", value_parser = volume)]
     volumes: Vec<Volume>,
     /// Blocks that are read, each alone and anywhere

@@ -57,7 +57,8 @@ pub struct Args {
     /// Rows to run, with commas between them; all of them if left out
     #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(KEYS))]
     rows: Vec<String>,
-    /// Seconds that are measured in each timed row [default: pgbench 600, idle 600, sequential and random 180, latency 120]
+    /// Seconds that are measured in each timed row [default: pgbench 600, idle 600, sequential and random 180, latency
+    /// 120]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     /// MiB of the volume that sequential, random and latency write over and over [default: 1024]

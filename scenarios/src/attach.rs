@@ -27,7 +27,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Attaches an export through nbdfuse with `connections` connections. `work` holds the FUSE mount point and the log.
+    /// Attaches an export through nbdfuse with `connections` connections. `work` holds the FUSE mount point and the
+    /// log.
     ///
     /// # Errors
     /// When nbdfuse cannot connect within 30 s, or there is no free loop device.

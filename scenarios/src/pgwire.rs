@@ -1,4 +1,5 @@
-//! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket or TCP, simple query.
+//! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket or TCP, simple
+//! query.
 //!
 //! Own code, not psql or a client crate: a commit is acknowledged exactly when this code has read its CommandComplete
 //! message, without a foreign buffer in between.
@@ -13,7 +14,8 @@ use std::time::Duration;
 /// What went wrong with a query or a connection.
 #[derive(Debug)]
 pub enum PgError {
-    /// The server refused: SQLSTATE and message. The statement had no effect, unless the state is one of a dying server.
+    /// The server refused: SQLSTATE and message. The statement had no effect, unless the state is one of a dying
+    /// server.
     Server { state: String, message: String },
     /// The connection is lost: the outcome of a running statement is unknown (R12).
     Gone(std::io::Error),

@@ -86,7 +86,8 @@ enum Part {
     Agents,
     /// Two guests with agents: the primary is cut off the network, and connected again
     CutOff,
-    /// Two guests under systemd, with the machine's watchdog: agent, helper and attach hang, a machine is shut down, PostgreSQL as a unit moves
+    /// Two guests under systemd, with the machine's watchdog: agent, helper and attach hang, a machine is shut down,
+    /// PostgreSQL as a unit moves
     Watchdog,
     /// Two guests with agents and a pool with multihost=on: switchovers, missing and duplicate host ids, the primary
     /// killed

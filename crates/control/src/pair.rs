@@ -14,8 +14,8 @@
 //!     orders the two.
 //! PAIR-P5  A set's lease and its owner's token belong to one tenure. A device that was attached under an earlier
 //!     tenure ends.
-//! PAIR-P6  The pair's feature level only grows, to what both builds know, after both gateways have reported it. Nothing of a higher level is
-//!     written into the stores. A gateway whose build knows less does not get the seat.
+//! PAIR-P6  The pair's feature level only grows, to what both builds know, after both gateways have reported it.
+//!     Nothing of a higher level is written into the stores. A gateway whose build knows less does not get the seat.
 
 mod roster;
 
@@ -109,8 +109,8 @@ impl Tenure {
     }
 }
 
-/// Permanent name of a tenure: the pair's place in one etcd, and the revision at which the etcd created the holder's key. It is also the
-/// id of the cluster of the holder's sets, so it is in each of their heads.
+/// Permanent name of a tenure: the pair's place in one etcd, and the revision at which the etcd created the holder's
+/// key. It is also the id of the cluster of the holder's sets, so it is in each of their heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TenureId {
     /// The pair and its etcd.

@@ -11,21 +11,24 @@
 //!     4 KiB   each padded to 4 KiB                           one batch, synced before the node is usable
 //! ```
 //!
-//! - **JOURNAL-J1** A batch is written only after every batch before it was synced. Each names the offset that was synced
-//!   before it, so a later batch proves an earlier one durable.
-//! - **JOURNAL-J2** Nothing is reported durable before the fdatasync of its batch, and nothing at all after one sync failed.
-//! - **JOURNAL-J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never a torn
-//!   write.
+//! - **JOURNAL-J1** A batch is written only after every batch before it was synced. Each names the offset that was
+//!   synced before it, so a later batch proves an earlier one durable.
+//! - **JOURNAL-J2** Nothing is reported durable before the fdatasync of its batch, and nothing at all after one sync
+//!   failed.
+//! - **JOURNAL-J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never
+//!   a torn write.
 //! - **JOURNAL-J4** A file is never continued by a later boot: what was read back may never have reached the disk.
-//! - **JOURNAL-J5** Files are dropped oldest first, after their live records were rewritten forward and synced. A record that
-//!   ends others (a truncation) is thus never dropped before the records that it ends.
+//! - **JOURNAL-J5** Files are dropped oldest first, after their live records were rewritten forward and synced. A
+//!   record that ends others (a truncation) is thus never dropped before the records that it ends.
 //! - **JOURNAL-J6** A batch counts as a whole: a torn one is cut, all of it.
-//! - **JOURNAL-J7** Every read checks the record's header (group, log id, place) and the checksum of each chunk it returns
-//!   (R9).
-//! - **JOURNAL-J9** In a sealed file payloads are readable with the node's key only (R10): a file's key is drawn from its uuid,
-//!   and a place is written once (JOURNAL-J4; a failed write ends everything, JOURNAL-J2), so no nonce is used twice.
-//! - **JOURNAL-J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be found again
-//!   at every start, until the group is dropped and built anew. (In use again, it may also end with the bad record.)
+//! - **JOURNAL-J7** Every read checks the record's header (group, log id, place) and the checksum of each chunk it
+//!   returns (R9).
+//! - **JOURNAL-J9** In a sealed file payloads are readable with the node's key only (R10): a file's key is drawn from
+//!   its uuid, and a place is written once (JOURNAL-J4; a failed write ends everything, JOURNAL-J2), so no nonce is
+//!   used twice.
+//! - **JOURNAL-J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be
+//!   found again at every start, until the group is dropped and built anew. (In use again, it may also end with the bad
+//!   record.)
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;

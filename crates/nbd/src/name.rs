@@ -1,5 +1,6 @@
-//! Export names: `SET/VOLUME`, `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease, and `SET/VOLUME@SNAPSHOT?token=…`, read-only.
-//! A snapshot may be named without a token; the gateway's settings decide whether that opens it.
+//! Export names: `SET/VOLUME`, `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease, and
+//! `SET/VOLUME@SNAPSHOT?token=…`, read-only. A snapshot may be named without a token; the gateway's settings decide
+//! whether that opens it.
 
 use holdfast_types::{Name, NameError, Token};
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Bugs that can be put in where the simulated outside meets a gateway: they show that the checks are there for something, and how soon they speak.
+//! Bugs that can be put in where the simulated outside meets a gateway: they show that the checks are there for
+//! something, and how soon they speak.
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -15,7 +16,8 @@ pub enum Broken {
     DriftBeyond,
     /// A snapshot shows what another one holds
     OtherSnapshot,
-    /// Of several stores, one that is emptied has a slot again at once, as if it had never promised or accepted anything
+    /// Of several stores, one that is emptied has a slot again at once, as if it had never promised or accepted
+    /// anything
     SlotForgotten,
     /// Of several stores, one that has an object is enough for it to count
     CountedAtOne,

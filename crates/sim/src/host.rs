@@ -1,4 +1,5 @@
-//! One gateway's machine: its clock, its disk, and, while it runs, its process: a [`Node`] on a tokio runtime of its own.
+//! One gateway's machine: its clock, its disk, and, while it runs, its process: a [`Node`] on a tokio runtime of its
+//! own.
 //!
 //! The world runs the runtime in slices: everything that is ready, at one moment of the machine's clock. Nothing moves
 //! between two slices, so dropping it there kills the process at an await point; [`Host::slice_and_stop_after`] makes

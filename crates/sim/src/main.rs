@@ -1,8 +1,8 @@
-//! A whole cluster in one process, simulated: three or five gateways of the real code, a network, disks, a store and clients; one seed decides
-//! everything, time included (ADR 0017, `docs/proof/simulation.md`).
+//! A whole cluster in one process, simulated: three or five gateways of the real code, a network, disks, a store and
+//! clients; one seed decides everything, time included (ADR 0017, `docs/proof/simulation.md`).
 //!
-//! Owns: the scheduler, the simulated outside, the faults, the checks. Does not own: anything of a gateway. Depends on `gateway` and what is below,
-//! and on `testkit`; nothing depends on it.
+//! Owns: the scheduler, the simulated outside, the faults, the checks. Does not own: anything of a gateway. Depends on
+//! `gateway` and what is below, and on `testkit`; nothing depends on it.
 //!
 //! ```text
 //!   world ── every millisecond ─▶ net, store ─▶ each host's slice: disk, then its tokio runtime until idle ─▶ clients ─▶ nemesis ─▶ checks

@@ -6,7 +6,8 @@ pub struct Modes {
     /// The set has several stores, whatever the seed says
     #[arg(long)]
     pub several: bool,
-    /// The owners are hosts with the code of attach, over NBD and the admin APIs, instead of tasks at the gateways' devices
+    /// The owners are hosts with the code of attach, over NBD and the admin APIs, instead of tasks at the gateways'
+    /// devices
     #[arg(long)]
     pub attach: bool,
     /// Disks under the journal are full now and then

@@ -1,4 +1,4 @@
-//! What apply and lookup cost, and what an extent weighs: `cargo run --release -p holdfast-volume --example apply_bench`.
+//! Cost of apply and lookup, and memory of an extent: `cargo run --release -p holdfast-volume --example apply_bench`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures time; the library itself has no clock")]
 
 use bytes::Bytes;

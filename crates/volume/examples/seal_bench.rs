@@ -1,4 +1,4 @@
-//! What sealing, opening and folding cost: `cargo run --release -p holdfast-volume --example seal_bench`.
+//! Cost of sealing, opening and folding: `cargo run --release -p holdfast-volume --example seal_bench`.
 #![allow(clippy::disallowed_methods, reason = "a bench measures time; the library itself has no clock")]
 
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
@@ -16,7 +16,7 @@ fn object(random: u128) -> ObjectId {
     ObjectId { term: Term(3), member: MemberId(1), boot: 2, random }
 }
 
-/// Half noise, half repetition in pieces of 64 bytes: shrinks to about a half, as database pages do.
+/// Half noise, half repetition in pieces of 64 bytes: compresses to about a half, like database pages.
 fn content(len: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252u64;
     let mut next = |at: usize| {
@@ -94,7 +94,8 @@ fn main() {
     passes_of_a_checkpoint(&sealer);
 }
 
-/// What a checkpoint does with all of a root of 10 TiB, beside its pages: once for all of it, as after a takeover, and for 64 writes.
+/// A checkpoint's passes over a root of 10 TiB, besides its pages: once over everything, as after a takeover, and once
+/// for 64 writes.
 fn passes_of_a_checkpoint(sealer: &impl Fn(u128) -> ObjectSealer) {
     let (pages, segments) = (327_680_u32, 48_821_u128);
     let id = |random: u128| object(random.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));

@@ -411,7 +411,8 @@ impl SetMachine {
         self.copy.as_ref().map(|(at, state)| (*at, state))
     }
 
-    /// The state's snapshot: the last entry that it covers, and its bytes. `None` before the first checkpoint has ended.
+    /// The state's snapshot: the last entry that it covers, and its bytes. `None` before the first checkpoint has
+    /// ended.
     pub fn snapshot(&self) -> Option<(LogId, Vec<u8>)> {
         self.snapshot.as_ref().map(|(upto, state)| (*upto, snapshot::encode(*upto, state)))
     }

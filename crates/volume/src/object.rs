@@ -277,7 +277,8 @@ impl ObjectHeader {
     /// Header and main part of a whole object, compared with the expected ones.
     ///
     /// # Errors
-    /// As [`ObjectHeader::decode`] and [`ObjectHeader::check`], and [`ObjectError::Length`] for a truncated or longer object.
+    /// As [`ObjectHeader::decode`] and [`ObjectHeader::check`], and [`ObjectError::Length`] for a truncated or longer
+    /// object.
     pub fn of_whole<'a>(
         kind: ObjectKind,
         opener: &ObjectOpener,

@@ -54,8 +54,8 @@ pub fn unmaps(memtable: &Memtable) -> impl Iterator<Item = Unmap> + '_ {
     })
 }
 
-/// The planned extents in groups of about `bytes`. The last extent of a group may exceed that; no group is empty. The caller holds one
-/// group in memory at a time.
+/// The planned extents in groups of about `bytes`. The last extent of a group may exceed that; no group is empty. The
+/// caller holds one group in memory at a time.
 pub fn batches(memtable: &Memtable, bytes: u64) -> impl Iterator<Item = Vec<PlannedExtent>> + '_ {
     let mut planned = plan(memtable);
     std::iter::from_fn(move || {

@@ -1,6 +1,6 @@
-//! MAP-M2: whatever a decoder is given, it takes memory in proportion to the bytes it was given, never to what they claim.
+//! MAP-M2: a decoder's memory is proportional to its input, never to the lengths that the input claims.
 //!
-//! Every thread's heap is counted, so the tests may run side by side.
+//! Counts each thread's heap, so the tests may run in parallel.
 #![expect(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
 #![allow(missing_docs)]
 
@@ -22,14 +22,14 @@ thread_local! {
 }
 
 fn count(added: usize, gone: usize) {
-    // A thread that is ending has no counters any more, and nothing to measure either.
+    // A thread that is ending has no counters any more, and nothing to measure.
     let _ = NOW.try_with(|now| {
         now.set((now.get() + added).saturating_sub(gone));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
     });
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came; counting touches no heap.
+// SAFETY: every call is forwarded unchanged to the system's allocator; counting uses no heap.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-/// What `run` took at its highest, in bytes.
+/// Peak memory of `run`, in bytes.
 fn peak_bytes(run: impl FnOnce()) -> usize {
     let before = NOW.with(Cell::get);
     PEAK.with(|peak| peak.set(before));
@@ -62,7 +62,7 @@ fn opener() -> ObjectOpener {
     ObjectOpener::new(&DataKey::from_bytes([1; 32]), 1, SET, OBJECT)
 }
 
-/// A whole object around a sealed part of the test's choice: what an attacker with the key, or a defect, could make.
+/// A whole object around a sealed part of the test's choice, as an attacker with the key, or a bug, could make it.
 fn framed(kind: ObjectKind, part: Part, plain: &[u8]) -> Vec<u8> {
     let sealed = ObjectSealer::new(&DataKey::from_bytes([1; 32]), 1, SET, OBJECT).seal_part(part, plain);
     let main_offset = OBJECT_HEADER_BYTES as u64;
@@ -71,7 +71,8 @@ fn framed(kind: ObjectKind, part: Part, plain: &[u8]) -> Vec<u8> {
     [&header.encode()[..], &sealed].concat()
 }
 
-/// Per byte of input the costliest is an extent of a page: 2 bytes there, 28 in the list and about 40 in the tree. An error adds its text.
+/// The most memory per input byte takes an extent of a page: for 2 bytes, 28 in the list and about 40 in the tree. An
+/// error adds its text.
 fn bound(input: usize) -> usize {
     64 * input + (8 << 10)
 }
@@ -118,7 +119,7 @@ fn magic(which: usize) -> &'static [u8] {
 
 #[test]
 fn counts_that_claim_too_much_cost_nothing() {
-    // The largest number of each length, as every count that is near the front.
+    // The largest number of each length, for every count near the beginning.
     for which in 0..MAGICS {
         for len in 1..=10usize {
             let mut number = vec![0xff; len - 1];

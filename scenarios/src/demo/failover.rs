@@ -1,4 +1,5 @@
-//! `cargo xtask demo failover`: PostgreSQL on two hosts over three gateways, behind a real HAProxy, under pgbench and writers with a ledger.
+//! `cargo xtask demo failover`: PostgreSQL on two hosts over three gateways, behind a real HAProxy, under pgbench and
+//! writers with a ledger.
 //!
 //! ```text
 //!   demo failover (the machine's namespace)

@@ -1,6 +1,6 @@
 //! A set in three S3 servers, each behind a proxy. Reads go to the nearest one, and to another when it becomes slow.
-//! When it does not answer, reads continue at another one (READ-E2). No read of a client fails, and each returns the written
-//! data.
+//! When it does not answer, reads continue at another one (READ-E2). No read of a client fails, and each returns the
+//! written data.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};

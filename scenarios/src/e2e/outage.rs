@@ -14,7 +14,8 @@ const WRITERS: u64 = 4;
 /// neighbours share an extent, and reading it back takes less than one request per block.
 const BLOCKS_EACH: u64 = 2 * 1024;
 
-/// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
+/// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped
+/// (R8).
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between two checkpoints. One begins before S3 is stopped, or is tried without it; the last one, for which the

@@ -45,7 +45,8 @@ fn fail_over_during_verify(lab: &Lab, cluster: &mut Cluster, serving: usize) -> 
     let log = lab.dir.join(format!("fio-killed-through-{}.log", cluster.name(serving)));
     let _ = std::fs::remove_file(&log);
     let mut verify = Proc::spawn("fio", verify.into_command(), &log)?;
-    // Its progress lines: `Jobs: 1 (f=1): [V(1)][25.0%][...]`, V for verifying. The first comes after some two of eight seconds.
+    // Its progress lines: `Jobs: 1 (f=1): [V(1)][25.0%][...]`, V for verifying. The first comes after some two of eight
+    // seconds.
     let under_way = wait_until(Duration::from_secs(30), || {
         let said = std::fs::read(&log).unwrap_or_default();
         verify.ended().is_some() || String::from_utf8_lossy(&said).contains("[V(1)][")

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn two_at_once_may_be_there_in_either_order() {
-        // (1, 2) was begun at 16, before (0, 2) was acknowledged at 20; and (0, 3) at 21, before (1, 2) was acknowledged at 25.
+        // (1, 2) was begun at 16, before (0, 2) was acknowledged at 20; and (0, 3) at 21, before (1, 2) was
+        // acknowledged at 25.
         assert_eq!(judged(10, &[(0, 1), (1, 1), (1, 2)]).gaps, 0);
         assert_eq!(judged(10, &[(0, 1), (1, 1), (0, 2), (0, 3)]).gaps, 0);
     }

@@ -1,4 +1,5 @@
-//! Deletion of sets (ADR 0029): group 0 keeps a record of each deleted set until no gateway and no store has anything of it.
+//! Deletion of sets (ADR 0029): group 0 keeps a record of each deleted set until no gateway and no store has anything
+//! of it.
 //!
 //! ```text
 //!   DeleteSet ─▶ Ending ── SetEnded by each gateway ──▶ fenced (DELETE-D2) ── ForgetSet ─▶ Forgotten ── SetEmptied ─▶ Emptied ── SetEmptied ─▶ no record

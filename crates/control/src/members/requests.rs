@@ -1,4 +1,5 @@
-//! Checks of an administrator's requests (drain, remove), before anything is changed. Input: what each gateway reported a moment ago.
+//! Checks of an administrator's requests (drain, remove), before anything is changed. Input: what each gateway reported
+//! a moment ago.
 
 use crate::cluster::{ClusterState, Member, MemberRole, Standing};
 use holdfast_types::{GroupId, MemberId};

@@ -22,7 +22,8 @@ impl SetState {
 
     pub(super) fn checkpoint_begin(&mut self, id: LogId, term: Term) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
-        // An unfinished checkpoint before is given up: its segments are orphans, its memtable is merged into this one's.
+        // An unfinished checkpoint before is given up: its segments are orphans, its memtable is merged into this
+        // one's.
         self.begin = Some(Begin { at: id, base: self.current_root() });
         self.segments.clear();
         self.pin_pending(id);

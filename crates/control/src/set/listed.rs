@@ -1,14 +1,16 @@
-//! The list of a set's snapshots, and its schedule, in the set's head in the store. A recovery restores them from there (ADR 0035).
+//! The list of a set's snapshots, and its schedule, in the set's head in the store. A recovery restores them from there
+//! (ADR 0035).
 //!
 //! ```text
 //!   SnapshotCreate ─▶ CheckpointBegin at X ─▶ the head names the root of X, and lists the snapshot ─▶ CheckpointEnd: it is there
 //!   SnapshotDelete ─▶ its root is dropped ─▶ the head lists it no more ─▶ its objects are retired
 //! ```
-//! SET-S15  Everything that a listed snapshot names is in the store. A snapshot is listed before its creation is answered. An object of a
-//!     dropped root is retired only after it is known that no head lists that root, and that no later head will.
-//! SET-S16  A list has the index of the entry up to which its state was applied. Of two lists of one generation, the one with the higher
-//!     index counts. So a leader that was cut off can neither remove a snapshot of a newer leader from the head, nor restore one that
-//!     the newer leader deleted.
+//! SET-S15  Everything that a listed snapshot names is in the store. A snapshot is listed before its creation is
+//!     answered. An object of a dropped root is retired only after it is known that no head lists that root, and that
+//!     no later head will.
+//! SET-S16  A list has the index of the entry up to which its state was applied. Of two lists of one generation, the
+//!     one with the higher index counts. So a leader that was cut off can neither remove a snapshot of a newer leader
+//!     from the head, nor restore one that the newer leader deleted.
 
 use super::schedule::Schedule;
 use super::state::{PendingSnapshot, RootRef, SetState, Snapshot, Volume};
@@ -18,8 +20,8 @@ use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Largest list in bytes, in the head and in an entry of group 0. A snapshot takes about 200 bytes; consecutive snapshots with equal
-/// volumes share one list of volumes. If there are more snapshots, only the newest are listed.
+/// Largest list in bytes, in the head and in an entry of group 0. A snapshot takes about 200 bytes; consecutive
+/// snapshots with equal volumes share one list of volumes. If there are more snapshots, only the newest are listed.
 pub const LIST_BYTES_MAX: usize = 256 << 10;
 /// Largest entry of a snapshot in bytes, without its name and volumes.
 const SNAPSHOT_BYTES: usize = 160;
@@ -100,8 +102,9 @@ impl From<Wire> for SnapshotList {
 }
 
 impl SnapshotList {
-    /// The list for `state`, applied up to `as_of`. `ahead` is the root of a checkpoint that the head names, or is about to name, and
-    /// that has not ended yet. Pending snapshots of that checkpoint are listed with this root (SET-S15).
+    /// The list for `state`, applied up to `as_of`. `ahead` is the root of a checkpoint that the head names, or is
+    /// about to name, and that has not ended yet. Pending snapshots of that checkpoint are listed with this root
+    /// (SET-S15).
     pub fn of(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         Self::whole(state, as_of, ahead).bounded()
     }
@@ -189,8 +192,8 @@ pub struct Listing {
 struct Noted {
     list: SnapshotList,
     made_of: Parts,
-    /// The list has been the same in every noted state of this leadership since this entry: whatever was deleted before it became this
-    /// list was deleted at or before this entry.
+    /// The list has been the same in every noted state of this leadership since this entry: whatever was deleted before
+    /// it became this list was deleted at or before this entry.
     since: LogIndex,
     /// The last term in which this gateway led.
     led_in: Term,
@@ -215,8 +218,8 @@ impl Parts {
         Self { snapshots, pending, under_way, ahead, schedule: state.schedule.clone() }
     }
 
-    /// Whether these are the parts of `state`. Compares maps by pointer: unchanged persistent maps are shared. Equal but separate maps
-    /// count as changed.
+    /// Whether these are the parts of `state`. Compares maps by pointer: unchanged persistent maps are shared. Equal
+    /// but separate maps count as changed.
     fn are_of(&self, state: &SetState, ahead: Option<(LogId, RootRef)>) -> bool {
         self.snapshots.ptr_eq(&state.snapshots)
             && self.pending.ptr_eq(&state.pending)
@@ -227,10 +230,10 @@ impl Parts {
 }
 
 impl Listing {
-    /// Notes a state of the leader of term `led`, applied up to `applied`. The caller was leader of that term after it had read the
-    /// state, and had applied the term's first entry before. A follower's state is not noted: it may lack what the leader has listed
-    /// ahead. Several tasks read and note states at the same time; an older state does not replace a newer one. Returns the number of
-    /// snapshots that do not fit the head, if that number has changed.
+    /// Notes a state of the leader of term `led`, applied up to `applied`. The caller was leader of that term after it
+    /// had read the state, and had applied the term's first entry before. A follower's state is not noted: it may lack
+    /// what the leader has listed ahead. Several tasks read and note states at the same time; an older state does not
+    /// replace a newer one. Returns the number of snapshots that do not fit the head, if that number has changed.
     pub fn note(&mut self, state: &SetState, applied: LogIndex, led: Option<Term>) -> Option<usize> {
         let led_in = led?;
         let list = SnapshotList::whole(state, applied, self.ahead);
@@ -258,8 +261,9 @@ impl Listing {
         self.ahead = Some((begin, root));
     }
 
-    /// The list for the next head, where the present head has the list `stored` (SET-S16). `commits`: the head is written for a checkpoint,
-    /// so its `as_of` is the checkpoint's begin or later even if the list is unchanged. A former leader cannot have a list of that entry.
+    /// The list for the next head, where the present head has the list `stored` (SET-S16). `commits`: the head is
+    /// written for a checkpoint, so its `as_of` is the checkpoint's begin or later even if the list is unchanged. A
+    /// former leader cannot have a list of that entry.
     pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
         match &self.noted {
             // An unchanged list needs no new head, unless a later `as_of` is needed.
@@ -271,8 +275,8 @@ impl Listing {
         }
     }
 
-    /// SET-S15: whether the head with the list `stored` has no snapshot that the leader of `term` had deleted by `state`, and whether no later
-    /// head will have one.
+    /// SET-S15: whether the head with the list `stored` has no snapshot that the leader of `term` had deleted by
+    /// `state`, and whether no later head will have one.
     pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
         let Some(Noted { list, made_of, since, led_in, .. }) = &self.noted else { return false };
         // Garbage collection asks this often, and the list changes a few times a day.

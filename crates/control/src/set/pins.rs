@@ -3,10 +3,11 @@
 //! ```text
 //!   Pin (here) ─▶ the store's head names it ─▶ CloneSet (group 0) ─▶ … ─▶ group 0 has no such set, and never will ─▶ Unpin (here)
 //! ```
-//! SET-S13  A pinned root is a kept root (SET-S7), even after its snapshot is deleted. Only `Unpin` removes the pin. It names the request that made
-//!     the pin and the clone's number that was checked, so a late copy removes no other pin.
-//! SET-S14  Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that the clone will have, and is
-//!     refused after that number was passed ([`super::Pin::standing`]).
+//! SET-S13  A pinned root is a kept root (SET-S7), even after its snapshot is deleted. Only `Unpin` removes the pin. It
+//!     names the request that made the pin and the clone's number that was checked, so a late copy removes no other
+//!     pin.
+//! SET-S14  Whether a clone can still be created is decided by order, never by time: `CloneSet` names the number that
+//!     the clone will have, and is refused after that number was passed ([`super::Pin::standing`]).
 
 use super::command::{SetAnswer, SetRefusal};
 use super::listed::SnapshotList;
@@ -67,9 +68,9 @@ impl Links {
         Self { pins, pins_at: LogId::default(), clone_of, snapshots }
     }
 
-    /// The links for the next head, where the present head has `stored` and a state of the same generation has `known`: the newer of the
-    /// two, as a whole. A leader that was cut off can neither remove a newer leader's pin from the head nor restore one that the newer
-    /// leader removed, whose objects may be gone. (For snapshots: `Listing`.)
+    /// The links for the next head, where the present head has `stored` and a state of the same generation has `known`:
+    /// the newer of the two, as a whole. A leader that was cut off can neither remove a newer leader's pin from the
+    /// head nor restore one that the newer leader removed, whose objects may be gone. (For snapshots: `Listing`.)
     #[must_use]
     pub fn for_head(stored: &Links, known: &Links) -> Self {
         let newer = if stored.pins_at.index > known.pins_at.index { stored } else { known };

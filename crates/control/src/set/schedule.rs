@@ -5,13 +5,15 @@
 //!   every 1h, keep 3:   periods of the wall clock   | 09:00      | 10:00      | 11:00      | 12:00
 //!                       snapshots                   a  b         c            (none)       d            kept: a? no (4th), c, d; of a, b: a
 //! ```
-//! A rule divides the wall clock into periods of its length, counted from 1970. It wants one snapshot in the present period. It keeps the
-//! first snapshot of each of the newest `keep` periods that have any. One snapshot may serve several rules.
+//! A rule divides the wall clock into periods of its length, counted from 1970. It wants one snapshot in the present
+//! period. It keeps the first snapshot of each of the newest `keep` periods that have any. One snapshot may serve
+//! several rules.
 //!
 //! SCHED-C1  At most one snapshot is wanted at a time, however many periods were missed: it is taken once, late.
 //! SCHED-C2  None is wanted while one is pending: if the store is away, one snapshot waits, not one for each period.
-//! SCHED-C3  Only snapshots that the schedule took are deleted. Never one that waits for its checkpoint, one of the present period that a rule
-//!     needs, or one of the future (the clock was wrong). So taking and deleting cannot follow each other in a loop.
+//! SCHED-C3  Only snapshots that the schedule took are deleted. Never one that waits for its checkpoint, one of the
+//!     present period that a rule needs, or one of the future (the clock was wrong). So taking and deleting cannot
+//!     follow each other in a loop.
 //! SCHED-C4  No snapshot is deleted for its age alone: a set that could take none for a month keeps what it has.
 
 use crate::text::Utc;

@@ -35,8 +35,8 @@ pub const RETIRED_MAX: usize = 1 << 16;
 /// Most objects of one `Retire` or `Deleted`: far below the limit of an entry.
 pub const RETIRE_OBJECTS_MAX: usize = 4096;
 
-/// Remembered requests on snapshots, volumes and rollbacks. A late copy arrives at most seconds after its request, and each request waits
-/// for a checkpoint: no sane client sends so many within that time.
+/// Remembered requests on snapshots, volumes and rollbacks. A late copy arrives at most seconds after its request, and
+/// each request waits for a checkpoint: no sane client sends so many within that time.
 pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
 
 const _: () = assert!((KEPT_MAX as usize) < SNAPSHOTS_MAX);

@@ -42,7 +42,8 @@ pub enum Guard {
     DriftMargin,
     /// The read lease counts from the sending of the heartbeat, not from the arrival of its answer.
     AckCountsFromSending,
-    /// A follower that heard its leader votes for no other until the leader lease has passed. (openraft's part: the model imitates it.)
+    /// A follower that heard its leader votes for no other until the leader lease has passed. (openraft's part: the
+    /// model imitates it.)
     FollowersKeepSilence,
     /// After a start there is no vote for a while.
     VoteEmbargo,

@@ -1,9 +1,10 @@
 //! Exhaustive models of lease and takeover, on this crate's own code: every history within the bounds is explored
 //! (stateright, breadth first), and each must keep the rules. docs/proof/model.md has the scope and the limits.
 //!
-//! * `grants`: one set's replicated state, its gates, and a network that delivers every request and proposal at any time, any
-//!   number of times, or never. No clock.
-//! * `clocks`: three gateways with clocks of their own: heartbeats, elections, hand-overs, restarts, suspended clocks, reads.
+//! * `grants`: one set's replicated state, its gates, and a network that delivers every request and proposal at any
+//!   time, any number of times, or never. No clock.
+//! * `clocks`: three gateways with clocks of their own: heartbeats, elections, hand-overs, restarts, suspended clocks,
+//!   reads.
 //!
 //! Both run once as they are, with no breach allowed, and once without each guard, where a breach must be found.
 #![expect(clippy::disallowed_methods, reason = "the wide walk is told its time by the environment")]

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 const SET: SetId = GroupId(5);
 const KEY_ID: u32 = 7;
-/// HKDF-SHA256, salt "holdfast snapshot token v1", key 32 bytes of 1, info set 5 and request 9, big-endian; the first 16 bytes.
+/// HKDF-SHA256, salt "holdfast snapshot token v1", key 32 bytes of 1, info set 5 and request 9, big-endian; the first
+/// 16 bytes.
 const SNAPSHOT_TOKEN: &str = "951427d79aab2a0669747094b1325021";
 const WRAPPED: &str = "4846575241504b59010000006c000000070000000500000000000000584e9ecc664da961\
     6465666768696a6b6c6d6e6f707172737475767778797a7b\

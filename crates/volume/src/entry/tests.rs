@@ -25,7 +25,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The format as it is on disks and wires: this test changes only together with the version.
+/// The format on disks and wires: this test changes only together with the version.
 #[test]
 fn golden_bytes() {
     let entry = sample();
@@ -86,13 +86,13 @@ fn a_piece_is_served_only_from_the_op_that_the_index_meant() {
     ] {
         assert!(matches!(wrong, Err(EntryError::Misplaced { .. })), "{wrong:?}");
     }
-    // A zeroed range is whole and sound, of the same place and length, and yet holds nothing to read.
+    // A zeroed range is valid, with the same place and length, but has nothing to read.
     let zero = sample().slice(608..);
     let at = JournalRef { index: LogIndex(5), header_offset: 608, op_sectors: 8, skip: 0 };
     assert!(matches!(read_piece(VolumeId(1), Lba(16), Sectors(8), &at, &zero), Err(EntryError::Misplaced { .. })));
 }
 
-/// R9: what a read takes from the journal is checked by itself.
+/// R9: a part that a read takes from the journal is checked by itself.
 #[test]
 fn a_changed_byte_of_an_op_in_the_journal_is_found() {
     let op = sample().slice(32..576);
@@ -149,7 +149,7 @@ fn a_write_of_other_length_than_its_data_is_our_own_mistake() {
     EntryBuilder::new(Epoch(1), WriteSeq(1)).try_push(OpKind::Write, VolumeId(1), Lba(0), Sectors(2), data(1, 0));
 }
 
-/// `bytes` with right checksums again: what a hostile or newer writer could make.
+/// `bytes` with valid checksums again, as a hostile or newer writer could make them.
 fn reseal(mut bytes: Vec<u8>) -> Bytes {
     let crc = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&crc.to_le_bytes());
@@ -182,7 +182,7 @@ fn what_no_builder_writes_is_refused_even_with_right_checksums() {
     for sectors in [0, WRITE_SECTORS_MAX + 1, u64::MAX] {
         assert!(matches!(change(48, &sectors.to_le_bytes()), Err(EntryError::Range { at: 32, .. })), "{sectors}");
     }
-    // Within bounds, but more than what follows.
+    // Within bounds, but longer than the remaining bytes.
     assert!(matches!(change(48, &2048_u64.to_le_bytes()), Err(EntryError::Short { at: 64, .. })));
 }
 
@@ -278,7 +278,7 @@ proptest! {
         let _ = decode(&Bytes::from(tagged));
     }
 
-    /// Past the checksums, so that the fuzz reaches what lies behind them.
+    /// With valid checksums, so that the fuzz reaches the code behind them.
     #[test]
     fn changed_headers_with_right_checksums_never_panic(
         specs in prop::collection::vec(spec(), 1..3),
@@ -294,7 +294,7 @@ proptest! {
         }
     }
 
-    /// The same for commands: whatever the bytes are, postcard reads them or says no.
+    /// The same for commands: postcard decodes or refuses any bytes.
     #[test]
     fn any_command_bytes_are_an_error_or_a_command(body in prop::collection::vec(any::<u8>(), 0..120)) {
         let mut bytes = vec![TAG_CONTROL, VERSION, 0, 0];

@@ -25,7 +25,7 @@ fn head() -> Head {
     }
 }
 
-/// Of a clone that has a clone itself.
+/// The head of a clone with a clone of its own.
 fn linked() -> Head {
     let (root, request) = (RootRef { object: object(4), bytes: 500 }, RequestId(11));
     let snapshot = Name::new("monday").unwrap();
@@ -36,7 +36,7 @@ fn linked() -> Head {
     Head { links: Links { pins, pins_at, clone_of: Some(clone_of), ..Links::default() }, ..head() }
 }
 
-/// Of a clone whose snapshots show the same volumes, and one other ones.
+/// The head of a clone with snapshots of equal volumes, and one of others.
 fn listed() -> Head {
     let volumes = |last: u32| {
         let one = |id| (VolumeId(id), Volume { name: Name::new(format!("vol{id}")).unwrap(), size: Sectors(300) });
@@ -66,7 +66,7 @@ fn bytes_of_a_head_with_snapshots_are_pinned() {
     assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), listed());
 }
 
-/// What a snapshot's place in the log was means nothing in the next life, whose log begins anew.
+/// A snapshot's log position means nothing in the next life, whose log begins anew.
 #[test]
 fn the_next_life_inherits_the_snapshots() {
     let (before, raised) = (listed().links.snapshots, listed().raised(99, 5).links.snapshots);
@@ -86,7 +86,7 @@ fn bytes_of_a_head_with_links_are_pinned() {
     assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), linked());
 }
 
-/// A place in the log of the life before means nothing in the next: what is pinned there is known to be of an earlier life.
+/// A log position of the former life means nothing in the next: pins with one are known to be of an earlier life.
 #[test]
 fn the_next_life_inherits_the_links() {
     let raised = linked().raised(99, 5);

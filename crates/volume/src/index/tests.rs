@@ -1,4 +1,4 @@
-//! The memtable against the dumbest model there is: an array with one cell per sector.
+//! The memtable against the simplest model: an array with one cell per sector.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const VOLUMES: u32 = 2;
 const SECTORS: u64 = 160;
 
-/// What one sector reads: a sector of an op in the journal, zeroes, or nothing known.
+/// Content of one sector: a sector of an op in the journal, zeroes, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Journal { index: u64, header_offset: u32, sector: u64 },
@@ -54,7 +54,7 @@ fn cell(source: Source, n: u64) -> Cell {
     }
 }
 
-/// Pieces as cells; also that they tile the range.
+/// Pieces as cells; also checks that they cover the range exactly.
 fn expand(pieces: &[Piece], lba: Lba, sectors: Sectors) -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut at = lba;
@@ -76,7 +76,7 @@ struct Insert {
     source: Source,
 }
 
-/// Ops share few indexes and offsets, so that parts of one op come to lie beside one another, in order and out of it.
+/// Ops share few indexes and offsets, so that parts of one op are often adjacent, in order and out of order.
 fn insert() -> impl Strategy<Value = Insert> {
     let kind = prop_oneof![4 => Just(0_u8), 4 => Just(1), 3 => Just(2), 1 => Just(3)];
     (kind, 0..VOLUMES, 0..SECTORS, 1_u64..24, 1_u64..4, 0_u32..3, 0_u32..8).prop_map(
@@ -175,7 +175,7 @@ fn an_overwritten_middle_leaves_both_ends_in_their_op() {
 
 #[test]
 fn neighbours_of_different_ops_stay_apart() {
-    // Contiguous on the volume and written one after the other, yet an op header lies between their data.
+    // Adjacent on the volume and written one after the other, but with an op header between their data.
     let mut memtable = Memtable::new();
     memtable.insert(VolumeId(0), Lba(0), Sectors(8), op(1, 8));
     memtable.insert(VolumeId(0), Lba(8), Sectors(8), op(2, 8));

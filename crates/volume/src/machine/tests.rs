@@ -1,4 +1,4 @@
-//! The machine against flat arrays of sectors, over histories that neither begin nor end as they should.
+//! The machine against flat arrays of sectors, over histories with invalid begins and ends too.
 
 use super::*;
 use crate::entry::{EntryBuilder, encode_control};
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 
 const SECTORS: u64 = 48;
 
-/// What a sector holds: the write that it came from (0: zeroes), the op in it, and the sector within the op.
+/// Content of a sector: its write (0: zeroes), the op in it, and the sector within the op.
 type Cell = (u64, u32, u64);
 const ZERO: Cell = (0, 0, 0);
 
 /// Per volume, per sector.
 type Content = BTreeMap<VolumeId, Vec<Cell>>;
 
-/// The store as far as the machine could tell: what each root holds.
+/// The store: content of each root.
 type Roots = BTreeMap<LogId, Content>;
 
 fn empty(machine: &SetMachine) -> Content {
     machine.state().volumes.iter().map(|(id, volume)| (*id, vec![ZERO; volume.size.0 as usize])).collect()
 }
 
-/// All sectors of all volumes, read by way of lookups, as a gateway would.
+/// All sectors of all volumes, read by lookups like a gateway's.
 fn content(machine: &SetMachine, roots: &Roots) -> Content {
     let mut all = empty(machine);
     for (volume, cells) in &mut all {
@@ -114,7 +114,7 @@ fn entry(epoch: Epoch, seq: WriteSeq, ops: &[OpSpec]) -> Bytes {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Ops, an offset to the right epoch (0 mostly), an offset to the next number (0 mostly).
+    /// Ops, an offset to the right epoch (mostly 0), an offset to the next number (mostly 0).
     Write(Vec<OpSpec>, i64, i64),
     Begin {
         stale: bool,
@@ -136,7 +136,7 @@ enum Step {
 
 fn op() -> impl Strategy<Value = OpSpec> {
     let kind = prop_oneof![4 => Just(OpKind::Write), 1 => Just(OpKind::Trim), 1 => Just(OpKind::Zero)];
-    // Mostly inside; volume 4 does not exist at first, and the end of a range may lie outside.
+    // Mostly inside; volume 4 does not exist at first, and a range may end outside.
     let volume = prop_oneof![40 => 1_u32..=2, 1 => 3_u32..=4];
     let place = prop_oneof![40 => 0..SECTORS - 6, 1 => SECTORS - 6..SECTORS + 4];
     (kind, volume, place, 1_u64..=6).prop_map(|(kind, volume, lba, sectors)| {
@@ -163,14 +163,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One log and what a straight run of it gave at every index.
+/// One log, and the result of direct apply at every index.
 struct History {
     log: Vec<(LogId, Bytes)>,
     answers: Vec<Applied>,
     machines: Vec<SetMachine>,
     contents: Vec<Content>,
     roots: Roots,
-    /// Position of each end that was applied, with its snapshot.
+    /// Position of each applied end, with its snapshot.
     ends: Vec<(usize, LogId, Vec<u8>)>,
 }
 
@@ -245,7 +245,7 @@ impl History {
         history
     }
 
-    /// Applies one entry to the machine and, by the plainest rules, to the model.
+    /// Applies one entry to the machine and, by simple rules, to the model.
     fn push(&mut self, machine: &mut SetMachine, model: &mut Content, term: u64, payload: Bytes, ops: &[OpSpec]) {
         let id = LogId::new(term, self.log.len() as u64 + 1);
         let (epoch, seq) = (machine.state().epoch, machine.state().last_seq);
@@ -298,13 +298,14 @@ impl History {
         self.contents.push(model.clone());
     }
 
-    /// The uploader's part: the old root under the sealed memtable must be the content at the begin (R4), and is the new root.
+    /// The uploader's part: the old root under the sealed memtable must equal the content at the begin (R4), and
+    /// becomes the new root.
     fn upload(&mut self, machine: &SetMachine, at: LogId, model: &Content) {
         let (upto, sealed) = machine.sealed().expect("sealed by the begin");
         assert_eq!(upto, at);
         let below = SetMachine { active: (*sealed).clone(), sealed: None, ..machine.clone() };
         let root = content(&below, &self.roots);
-        assert_eq!(root, *model, "R4: the root at {at} holds what was there");
+        assert_eq!(root, *model, "R4: expected the root at {at} to equal the content at that time");
         self.roots.insert(at, root);
         assert_eq!(machine.data_bytes(), 0);
     }
@@ -315,7 +316,7 @@ impl History {
         assert_eq!(machine.snapshot(), Some((*upto, bytes.clone())));
         for (n, (id, payload)) in self.log.iter().enumerate().filter(|(_, (id, _))| id.index > upto.index) {
             let applied = machine.apply(*id, payload).expect("an entry of ours");
-            // A copy of an entry that was applied in part has another answer after a restart; nobody waits for that.
+            // A copy of a partly applied entry gets another answer after a restart; no caller waits for it.
             if !matches!(self.answers[n].answer, SetAnswer::Refused(SetRefusal::SeqGap { found, expected }) if found < expected)
             {
                 assert_eq!(applied.answer, self.answers[n].answer, "MACHINE-M4: answer at {id}");
@@ -338,7 +339,8 @@ impl History {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// MACHINE-M1 to MACHINE-M4. A crash at any index restarts from the newest snapshot before it; every snapshot is tried, to the log's end.
+    /// MACHINE-M1 to MACHINE-M4. A crash at any index restarts from the newest snapshot before it; every snapshot is
+    /// tried, up to the log's end.
     #[test]
     fn replay_from_any_snapshot_is_the_straight_run(steps in prop::collection::vec(step(), 0..70)) {
         let history = History::new(&steps);
@@ -413,7 +415,7 @@ fn only_applied_writes_are_ever_seen() {
     assert_eq!(apply(&mut machine, 8, epoch, 1, &[write(2, 0, 8)]), SetAnswer::Written);
     unchanged(&machine);
     assert_eq!(machine.state().last_seq, WriteSeq(1), "a refused entry is not counted");
-    // Its number is free for the entry that is in order.
+    // Its number is free for the valid entry.
     assert_eq!(apply(&mut machine, 11, epoch, 2, &[write(2, SECTORS - 2, 2)]), SetAnswer::Written);
     assert_eq!(machine.extents(), before.extents() + 1);
 }
@@ -434,20 +436,24 @@ fn what_was_on_its_way_while_its_volume_shrank_or_went_has_no_effect_and_says_so
         .apply(LogId::new(1, 6), &change(2, VolumeChange::Delete { volume: VolumeId(2), name, epoch }))
         .expect("delete");
     assert_eq!(deleted.event, Some(Event::VolumesChanged));
-    assert_eq!(machine.data_bytes(), entry_bytes(epoch) + 2 * SECTOR_BYTES, "a checkpoint comes of a discard");
-    // MACHINE-M2: what is inside is written, what is not is named; one that lies across the end has no effect at all (R5).
+    assert_eq!(
+        machine.data_bytes(),
+        entry_bytes(epoch) + 2 * SECTOR_BYTES,
+        "expected a discard to count as data, so that a checkpoint follows"
+    );
+    // MACHINE-M2: ops inside are written, others are named; an op across the end has no effect at all (R5).
     let ops = [write(1, 0, 1), write(1, 10, 1), write(1, 7, 2), write(2, 10, 1), write(1, 7, 1)];
     assert_eq!(apply(&mut machine, 7, 2, &ops), SetAnswer::WrittenExcept { outside: vec![1, 2, 3] });
     assert_eq!(machine.state().last_seq, WriteSeq(2), "those behind it are in order");
     assert_eq!(apply(&mut machine, 8, 3, &[write(1, 1, 1)]), SetAnswer::Written);
-    // A copy must not be told that all of it was written, also once the volume is as large as it was.
+    // A copy must not be told that everything was written, not even after the volume has its old size again.
     machine.apply(LogId::new(1, 9), &change(3, VolumeChange::Grow { volume, size: Sectors(SECTORS) })).expect("grow");
     assert!(matches!(apply(&mut machine, 10, 2, &ops), SetAnswer::Refused(SetRefusal::SeqGap { .. })));
-    // MACHINE-M7: neither from before the shrink nor what was outside.
+    // MACHINE-M7: neither data from before the shrink nor the refused op.
     assert_eq!(read(&machine, 1, 10), Source::Zero);
     assert_eq!(read(&machine, 1, 8), Source::Zero);
     assert!(matches!(read(&machine, 1, 7), Source::Journal(_)));
-    // VOLUME-V1: a volume of the same name is another one, and holds nothing.
+    // VOLUME-V1: a volume of the same name is another one, and empty.
     let made = machine
         .apply(LogId::new(1, 11), &change(4, VolumeChange::Create { name: Name::new("v2").expect("name"), size: from }))
         .expect("create");
@@ -457,7 +463,7 @@ fn what_was_on_its_way_while_its_volume_shrank_or_went_has_no_effect_and_says_so
     assert_eq!(read(&machine, 3, 10), Source::Zero);
 }
 
-/// A device has what was discarded, and the volume's size alone does not tell once it has grown again.
+/// A device may cache discarded data, and the size alone does not show the shrink once the volume has grown again.
 #[test]
 fn shrinks_are_remembered_with_their_places_also_once_they_are_grown_over() {
     let mut machine = held();
@@ -480,7 +486,7 @@ fn shrinks_are_remembered_with_their_places_also_once_they_are_grown_over() {
     assert!(matches!(apply(&mut machine, 8, shrink(second.size, first.size)), SetAnswer::Refused(_)), "not as seen");
     assert!(first.at > epoch, "after the grant");
     assert_eq!(machine.cuts().copied().collect::<Vec<_>>(), [first, second]);
-    assert_eq!(machine.place(), Epoch(1008), "what was refused was applied as well");
+    assert_eq!(machine.place(), Epoch(1008), "a refused entry counts as applied");
     let mut index = 9;
     for _ in 0..CUTS_REMEMBERED {
         apply(&mut machine, index, shrink(all, Sectors(1)));
@@ -491,7 +497,7 @@ fn shrinks_are_remembered_with_their_places_also_once_they_are_grown_over() {
     assert!(machine.cuts().all(|cut| cut.size == Sectors(1)), "the last ones");
 }
 
-/// Bytes that the entry of two writes of a sector counts.
+/// Bytes counted for an entry of two one-sector writes.
 fn entry_bytes(epoch: Epoch) -> u64 {
     match entry::decode(&entry(epoch, WriteSeq(1), &[write(1, 10, 1), write(2, 10, 1)])) {
         Ok(EntryPayload::Writes(view)) => view.bytes() as u64,
@@ -534,7 +540,7 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     machine.apply(begin, &control(&SetCommand::CheckpointBegin { term: Term(1) })).expect("begin");
     let zeroes = OpSpec { kind: OpKind::Trim, volume: 1, lba: 12, sectors: 20 };
     machine.apply(LogId::new(1, 6), &entry(epoch, WriteSeq(2), &[zeroes])).expect("trim");
-    // Active over sealed; neighbouring zeroes of both kinds are one piece.
+    // Active over sealed; adjacent zeroes of both are one piece.
     assert_eq!(all(&machine), vec![piece(0, 8, Source::Zero), piece(8, 4, at(4, 8)), piece(12, 36, Source::Zero)]);
     assert_eq!(machine.lookup_prefix(VolumeId(1), Lba(0), Sectors(SECTORS), 2), all(&machine)[..2]);
     assert_eq!(machine.first_live_index(), Some(LogIndex(4)));
@@ -547,7 +553,7 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     assert_eq!(machine.lookup(VolumeId(1), Lba(0), Sectors(0)), vec![]);
 }
 
-/// R4: a root at X holds what was there at X, also where it is overwritten before it is uploaded.
+/// R4: a root at X has the content at X, also where it is overwritten before the upload.
 #[test]
 fn what_is_sealed_stays_as_it_was_at_the_begin() {
     let mut machine = held();
@@ -571,7 +577,7 @@ fn a_begin_over_an_unfinished_one_keeps_what_that_sealed() {
     machine.apply(LogId::new(2, 7), &control(&SetCommand::CheckpointBegin { term: Term(2) })).expect("begin");
     let (upto, sealed) = machine.sealed().expect("sealed");
     assert_eq!((upto, sealed.extents(), sealed.data_bytes()), (LogId::new(2, 7), 3, 20 * SECTOR_BYTES));
-    // The old leader's end comes too late, whatever term it is appended in.
+    // The old leader's end comes too late, in whatever term it is appended.
     let root = RootRef { object: object(1), bytes: 1 };
     let late = SetCommand::CheckpointEnd { term: Term(2), begin: LogId::new(1, 5), root };
     let applied = machine.apply(LogId::new(2, 8), &control(&late)).expect("end");

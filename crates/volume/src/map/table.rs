@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "TABLE-T1: Summary { sums:")]
+    #[should_panic(expected = "TABLE-T1: summary of a leaf is Summary { sums:")]
     fn a_leaf_of_which_something_else_is_said_is_a_mistake() {
         let mut table = packs([(1, PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 })]);
         for slot in table.leaves_mut() {

@@ -19,11 +19,11 @@ fn extent(lba: u64, sectors: u64, random: u128, number: u32) -> MapExtent {
     MapExtent::whole(object(random), Lba(lba), place(number, sectors))
 }
 
-/// A page with each way in which an extent may be written down.
+/// A page with every encoding of an extent.
 fn sample() -> Page {
     let mut page = Page::new(V, 2);
     let start = page.lba().0;
-    // Three in a row of one segment, one of another, one that a later write cut in two, one uncompressed at the end.
+    // Three in a row of one segment, one of another, one cut in two by a later write, one uncompressed at the end.
     for at in 0..3 {
         page.overlay(&extent(start + 8 * at, 8, 1, at as u32));
     }
@@ -71,7 +71,7 @@ fn a_cut_extent_still_knows_what_it_was_sealed_as() {
 }
 
 #[test]
-#[should_panic(expected = "R9: 2 sectors at lba65535 asked of page 0 of v4")]
+#[should_panic(expected = "R9: lookup of 2 sectors at lba65535 in page 0 of v4")]
 fn a_lookup_beyond_the_page_is_a_mistake() {
     let _ = Page::new(V, 0).lookup(Lba(PAGE_SECTORS - 1), Sectors(2));
 }
@@ -90,7 +90,7 @@ fn an_extent_over_a_page_boundary_is_cut() {
     assert!(right.is_empty());
 }
 
-/// A long life in memory: the list of objects does not grow with everything that was ever there.
+/// A long-lived page: the list of objects does not grow with everything that was ever in it.
 #[test]
 fn a_page_forgets_objects_that_it_does_not_name() {
     let mut page = Page::new(V, 0);
@@ -103,7 +103,7 @@ fn a_page_forgets_objects_that_it_does_not_name() {
     assert_eq!(named, [9996, 9997, 9998, 9999]);
 }
 
-/// What a page and a root cost, in the shapes that they will have: 8 KiB blocks throughout.
+/// Sizes of a page and a root in typical forms: 8 KiB blocks throughout.
 #[test]
 fn encoded_sizes() {
     let block = |lba: u64, random: u128, number: u32, sealed: u32| MapExtent {
@@ -120,10 +120,10 @@ fn encoded_sizes() {
     };
     // Written in one checkpoint, in order.
     let in_order = encoded(&|at| block(at * 16, 1, at as u32, 5000));
-    // Written at random over many checkpoints: 32 segments, any number in them.
+    // Written at random over many checkpoints: 32 segments, with any extent numbers.
     let mixed =
         encoded(&|at| block(at * 16, u128::from(at * 7919 % 32), (at * 104_729 % 3000) as u32, 4000 + at as u32));
-    // As scattered as can be: no two blocks from one segment, ids with nothing in common.
+    // Fully scattered: no two blocks from one segment, unrelated ids.
     let scattered =
         encoded(&|at| block(at * 16, u128::MAX / 4099 * u128::from(at + 1), (at * 104_729 % 3000) as u32, 4000));
     println!("page of 4096 extents: in order {in_order}, mixed {mixed}, scattered {scattered} bytes");
@@ -202,7 +202,7 @@ fn a_root_counts_what_lives() {
     };
     assert_eq!(root.stats(), expected);
     let live = |sectors| Live::from([(object(1), Sectors(sectors))]);
-    // MAP-M4: never below nothing, never above what was sealed, never of an unknown segment; and nothing changes then.
+    // MAP-M4: never below zero, never above what was sealed, never of an unknown segment; then nothing is changed.
     let before = root.clone();
     let error = root.replace_page(V, 2, None, &live(301), &Live::new()).unwrap_err();
     assert!(error.to_string().contains("expected one that can lose 301 live sectors and gain 0"), "{error}");
@@ -210,7 +210,7 @@ fn a_root_counts_what_lives() {
     let unknown = Live::from([(object(77), Sectors(1))]);
     assert!(root.replace_page(V, 5, None, &Live::new(), &unknown).is_err());
     assert_eq!(root, before);
-    // Both pages of segment 1 go; with them the segment, but only when told to.
+    // Both pages of segment 1 go; the segment only on request.
     root.replace_page(V, 2, None, &live(200), &Live::new()).unwrap();
     root.replace_page(V, 3, None, &live(100), &Live::new()).unwrap();
     assert_eq!(root.page(V, 2), None);
@@ -219,7 +219,7 @@ fn a_root_counts_what_lives() {
         root.segments().map(|(id, usage)| (id, usage.live_sectors)).collect::<Vec<_>>(),
         [(object(2), Sectors(60))]
     );
-    // What is left of the volume is the page at 9; a wide range finds just that.
+    // The volume has only the page at 9 left; a wide range finds just that.
     let found: Vec<u32> = root.pages_in(V, Lba(0), Sectors(VOLUME_SECTORS_MAX)).map(|(number, _)| number).collect();
     assert_eq!(found, [9]);
     assert_eq!(root.pages_in(V, Lba(9 * PAGE_SECTORS), Sectors(0)).count(), 0);
@@ -266,7 +266,7 @@ fn a_page_opens_only_as_itself() {
         open_page(&me, &other, V, 2, cut(&pack, &places[0])),
         Err(MapError::Length { what: "bytes", .. })
     ));
-    // Sealed for one page, and in truth another: a mistake of ours that must not be served.
+    // Sealed for one page, but containing another: a bug of ours, which must not be served.
     let plain = sample().encode();
     let sealed = sealer(OBJECT).seal_part(Part::Page { number: 0, volume: V, page: 8 }, &plain);
     let place = PageRef { sealed_len: sealed.len() as u32, raw_len: plain.len() as u32, ..places[0] };
@@ -299,7 +299,7 @@ fn any_flipped_bit_and_any_truncation_is_found() {
     };
     check(&pack, &|pack| verify_pack(pack).is_ok());
     check(&root, &|root| open_root(&opener(OBJECT), root).is_ok());
-    // A root is not a pack, nor the other way round, nor one of another set.
+    // A root is no pack, a pack no root, nor one of another set.
     assert!(matches!(open_root(&opener(OBJECT), &pack), Err(MapError::Object(ObjectError::Kind { .. }))));
     assert!(matches!(read_pack(&opener(OBJECT), &root), Err(MapError::Object(ObjectError::Kind { .. }))));
     let other = ObjectOpener::new(&key(), KEY_ID, GroupId(6), OBJECT);
@@ -307,7 +307,7 @@ fn any_flipped_bit_and_any_truncation_is_found() {
     assert!(matches!(open_root(&opener(object(1)), &root), Err(MapError::Object(ObjectError::Object { .. }))));
 }
 
-/// R10: neither the ids nor the places of what is stored can be read in the store.
+/// R10: neither ids nor places of stored data are readable in the store.
 #[test]
 fn nothing_of_a_map_is_readable() {
     let secret = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00u128;
@@ -336,9 +336,9 @@ fn content_that_no_table_names_is_refused() {
     assert_eq!(ObjectHeader::decode(&framed).map(|header| header.main_offset), Ok(OBJECT_HEADER_BYTES as u64 + 1));
 }
 
-// ---- Page against one note per sector ----
+// ---- Page against one record per sector ----
 
-/// What a sector is: segment, number of the extent in it, sector of the extent.
+/// Content of a sector: segment, number of the extent in it, sector of the extent.
 type Sector = Option<(u128, u32, u64)>;
 
 #[derive(Clone, Debug)]
@@ -348,7 +348,8 @@ enum Change {
     Reload,
 }
 
-/// Few places, so that changes meet: the beginning of the page, its end and beyond it on both sides, and one spot within.
+/// Few places, so that changes overlap: the beginning of the page, its end and beyond on both sides, and one place
+/// within.
 fn any_at() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..700, PAGE_SECTORS - 300..PAGE_SECTORS + 700, 2 * PAGE_SECTORS - 300..2 * PAGE_SECTORS + 10]
 }
@@ -395,7 +396,7 @@ proptest! {
         }
         let same = Page::decode(&page.encode());
         prop_assert_eq!(same.as_ref(), Ok(&page));
-        // Ends of the page, places where changes met, and all of it.
+        // Ends of the page, places with overlapping changes, and the whole page.
         let ranges = asked.into_iter().chain([(0, 1000), (PAGE_SECTORS - 1000, 1000), (0, PAGE_SECTORS), (5, 0)]);
         for (from, count) in ranges {
             let count = count.min(PAGE_SECTORS - from);
@@ -425,7 +426,7 @@ proptest! {
     }
 }
 
-// ---- Decoders on what is not theirs ----
+// ---- Decoders with foreign input ----
 
 fn decode_all(bytes: &[u8]) {
     if let Ok(page) = Page::decode(bytes) {

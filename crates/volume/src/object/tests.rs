@@ -1,4 +1,4 @@
-//! The header, and keys and content that the other formats' tests share.
+//! The header, and keys and content shared by the other formats' tests.
 
 use super::*;
 use holdfast_seal::{DataKey, ObjectSealer, Part};
@@ -25,7 +25,7 @@ pub(crate) fn opener(object: ObjectId) -> ObjectOpener {
     ObjectOpener::new(&key(), KEY_ID, SET, object)
 }
 
-/// Bytes that no codec makes shorter (a xorshift generator's).
+/// Incompressible bytes (from a xorshift generator).
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -37,7 +37,7 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Bytes that every codec makes shorter.
+/// Compressible bytes.
 pub(crate) fn text(seed: u64, len: usize) -> Vec<u8> {
     let line = format!("line {seed} of a table that says the same again and again; ");
     line.bytes().cycle().take(len).collect()
@@ -54,7 +54,7 @@ pub(crate) fn from_hex(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// Compares with a kept file; a difference shows all that is needed to judge it.
+/// Compares with a golden file; a difference prints everything needed to judge it.
 pub(crate) fn assert_golden(name: &str, found: &[u8], kept: &str) {
     let found = hex_lines(found);
     assert!(found == kept, "golden {name}: found\n{found}\nexpected\n{kept}");
@@ -72,7 +72,7 @@ fn header_bytes_are_pinned() {
     assert_eq!(header().main_range(), 900..1000);
 }
 
-/// The checksum put right again after a change: what a forger would do.
+/// A change with a matching checksum, as a forger would make it.
 fn forged(change: impl FnOnce(&mut [u8; OBJECT_HEADER_BYTES])) -> [u8; OBJECT_HEADER_BYTES] {
     let mut bytes = header().encode();
     change(&mut bytes);
@@ -124,7 +124,7 @@ fn a_header_of_something_else_is_named() {
     );
 }
 
-/// A frame around bytes of the test's choice, sealed as a real one.
+/// A frame around bytes of the test's choice, sealed like a real one.
 pub(crate) fn framed(kind: ObjectKind, part: Part, content: &[u8], plain: &[u8]) -> Vec<u8> {
     let mut object = vec![0; OBJECT_HEADER_BYTES];
     object.extend_from_slice(content);

@@ -28,7 +28,8 @@ fn story(memtable: &Memtable) -> String {
 #[test]
 fn a_memtable_is_cut_at_fixed_places() {
     let mut memtable = Memtable::new();
-    // 1 MiB from sector 100 on: cut at multiples of 256. Then a neighbour, a gap, zeroes between two writes, another volume.
+    // 1 MiB from sector 100 on: cut at multiples of 256. Then a neighbour, a gap, zeroes between two writes, another
+    // volume.
     memtable.insert(V, Lba(100), Sectors(2048), Source::Journal(at(7, 2048, 0)));
     memtable.insert(V, Lba(2148), Sectors(8), Source::Journal(at(8, 8, 0)));
     memtable.insert(V, Lba(2160), Sectors(8), Source::Journal(at(9, 8, 0)));
@@ -62,7 +63,7 @@ fn any_insert() -> impl Strategy<Value = (u32, u64, u64, bool)> {
 }
 
 proptest! {
-    /// PLAN-P1 to PLAN-P3 against one note per sector.
+    /// PLAN-P1 to PLAN-P3 against one record per sector.
     #[test]
     fn every_sector_is_planned_once(inserts in proptest::collection::vec(any_insert(), 0..40)) {
         let mut memtable = Memtable::new();
@@ -94,7 +95,7 @@ proptest! {
                 }
             }
         }
-        // PLAN-P3: what could have been one extent is one.
+        // PLAN-P3: adjacent pieces form one extent where possible.
         let all: Vec<PlannedExtent> = plan(&memtable).collect();
         for pair in all.windows(2) {
             let touching = pair[0].volume == pair[1].volume && pair[0].lba.0 + pair[0].sectors().0 == pair[1].lba.0;

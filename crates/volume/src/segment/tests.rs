@@ -32,7 +32,7 @@ fn open(segment: &[u8], entry: &TableEntry) -> Result<Vec<u8>, SegmentError> {
     open_extent(&opener(OBJECT), &entry.place, entry.volume, entry.lba, cut(segment, &entry.place))
 }
 
-/// Everything that is checked of a whole segment: the table, and every extent.
+/// Checks a whole segment: the table, and every extent.
 fn verify(segment: &[u8]) -> Result<Vec<Vec<u8>>, SegmentError> {
     read_table(&opener(OBJECT), segment)?.iter().map(|entry| open(segment, entry)).collect()
 }
@@ -49,7 +49,7 @@ fn segment_bytes_are_pinned() {
     let (segment, table) = build(Codec::None, &extents);
     assert_golden("segment-none", &segment, include_str!("../../golden/segment-none.hex"));
     assert_eq!(encode_table(&table), from_hex("48465401 03 08 10 02 00 8008 02 13 01 00 8004 00 00 01 00 8004"));
-    // What the codecs make may change with their versions. What they once made must open for ever.
+    // The codecs' output may change with their versions. Old output must open for ever.
     let lz4 = from_hex(include_str!("../../golden/segment-lz4.hex"));
     let zstd = from_hex(include_str!("../../golden/segment-zstd.hex"));
     for (codec, kept) in [(Codec::Lz4, lz4), (Codec::Zstd, zstd)] {
@@ -100,7 +100,7 @@ fn plaintext_is_nowhere_in_a_segment() {
         for part in pattern.chunks_exact(8) {
             assert!(!segment.windows(part.len()).any(|window| window == part), "R10: {codec}");
         }
-        // The pattern really is inside, and the extents really are of both kinds.
+        // The pattern really is inside, and there are extents of both kinds.
         assert!(table.iter().all(|entry| open(&segment, entry).unwrap().starts_with(pattern)));
         let raw_ones = table.iter().filter(|entry| entry.place.codec == Codec::None).count();
         assert_eq!(raw_ones, if codec == Codec::None { 8 } else { 4 });
@@ -109,7 +109,7 @@ fn plaintext_is_nowhere_in_a_segment() {
 
 #[test]
 fn swapped_extents_do_not_open() {
-    // Same volume, same lengths, same codec: nothing tells them apart but number and place.
+    // Same volume, lengths and codec: only number and place differ.
     let (segment, table) = build(Codec::None, &[(V, Lba(0), noise(1, 4096)), (V, Lba(8), noise(2, 4096))]);
     let mut swapped = segment.to_vec();
     swapped[table[0].place.range().start as usize..][..4112].copy_from_slice(cut(&segment, &table[1].place));
@@ -144,7 +144,7 @@ fn an_extent_of_another_object_set_or_place_does_not_open() {
     let (other, other_table) = build_as(object(1), Codec::None, &extents);
     assert_eq!(other_table, table);
     refused(&me, place, V, Lba(8), cut(&other, &place));
-    // Lengths and codec that could be, but are not.
+    // Possible but wrong lengths and codec.
     let lz4 = ExtentPlace { codec: Codec::Lz4, ..place };
     refused(&me, lz4, V, Lba(8), sealed);
     refused(&me, ExtentPlace { raw_len: 8192, ..lz4 }, V, Lba(8), sealed);
@@ -207,13 +207,13 @@ fn a_table_that_does_not_fit_its_segment_is_refused() {
     assert_eq!(read(527, &plain), Err(short));
     assert!(matches!(read(528, b"HFT\x02\x00"), Err(SegmentError::Table { .. })));
     assert!(matches!(read(528, &[&plain[..], &[0]].concat()), Err(SegmentError::Table { .. })));
-    // A count that the bytes cannot hold.
+    // A count that exceeds the bytes.
     let error = read(0, b"HFT\x01\xff\xff\xff\x7f").unwrap_err().to_string();
     let text = format!("segment {OBJECT}, table: count of extents at byte 4: found 268435455, expected 0 to 0");
     assert_eq!(error, text);
 }
 
-/// Authentic bytes that the codec never made: an error, and no more memory than an extent may take.
+/// Authentic bytes that no codec made: an error, with bounded memory.
 #[test]
 fn a_false_codec_under_a_true_seal_is_an_error() {
     let bomb = zstd::bulk::compress(&vec![0; 1 << 20], ZSTD_LEVEL).unwrap();

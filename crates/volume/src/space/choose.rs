@@ -49,8 +49,8 @@ fn share(bytes: u64, part: Sectors, whole: Sectors) -> u64 {
     (u128::from(bytes) * u128::from(part.0) / u128::from(whole.0.max(1))) as u64
 }
 
-/// Segments that cannot be emptied: their live data cannot be read, or no page names it. Each is skipped until its count changes or another
-/// term begins. In memory only: it affects nothing but space.
+/// Segments that cannot be emptied: their live data cannot be read, or no page names it. Each is skipped until its
+/// count changes or another term begins. In memory only: it affects nothing but space.
 #[derive(Debug, Default)]
 pub struct Spared {
     term: Term,
@@ -89,10 +89,10 @@ impl Spared {
     }
 }
 
-/// The segments to empty so that stored bytes are at most `target_percent` percent of live bytes. Segments with the lowest live share come
-/// first: they free the most for what is copied. At most `budget_bytes` of raw data is copied, but always at least one segment, so that a
-/// small budget makes progress. `spared` segments are not chosen, and no others are emptied instead. Cost: the leaves of segments, and the
-/// content of those with a chosen one.
+/// The segments to empty so that stored bytes are at most `target_percent` percent of live bytes. Segments with the
+/// lowest live share come first: they free the most for what is copied. At most `budget_bytes` of raw data is copied,
+/// but always at least one segment, so that a small budget makes progress. `spared` segments are not chosen, and no
+/// others are emptied instead. Cost: the leaves of segments, and the content of those with a chosen one.
 pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
     let mut sums = spared.of(root).fold(Amplification::of(root), |sums, usage| sums.without(&usage));
     let mut by_use = root.segments_by_use().filter(|(object, usage)| !spared.has(*object, usage));
@@ -111,9 +111,10 @@ pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u6
     chosen
 }
 
-/// The page packs whose remaining pages are to be rewritten, so that packs of known length store at most `target_percent` percent of the
-/// bytes of all pages. None if a new pack would not be smaller than the old ones together: small pages are smaller than a pack's overhead
-/// and would be rewritten again and again. Cost: as for segments.
+/// The page packs whose remaining pages are to be rewritten, so that packs of known length store at most
+/// `target_percent` percent of the bytes of all pages. None if a new pack would not be smaller than the old ones
+/// together: small pages are smaller than a pack's overhead and would be rewritten again and again. Cost: as for
+/// segments.
 pub fn packs_to_collect(root: &Objects, target_percent: u32) -> BTreeSet<ObjectId> {
     let (stored_bytes, live_bytes) = root.pack_bytes();
     let mut sums = Amplification { stored_bytes, live_bytes };

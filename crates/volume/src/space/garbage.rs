@@ -6,8 +6,9 @@ use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects of a dropped root that no kept root names. Memory is limited by the size of the dropped root, not by the number of kept roots.
-/// Shared leaves are skipped: comparing a root with its successor costs the number of leaves, and the content of the changed ones.
+/// Objects of a dropped root that no kept root names. Memory is limited by the size of the dropped root, not by the
+/// number of kept roots. Shared leaves are skipped: comparing a root with its successor costs the number of leaves, and
+/// the content of the changed ones.
 #[derive(Debug)]
 pub struct Garbage {
     root: ObjectId,
@@ -31,7 +32,8 @@ impl Garbage {
         }
     }
 
-    /// Entries of at most `max` objects each, after the object `after`. The last entry contains the root and the packs of its leaves.
+    /// Entries of at most `max` objects each, after the object `after`. The last entry contains the root and the packs
+    /// of its leaves.
     pub fn entries(self, max: usize, after: Option<StoredObject>) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let left = self.left.objects();
         let objects: Vec<StoredObject> = left.filter(|object| after.is_none_or(|after| *object > after)).collect();
@@ -53,8 +55,8 @@ impl Garbage {
     }
 }
 
-/// Progress in each dropped root: it may name more objects than can be retired at once. Kept for one term. The next leader starts over and
-/// retires and deletes some objects twice, which has no effect.
+/// Progress in each dropped root: it may name more objects than can be retired at once. Kept for one term. The next
+/// leader starts over and retires and deletes some objects twice, which has no effect.
 #[derive(Debug, Default)]
 pub struct Looked {
     term: Term,
@@ -73,8 +75,8 @@ impl Looked {
         }
     }
 
-    /// The last retired object of the root, in the order of [`Garbage::entries`]. All objects before it were retired too, or were named
-    /// by a kept root, which has its own turn after it is dropped.
+    /// The last retired object of the root, in the order of [`Garbage::entries`]. All objects before it were retired
+    /// too, or were named by a kept root, which has its own turn after it is dropped.
     pub fn after(&self, root: ObjectId) -> Option<StoredObject> {
         self.upto.get(&root).copied()
     }

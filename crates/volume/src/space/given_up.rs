@@ -7,19 +7,20 @@
 //! ```
 //! Why this is safe, whatever the outcome of A:
 //! 1. End A was not applied before Begin B: then it never will be, and no root has A's root as its base.
-//! 2. End A was applied before Begin B, and its proposer does not know: then A's root was a kept root, B was built on it, and snapshots of
-//!    it are kept roots. What none of them names is garbage, and stays garbage (SPACE-G1).
-//! 3. The head named A's root: B's head replaced it before End B was proposed. A late swap for A fails, since it expects an older head.
+//! 2. End A was applied before Begin B, and its proposer does not know: then A's root was a kept root, B was built on
+//!    it, and snapshots of it are kept roots. What none of them names is garbage, and stays garbage (SPACE-G1).
+//! 3. The head named A's root: B's head replaced it before End B was proposed. A late swap for A fails, since it
+//!    expects an older head.
 //!
-//! Both facts come from one state: that B has ended, and which roots are kept. Objects that a kept root names are spared. Objects that this
-//! list lacks wait for the next term's sweep.
+//! Both facts come from one state: that B has ended, and which roots are kept. Objects that a kept root names are
+//! spared. Objects that this list lacks wait for the next term's sweep.
 
 use holdfast_control::set::SetState;
 use holdfast_types::{LogId, ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most objects that are remembered, of all tries together: about 5 MiB of memory, enough for 1 TiB of segments. Further objects wait for
-/// the sweep of the next term.
+/// Most objects that are remembered, of all tries together: about 5 MiB of memory, enough for 1 TiB of segments.
+/// Further objects wait for the sweep of the next term.
 pub const GIVEN_UP_MAX: usize = 1 << 16;
 
 /// Objects that this term's checkpoints began to write, without those of checkpoints that have ended.
@@ -32,7 +33,8 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// A try begins at this entry. Earlier tries of this term have failed. Objects of an earlier term are found by their term.
+    /// A try begins at this entry. Earlier tries of this term have failed. Objects of an earlier term are found by
+    /// their term.
     pub fn begin(&mut self, at: LogId) {
         if self.began.term != at.term {
             self.made.clear();
@@ -40,8 +42,8 @@ impl GivenUp {
         self.began = at;
     }
 
-    /// An object of the present try is about to be written. Must be called for each object before it is sent: a request that was sent may
-    /// take effect.
+    /// An object of the present try is about to be written. Must be called for each object before it is sent: a request
+    /// that was sent may take effect.
     pub fn made(&mut self, object: ObjectId) {
         if self.made.len() < GIVEN_UP_MAX {
             self.made.insert(object, self.began);

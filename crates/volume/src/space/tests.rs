@@ -1,4 +1,4 @@
-//! The single pieces, where a random history would say less.
+//! Single functions, for cases that a random history would hardly show.
 
 mod history;
 
@@ -63,24 +63,25 @@ fn root_of(segments: &[(u128, u64, u64)]) -> Root {
 #[test]
 fn the_emptiest_segments_go_first_until_the_target_is_met() {
     let none = Spared::default();
-    // 100 + 100 + 100 stored, 170 alive: without the first, whose 10 are copied, 210 to 170.
+    // 100 + 100 + 100 stored, 170 live: without the second, of which 10 are copied, 210 to 170.
     let root = root_of(&[(1, 100, 90), (2, 100, 10), (3, 100, 70)]);
     assert_eq!(segments_to_collect(&root, 130, u64::MAX, &none), [object(2)]);
     assert_eq!(segments_to_collect(&root, 180, u64::MAX, &none), []);
     assert_eq!(segments_to_collect(&root, 101, u64::MAX, &none), [object(2), object(3), object(1)]);
-    // The budget bounds what is copied; one goes always.
+    // The budget limits the copied bytes; at least one segment is always chosen.
     assert_eq!(segments_to_collect(&root, 101, 80 * 512, &none), [object(2), object(3)]);
     assert_eq!(segments_to_collect(&root, 101, 0, &none), [object(2)]);
     assert_eq!(segments_to_collect(&root_of(&[(1, 100, 100)]), 101, u64::MAX, &none), []);
     assert_eq!(segments_to_collect(&Root::new(LogId::new(1, 1)), 101, u64::MAX, &none), []);
 }
 
-/// What the checkpoint itself writes over is garbage at its end: room is made for it before.
+/// Data that the checkpoint itself overwrites is garbage at its end: space is made for it in advance.
 #[test]
 fn the_target_holds_when_the_checkpoint_ends() {
     let root = root_of(&[(1, 100, 90), (2, 100, 80), (3, 100, 75), (4, 100, 55)]);
     let sums = Amplification::of(&root);
-    // 400 sectors' bytes to 300: above 1.3, and one of them suffices. 24 more, 8 hundredths of what is in use, come on top of 355.
+    // 400 sectors' bytes to 300: above 1.3, and emptying one is enough. 24 more, 8 percent of the used bytes, are added
+    // to 355.
     let bytes = |sectors: u64| sectors * sums.live_bytes / 300;
     assert_eq!(percent_before(sums, 130, 0), 130);
     assert_eq!(percent_before(sums, 130, bytes(24)), 122);
@@ -94,7 +95,7 @@ fn the_target_holds_when_the_checkpoint_ends() {
     assert_eq!(chosen(percent_before(sums, 130, bytes(45))), [object(4), object(3)]);
 }
 
-/// Nothing came out of the emptiest: it is neither asked again each time, nor are the others emptied in its place.
+/// The emptiest could not be emptied: it is not tried again each time, and the others are not emptied instead.
 #[test]
 fn a_victim_that_gives_nothing_starves_no_other() {
     let root = root_of(&[(1, 100, 90), (2, 100, 10), (3, 100, 70)]);
@@ -123,7 +124,7 @@ fn a_victim_that_gives_nothing_starves_no_other() {
     assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(2)]);
 }
 
-/// A dropped root that names more than may be retired at once: each round goes on behind the one before.
+/// A dropped root with more objects than can be retired at once: each round continues behind the one before.
 #[test]
 fn a_dropped_root_larger_than_the_list_of_retired_objects_comes_to_its_end() {
     use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetAnswer, SetCommand, SetRefusal};
@@ -188,7 +189,7 @@ fn packs_of_unknown_length_are_left_alone() {
     assert_eq!(packs_to_collect(&read, 200).len(), 1);
 }
 
-/// The map of a small set: its only page is shorter than the frame of its pack, and no checkpoint could make that better.
+/// The map of a small set: its only page is shorter than its pack's frame, and no checkpoint can improve that.
 #[test]
 fn a_pack_that_would_be_no_smaller_is_left_alone() {
     let mut root = root_of(&[(1, 100, 90)]);
@@ -201,7 +202,7 @@ fn a_pack_that_would_be_no_smaller_is_left_alone() {
     assert_eq!(packs_to_collect(&root, 200).len(), 1);
 }
 
-/// Two dropped roots may have leaves in one pack: it goes once both were looked through.
+/// Two dropped roots may share a pack of leaves: it is deleted once both were processed.
 #[test]
 fn packs_wait_for_the_dropped_roots_that_are_not_looked_through() {
     use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, StoredKind};
@@ -217,7 +218,8 @@ fn packs_wait_for_the_dropped_roots_that_are_not_looked_through() {
     let mut none = state.clone();
     none.dropped.clear();
     assert_eq!(due(&none, late), 3);
-    // One that is dropped after the pack was seen does not name it: where roots are dropped all the time, packs go all the same.
+    // A root that is dropped after the pack was seen does not name it: with constant drops, packs are deleted all the
+    // same.
     none.dropped.insert(object(10), 100);
     assert_eq!(due(&none, late), 3);
     none.retired.insert(object(4), StoredKind::Pages);

@@ -19,7 +19,7 @@ fn root_ref(random: u128) -> RootRef {
     RootRef { object: id(random), bytes: 100 }
 }
 
-/// With a page in each of these packs, and these segments; each pack 1000 bytes long, each segment 1 MiB.
+/// A root with a page in each of these packs, and these segments; each pack 1000 bytes, each segment 1 MiB.
 fn root(packs: &[u128], segments: &[u128]) -> Root {
     let mut root = Root::new(at(7));
     for (number, pack) in packs.iter().enumerate() {

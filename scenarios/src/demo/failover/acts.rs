@@ -85,7 +85,8 @@ impl Lab {
         told.push(Moment::new(last, "", "the last commit acknowledged before the clients' longest pause"));
         told.push(Moment::new(first, "", "the first commit acknowledged after it, through HAProxy"));
         let gone = story.stopped_ms.map(|stopped| story.at + stopped);
-        // The gateway's time of the grant is exact. A newer grant to attach meanwhile is later than the one that the agent saw.
+        // The gateway's time of the grant is exact. A newer grant to attach meanwhile is later than the one that the
+        // agent saw.
         let grant = way_up.map(|line| story.granted.unwrap_or(u64::MAX).min(granted(line)));
         let gone_before_grant_ms = gone.zip(grant).map(|(gone, grant)| over_before(grant, gone));
         if let Some((grant, ms)) = grant.zip(gone_before_grant_ms) {

@@ -44,7 +44,8 @@ impl Said {
     }
 }
 
-/// The client of a line such as `pgbench: error: client 2 aborted in command 5 (SQL) of script 0; perhaps the backend died while processing`.
+/// The client of a line such as `pgbench: error: client 2 aborted in command 5 (SQL) of script 0; perhaps the backend
+/// died while processing`.
 fn aborted(line: &str) -> Option<u32> {
     let (client, rest) = line.split_once(" client ")?.1.split_once(' ')?;
     rest.contains("aborted").then(|| client.parse().ok()).flatten()

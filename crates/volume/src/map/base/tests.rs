@@ -1,4 +1,4 @@
-//! A clone's pages and root over its base's, against a flat note of each sector.
+//! A clone's pages and root over its base's, against a flat record of each sector.
 
 use super::super::{MapExtent, MapPiece, Page, PageRef, Root, changes, differing_pages, split_by_page};
 use super::*;
@@ -57,7 +57,7 @@ fn what_a_base_shows_ends_where_its_volume_did() {
     assert_eq!(found, [below, MapPiece::Zero { lba: Lba(SIZE), sectors: Sectors(20) }]);
 }
 
-/// A trim of a whole volume, of the largest there is, is one range in the root.
+/// A trim of a whole volume of the largest size is one range in the root.
 #[test]
 fn an_unmapping_of_everything_is_one_range() {
     let mut root = Root::over(LogId::new(1, 1), base(VOLUME_SECTORS_MAX));
@@ -81,7 +81,7 @@ fn a_page_that_only_hides_can_be_said_by_the_root() {
     assert!(!page.only_hides(Lba(SIZE)));
 }
 
-/// What a sector shows: nothing, the base, or an extent of the clone.
+/// Content of a sector: nothing, the base, or an extent of the clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shows {
     Zero,
@@ -89,7 +89,7 @@ enum Shows {
     Own(u128, u64),
 }
 
-/// The root and the pages of a clone, written by checkpoints as the uploader writes them.
+/// The root and the pages of a clone, written by checkpoints like the uploader's.
 #[derive(Clone)]
 struct Clone_ {
     root: Root,
@@ -107,7 +107,7 @@ impl Clone_ {
         self.root.page(V, number).map(|_| &self.pages[&number])
     }
 
-    /// One checkpoint of what `ops` did, in order.
+    /// One checkpoint with the effects of `ops`, in order.
     fn checkpoint(&mut self, ops: &[Op], step: u128) {
         let mut memtable = Memtable::default();
         for (n, op) in ops.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Clone_ {
     }
 }
 
-/// Ends of pages, the base's end, and one spot in a page that nothing else is in.
+/// Ends of pages, the base's end, and one place in an otherwise empty page.
 fn any_at() -> impl Strategy<Value = u64> {
     prop_oneof![
         0_u64..20,
@@ -198,7 +198,8 @@ const WINDOWS: [(u64, u64); 5] =
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Sector by sector: what a clone wrote it shows, what it unmapped is zero, everything else is the base's (BASE-O1, BASE-O3).
+    /// Sector by sector: written sectors are the clone's, unmapped ones are zero, all others are the base's (BASE-O1,
+    /// BASE-O3).
     #[test]
     fn a_clone_is_its_base_under_what_was_done_since(checkpoints in vec(vec(any_op(), 0..6), 1..6)) {
         let mut clone = Clone_ { root: Root::over(LogId::new(1, 1), base(SIZE)), pages: BTreeMap::new() };
@@ -229,7 +230,7 @@ proptest! {
         }
     }
 
-    /// What two roots of a clone show differently is listed (and may be more), page by page.
+    /// All differences of two roots of a clone are listed (and possibly more), page by page.
     #[test]
     fn differences_of_a_clone_are_found(first in vec(any_op(), 0..6), second in vec(any_op(), 0..6), from_nothing: bool) {
         let mut earlier = Clone_ { root: Root::over(LogId::new(1, 1), base(SIZE)), pages: BTreeMap::new() };

@@ -19,7 +19,7 @@ struct Packs {
 }
 
 impl Packs {
-    /// Writes what of the root changed; how many leaves that were, and their bytes.
+    /// Writes the changed leaves of the root; returns their number and bytes.
     fn write(&mut self, root: &mut Root, shape: &LeafShape, key_id: u32) -> (usize, usize) {
         let packs = root.write_leaves(shape, || {
             self.drawn += 1;
@@ -100,7 +100,7 @@ fn a_root_says_what_it_takes_to_have_all_of_it() {
     let of: Vec<u8> = opened.leaves().iter().map(|leaf| leaf.of.kind()).collect();
     assert_eq!(of, [1, 1, 1, 1, 2, 2, 3]);
     assert_eq!((opened.upto(), opened.key_id()), (root.upto, KEY_ID));
-    // One leaf says where a page is, and none is asked for where there is no page in all of its range.
+    // One leaf has a page's place, and no leaf is asked for where its whole range has no page.
     for (volume, number) in (0..24).flat_map(|number| [(4, number), (9, number), (5, number)]) {
         let volume = VolumeId(volume);
         let found = match opened.page(volume, number) {
@@ -133,7 +133,7 @@ fn a_changed_leaf_that_was_not_written_is_a_mistake() {
     seal_root(&root, sealer(OBJECT));
 }
 
-/// MAP-M3: a pack that counts fewer pages than there are would be deleted under them.
+/// MAP-M3: a pack with a count that is too low would be deleted too early.
 #[test]
 fn a_count_that_is_not_what_the_pages_name_is_refused() {
     let tampered = [
@@ -167,12 +167,12 @@ fn leaves_under_another_key_are_a_mistake() {
     Packs::default().write(&mut sample(), &TINY, KEY_ID + 1);
 }
 
-/// What is written is what changed, whatever there is beside it.
+/// Only changes are written, however large the root is.
 #[test]
 fn a_checkpoint_writes_the_leaves_that_it_changed() {
     let mut found = Vec::new();
     for (pages, segments) in [(32_768_u32, 4_885_u128), (327_680, 48_821)] {
-        // As it looks after random writes: pages in packs of twenty ages, each with something of a few segments.
+        // Like after random writes: pages in packs of twenty ages, each with extents of a few segments.
         let mut root = Root::new(LogId::new(9, 12_345));
         root.seal_under(KEY_ID);
         let id = |random: u128| object(random.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
@@ -194,7 +194,7 @@ fn a_checkpoint_writes_the_leaves_that_it_changed() {
         let whole = root.encode().len();
         let mut packs = Packs::default();
         let (leaves, bytes) = packs.write(&mut root, &LeafShape::DEFAULT, KEY_ID);
-        // A checkpoint of 64 random writes, several of them one after the other: emptied packs are in it.
+        // A checkpoint of 64 random writes, repeated, until packs were emptied.
         let (mut most, mut top, mut through) = (0, seal_root(&root, sealer(OBJECT)).len(), 0);
         for step in 0..20_u32 {
             for n in 0..64_u32 {
@@ -245,7 +245,7 @@ fn a_leaf_is_opened_as_itself_only() {
             assert!(packs.leaf(&LeafRef { at: other.at, ..*leaf }, &[KEY_ID]).is_err() || other.of == leaf.of);
         }
     }
-    // Two leaves of segments, the one in the other's place.
+    // Two leaves of segments, exchanged.
     let [first, second] = leaves.iter().filter(|leaf| leaf.of == LeafOf::Segments).collect::<Vec<_>>()[..] else {
         panic!("{leaves:?}")
     };
@@ -284,7 +284,7 @@ fn a_leaf_is_opened_as_itself_only() {
     }
 }
 
-/// For who looks for damage: whichever leaf does not open, the pages of the others are there, and it is no root.
+/// For the search for damage: whichever leaf does not open, the pages of the others are there, and it is no root.
 #[test]
 fn what_remains_of_a_root_has_the_pages_of_the_leaves_that_open() {
     let (mut root, mut packs) = (sample(), Packs::default());
@@ -313,7 +313,7 @@ fn what_remains_of_a_root_has_the_pages_of_the_leaves_that_open() {
     assert_eq!(whole.into_whole(), Some(root));
 }
 
-/// One leaf after the other, in order; and each is compared with what the top says of it, though it is the right kind of leaf.
+/// One leaf after the other, in order; each is compared with the top's entry, even if its kind is right.
 #[test]
 fn leaves_are_found_in_order_and_compared_one_by_one() {
     let (mut root, mut packs) = (sample(), Packs::default());
@@ -327,7 +327,7 @@ fn leaves_are_found_in_order_and_compared_one_by_one() {
         ((VolumeId(0), 0), Some(0)),
         ((V, 3), Some(0)),
         ((V, 4), Some(1)),
-        // Of the range behind it there is none.
+        // The range behind it has none.
         ((V, 8), Some(2)),
         ((V, 20), Some(3)),
         ((V, last), Some(3)),
@@ -340,7 +340,7 @@ fn leaves_are_found_in_order_and_compared_one_by_one() {
     for (leaf, other) in leaves.iter().flat_map(|leaf| leaves.iter().map(move |other| (leaf, other))) {
         let found = packs.leaf(other, &[KEY_ID]).unwrap();
         let same_count = |leaf: &LeafRef| matches!(leaf.of, LeafOf::Pages { .. }) && leaf.at != leaves[0].at;
-        // Leaves of one page each are told apart by their seals alone.
+        // Leaves of one page each are distinguished by their seals only.
         let fits = leaf.at == other.at || (same_count(leaf) && same_count(other));
         assert_eq!(top.check_leaf(leaf, &found).is_ok(), fits, "{leaf:?} as {other:?}");
     }
@@ -349,7 +349,7 @@ fn leaves_are_found_in_order_and_compared_one_by_one() {
     assert!(error.ends_with("found 2 pages, expected 0"), "{error}");
 }
 
-/// What a dropped root's leaves are in goes with it, in its last entry: who begins again reads it once more.
+/// The packs of a dropped root's leaves go with it, in its last entry: a new leader reads the root again.
 #[test]
 fn packs_of_leaves_are_retired_with_their_root() {
     use crate::space::Garbage;
@@ -379,7 +379,7 @@ fn packs_of_leaves_are_retired_with_their_root() {
 /// One change of a root.
 #[derive(Clone, Debug)]
 enum Change {
-    /// A page written anew: in a segment of this checkpoint, beside a part of what it had.
+    /// A page written again: in a segment of this checkpoint, with a part of its old content.
     Write { volume: u32, page: u32, sectors: u64, keeps: bool },
     /// A page that maps nothing any more.
     Clear { volume: u32, page: u32 },
@@ -405,8 +405,8 @@ fn any_shape() -> impl Strategy<Value = LeafShape> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Checkpoint after checkpoint, read back now and then, under data keys that grow, now and then written whole: it is the root that was never written in
-    /// leaves, its store needs no pack of leaves that it does not name, and what it counts of packs is what its pages say.
+    /// Many checkpoints, sometimes read back, under growing data keys, sometimes written whole: equals a root that was
+    /// never written in leaves, needs no pack of leaves that it does not name, and its counts of packs match its pages.
     #[test]
     fn a_root_in_leaves_is_the_root(
         shape in any_shape(),
@@ -457,7 +457,7 @@ proptest! {
                 let room = shape.packs.max(1);
                 prop_assert!(root.leaf_packs().len() <= room, "{} packs of leaves", root.leaf_packs().len());
             }
-            // Of each page no more than its line and its pack's id, however often it was replaced, and written whole too.
+            // No more than one line and one pack's id per page, however often it was replaced, also if written whole.
             for slot in root.leaves.values() {
                 let most = size_of::<PageLeaf>() + slot.leaf.len() * (24 + size_of::<ObjectId>());
                 prop_assert!(slot.leaf.memory_bytes() <= most, "{} bytes, {most} are needed", slot.leaf.memory_bytes());
@@ -466,7 +466,7 @@ proptest! {
             let sealed = seal_root(&root, ObjectSealer::new(&super::super::super::object::tests::key(), key_id, SET, OBJECT));
             let ids: Vec<u32> = (1..=key_id).rev().collect();
             let opened = open_top(&ring(OBJECT, &ids), &sealed).unwrap();
-            // All that it names lies in the store; what it does not name need not.
+            // All that it names is in the store; other objects need not be.
             let mut kept = packs.clone();
             kept.bodies.retain(|object, _| root.leaf_packs().contains_key(object));
             let read = kept.complete(opened.clone(), &ids).unwrap();

@@ -12,7 +12,7 @@ fn place(pack: u128, number: u32) -> PageRef {
     PageRef { object: object(pack), number, offset: 104 + 50 * number, sealed_len: 50, raw_len: 34 }
 }
 
-/// As a checkpoint under `key_id` makes it over `base`: page `number` now lies in `pack` and names all of `segment`.
+/// A checkpoint under `key_id` over `base`: page `number` is now in `pack` and refers to all of `segment`.
 fn checkpoint(base: &Root, key_id: u32, number: u32, pack: u128, segment: u128, before: &Live) -> (Root, Live) {
     let mut root = base.clone();
     root.seal_under(key_id);
@@ -41,7 +41,7 @@ fn what_was_there_is_under_the_old_key_and_what_comes_is_under_the_new() {
     assert_eq!((second.key_id(), second.keys_needed()), (2, [1, 2].into()));
     assert_eq!([1, 2, 90, 91].map(|at| second.key_of(object(at))), [1, 2, 1, 2]);
     assert_eq!(second.key_uses()[&1], KeyUse { objects: 2, stored_bytes: 900 + 400, live_bytes: 8 * 512 });
-    // The page that named the old ones is written anew: nothing is under the old key then.
+    // The page that referred to the old ones is written again: then nothing is under the old key.
     let (third, _) = checkpoint(&second, 2, 0, 92, 3, &live);
     assert_eq!(third.keys_needed(), [2].into());
     // Three at once.
@@ -49,7 +49,7 @@ fn what_was_there_is_under_the_old_key_and_what_comes_is_under_the_new() {
     assert_eq!(fourth.keys_needed(), [1, 2, 5].into());
 }
 
-/// Bounds on what is kept of roots go by it, and after a change of the key each root lists all that it names.
+/// Limits on memory for roots use this, and after a key change each root lists all its objects.
 #[test]
 fn what_is_listed_is_counted_as_memory() {
     let mut root = Root::new(LogId::new(1, 1));
@@ -102,7 +102,7 @@ fn a_root_cannot_need_a_newer_key_than_its_own() {
 }
 
 #[test]
-#[should_panic(expected = "UNDER-U2: a root under data key 1 on one under 2")]
+#[should_panic(expected = "UNDER-U2: found a root under data key 1, expected at least 2")]
 fn a_root_is_never_under_an_older_key_than_its_base() {
     let (mut root, _) = checkpoint(&Root::new(LogId::new(1, 1)), 2, 0, 90, 1, &Live::new());
     root.seal_under(1);
@@ -116,8 +116,8 @@ fn a_root_is_sealed_under_the_key_that_it_was_made_for() {
 }
 
 proptest! {
-    /// Checkpoints under keys that grow, each writing some pages anew: the root says of every object which key it was sealed under, as somebody says who
-    /// wrote it down each time; also after a restart, which reads the root from its bytes.
+    /// Checkpoints under growing keys, each rewriting some pages: the root gives every object's key as recorded at its
+    /// writing; also after a restart, which decodes the root.
     #[test]
     fn a_root_knows_what_each_of_its_objects_is_under(
         steps in proptest::collection::vec((0u32..4, 0u32..2, any::<bool>()), 1..30),

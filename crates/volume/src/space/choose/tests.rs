@@ -1,4 +1,4 @@
-//! Choosing by leaf against choosing as one would who has all day: all objects of the root, sorted.
+//! Choosing by leaf summaries against a full sort of all objects.
 
 use super::*;
 use crate::map::{Live, PackUse, PageRef, Root};
@@ -63,7 +63,7 @@ fn plain_packs_to_collect(root: &Root, target_percent: u32) -> BTreeSet<ObjectId
     if pack_bytes_max(pages, live) < before { chosen } else { BTreeSet::new() }
 }
 
-/// A segment: its length, how much was sealed into it, how much of that is in use.
+/// A segment: its length, its sealed sectors, and those in use.
 fn any_segment() -> impl Strategy<Value = (u64, u64, u64)> {
     let raw = prop_oneof![1_u64..20, Just(1_u64 << 20), (1_u64 << 20)..(1_u64 << 20) + 3];
     (1_u64..5000, raw, 0_u64..40, any::<bool>()).prop_map(|(stored, raw, some, near)| {
@@ -76,7 +76,7 @@ fn any_segment() -> impl Strategy<Value = (u64, u64, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What is chosen, what there is, and what is dropped, before and after a change of some of it.
+    /// The choice, the sums and the dropped objects, before and after some changes.
     #[test]
     fn choosing_by_leaf_chooses_the_same(
         segments in vec((0_u128..2000, any_segment()), 0..600),
@@ -88,7 +88,7 @@ proptest! {
         let (volume, mut root, mut live) = (VolumeId(1), Root::new(LogId::new(1, 1)), Live::new());
         for (random, (stored, raw, used)) in segments {
             root.add_segment(object(random), stored, Sectors(raw));
-            // One that is there twice counts as it was noted last.
+            // Of a duplicate the last entry counts.
             live.insert(object(random), Sectors(used));
         }
         let page = |pack: u128, number| PageRef {
@@ -110,7 +110,7 @@ proptest! {
             let mut left_out = Spared::default();
             for (at, counted) in &spared {
                 let Some((object, usage)) = all.get(at.index(all.len().max(1))) else { continue };
-                // As it is now; or as it once was, which says nothing any more.
+                // The present count, or an old one, which means nothing any more.
                 let live = if *counted { usage.live_sectors } else { Sectors(usage.live_sectors.0 + 1) };
                 left_out.at.insert(*object, live);
             }
@@ -123,14 +123,14 @@ proptest! {
                 let pages: Vec<_> = root.pages().filter(|(_, _, place)| packs.contains(&place.object)).collect();
                 prop_assert_eq!(root.pages_in_packs(&packs).collect::<Vec<_>>(), pages);
             }
-            // All of one pack, and some of a few that are there or not.
+            // All of one pack, and parts of a few others, existing or not.
             let few: BTreeSet<ObjectId> = [0_u128, 3, 17, 99].into_iter().map(|pack| object((1 << 64) + pack)).collect();
             let pages: Vec<_> = root.pages().filter(|(_, _, place)| few.contains(&place.object)).collect();
             prop_assert_eq!(root.pages_in_packs(&few).collect::<Vec<_>>(), pages);
             let dead: Vec<ObjectId> =
                 all.iter().filter(|(_, usage)| usage.live_sectors.0 == 0).map(|(object, _)| *object).collect();
             prop_assert_eq!(root.drop_dead_segments(), dead);
-            // Half of what the page had goes; the dead ones the root does not know any more.
+            // Half of the page's content goes; the root no longer knows the dead ones.
             live.retain(|_, used| used.0 > 0);
             let after: Live = live.iter().filter(|(object, _)| object.random % 2 == 0).map(|(id, used)| (*id, *used)).collect();
             root.replace_page(volume, 0, Some(page(39, 2)), &live, &after).unwrap();

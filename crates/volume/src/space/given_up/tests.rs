@@ -30,7 +30,7 @@ impl Run {
         answer
     }
 
-    /// A try that begins to write these.
+    /// Begins a try that writes these objects.
     fn begin(&mut self, made: impl IntoIterator<Item = u128>) -> LogId {
         let answer = self.apply(&SetCommand::CheckpointBegin { term: TERM });
         let SetAnswer::CheckpointBegun { at } = answer else { panic!("{answer:?}") };
@@ -39,7 +39,7 @@ impl Run {
         at
     }
 
-    /// Its end is applied; whoever proposed it need not hear of that.
+    /// Its end is applied, possibly without its proposer's knowledge.
     fn end(&mut self, begin: LogId, root: u128) {
         let end = SetCommand::CheckpointEnd { term: TERM, begin, root: RootRef { object: own(root), bytes: 9 } };
         assert_eq!(self.apply(&end), SetAnswer::CheckpointEnded);
@@ -65,13 +65,13 @@ fn g4_what_was_given_up_is_judged_once_a_later_checkpoint_has_ended() {
     assert_eq!(run.lapsed(), [1, 2], "whatever is under way now");
     run.given_up.forget([own(1)].into_iter());
     assert_eq!(run.lapsed(), [2]);
-    // Of another term it says nothing, nor to another one.
+    // Says nothing about another term, nor to another one.
     assert!(run.given_up.lapsed(Term(5), &run.state).objects.is_empty());
     run.given_up.begin(LogId::new(5, 99));
     assert_eq!((run.given_up.count(), run.lapsed()), (0, vec![]));
 }
 
-/// A rollback stands where a checkpoint does, and its root is in no head yet.
+/// A rollback replaces a checkpoint, and its root is in no head yet.
 #[test]
 fn g4_a_rollback_is_no_later_checkpoint() {
     let mut run = Run::new();
@@ -87,7 +87,8 @@ fn g4_a_rollback_is_no_later_checkpoint() {
     assert_eq!(run.lapsed(), [1]);
 }
 
-/// R12: the end of the first counts, and its leader does not know: what it made is named by the next root, by a snapshot, or by nothing.
+/// R12: the end of the first was applied without its leader's knowledge: its objects are named by the next root, by a
+/// snapshot, or by none.
 #[test]
 fn g4_what_a_kept_root_names_is_spared() {
     let mut run = Run::new();
@@ -119,7 +120,7 @@ fn g4_what_a_kept_root_names_is_spared() {
     for (of, objects) in orphans.entries(&all, 9) {
         assert_eq!(run.apply(&SetCommand::Retire { term: TERM, of, objects }), SetAnswer::Retired, "SET-S8");
     }
-    // What is named goes the way of all that roots name.
+    // Named objects are handled by garbage collection of roots.
     run.given_up.forget(orphans.named_after_all());
     run.given_up.forget([own(3)].into_iter());
     assert_eq!((run.lapsed(), run.given_up.count()), (vec![], 1));

@@ -5,7 +5,8 @@ use holdfast_types::{LogId, Sectors, VolumeId};
 
 const V: VolumeId = VolumeId(1);
 
-/// Segments 1 to 3 with 8, 16 and 32 sectors in use and pages in packs 90 and 91, under key 1; then segment 4 under key 2.
+/// Segments 1 to 3 with 8, 16 and 32 sectors in use and pages in packs 90 and 91, under key 1; then segment 4 under key
+/// 2.
 fn half_way() -> Root {
     let mut root = Root::new(LogId::new(1, 1));
     root.seal_under(1);
@@ -35,7 +36,7 @@ fn old_segments_go_by_what_is_in_use_and_one_at_least() {
     assert_eq!(chosen(u64::MAX, &[]), [1, 2, 3]);
     assert_eq!(chosen(24 * 512, &[]), [1, 2]);
     assert_eq!(chosen(0, &[]), [1]);
-    // Something moves already: the budget is the checkpoint's, not each choice's.
+    // A move is chosen already: the budget is per checkpoint, not per choice.
     assert!(chosen(0, &[object(9)]).is_empty());
     assert_eq!(chosen(24 * 512, &[object(1)]), [2]);
     assert!(

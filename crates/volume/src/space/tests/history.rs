@@ -1,8 +1,10 @@
-//! Random histories against a flat model: writes, trims, resized and deleted volumes, snapshots, rollbacks, checkpoints with collection, deletion, restarts, takeovers,
-//! and leaders that are none any more and do not know. Checkpoints fail: their objects land in part, or late; their ends are lost, late, or count unheard.
-//! At the end the store holds exactly what the state names: by the leader that there is, and by a new one.
+//! Random histories against a flat model: writes, trims, resized and deleted volumes, snapshots, rollbacks, checkpoints
+//! with collection, deletion, restarts, takeovers, and former leaders that do not know. Checkpoints fail: their objects
+//! arrive in part, or late; their ends are lost, late, or applied unnoticed. At the end the store holds exactly what
+//! the state names, cleaned up by the present leader and by a new one.
 //!
-//! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its seed.
+//! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its
+//! seed.
 
 mod world;
 
@@ -19,14 +21,14 @@ use world::{Dice, GRACE, NODES, PAGE, PAGES, USED, VALID, World};
 const HISTORIES: u64 = 150;
 const STEPS: u64 = 120;
 
-/// A leader looks through one dropped root, or what it takes for one.
+/// A leader processes one dropped root, or one that it believes to be dropped.
 fn judge_dropped(world: &mut World, node: usize) {
     if world.leading_ready(node).is_none() {
         return;
     }
     let state = world.nodes[node].machine.state().clone();
     let Some((object, bytes)) = state.dropped.iter().next().map(|(o, b)| (*o, *b)) else { return };
-    // The objects of a root that this gateway wrongly believes to be waiting may be gone.
+    // Objects of a root that this gateway wrongly believes to be waiting may be gone.
     let at = holdfast_control::set::RootRef { object, bytes };
     if !world.has_root(at) {
         assert!(!world.is_leader(node), "SET-S7: a dropped root is there until it was looked through");
@@ -49,7 +51,7 @@ fn judge_dropped(world: &mut World, node: usize) {
 fn sweep(world: &mut World, node: usize) {
     let Some(term) = world.leading_ready(node) else { return };
     let state = world.nodes[node].machine.state().clone();
-    // The head may name what an earlier leader put there and did not live to tell the group.
+    // The head may name a root that an earlier leader could not report to the group any more.
     let named = world.head.is_some_and(|(_, _, of)| of == term);
     if !state.dropped.is_empty() || state.rolled_back.is_some() || !named {
         return;
@@ -134,7 +136,7 @@ fn begin(world: &mut World, node: usize) {
     }
 }
 
-/// `room`: the store takes so many objects, and then none.
+/// `room`: number of objects that the store accepts.
 fn upload(world: &mut World, node: usize, room: u64) {
     let Some((at, None)) = world.nodes[node].led.as_ref().and_then(|led| led.job) else { return };
     if !world.is_leader(node) {
@@ -148,16 +150,16 @@ fn upload(world: &mut World, node: usize, room: u64) {
     }
 }
 
-/// What becomes of a checkpoint's end, once the head names its root.
+/// Fate of a checkpoint's end, after the head names its root.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
-    /// It is applied, and its proposer hears of it.
+    /// It is applied, and its proposer knows.
     Well,
-    /// It is applied, and nobody hears of it (R12).
+    /// It is applied, and its proposer does not know (R12).
     Unheard,
-    /// It is on its way for a while.
+    /// It arrives later.
     Late,
-    /// It never comes to be proposed.
+    /// It is never proposed.
     Not,
 }
 
@@ -180,7 +182,7 @@ fn end(world: &mut World, node: usize, ends: Ends) {
     world.check_roots();
 }
 
-/// An end that was on its way arrives. Its proposer has given it up.
+/// A late end arrives. Its proposer has given it up.
 fn late_end(world: &mut World, node: usize) {
     if let Some(end) = world.nodes[node].led.as_mut().and_then(|led| led.late.take()) {
         world.command(node, &end);
@@ -188,8 +190,9 @@ fn late_end(world: &mut World, node: usize) {
     }
 }
 
-/// The set becomes one of its snapshots. `stale`: a checkpoint that began before is under way, and goes on afterwards: 1 it has only begun,
-/// 2 it is uploaded, 3 the head names it. `careless`: somebody writes between the safety snapshot and the rollback.
+/// The set is rolled back to one of its snapshots. `stale`: an earlier checkpoint is under way and continues
+/// afterwards: 1 it has only begun, 2 it is uploaded, 3 the head names it. `careless`: a write comes between the safety
+/// snapshot and the rollback.
 fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
     let node = world.leader;
     world.catch_up(node, usize::MAX);
@@ -249,7 +252,7 @@ fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
         world.command(node, &command);
     }
     assert!(world.content_of_leader() == world.live, "after a rollback the volumes read as something else");
-    // The way back is given up now and then, before any checkpoint knows of the rollback.
+    // The way back is sometimes deleted, before any checkpoint includes the rollback.
     if dice.below(3) > 0 {
         world.command(node, &SetCommand::SnapshotDelete { name, made_by: safety.made_by });
     }
@@ -258,7 +261,7 @@ fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
     }
 }
 
-/// Everything that the leader would do in the end, left alone.
+/// Everything that an undisturbed leader does in the end.
 fn settle(world: &mut World) {
     world.land();
     let node = world.leader;
@@ -295,8 +298,8 @@ fn settle(world: &mut World) {
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
 }
 
-/// The leader has seen what is retired and was confirmed; then it stands still for the whole grace while `other` is elected. When
-/// it goes on, it believes what it believed.
+/// The leader has seen the retired objects and was confirmed; then it is paused for the whole grace period while
+/// `other` is elected. When it resumes, it believes to lead.
 fn paused(world: &mut World, other: usize) {
     let old = world.leader;
     world.catch_up(old, usize::MAX);
@@ -348,7 +351,7 @@ fn step(world: &mut World, dice: &mut Dice) {
     match dice.below(104) {
         0..=2 => volumes(world, dice),
         3..=29 => {
-            // Those that there are, mostly.
+            // Mostly an existing one.
             let there: Vec<VolumeId> = world.truth.volumes.keys().copied().collect();
             let volume = there.get(dice.below(3) as usize).copied().unwrap_or(VolumeId(1));
             let lba = dice.below(PAGES) * PAGE + dice.below(USED / 8) * 8;
@@ -416,7 +419,7 @@ fn step(world: &mut World, dice: &mut Dice) {
 }
 
 fn history(seed: u64) -> [u64; 6] {
-    // A third of them as roots were before, a third always in leaves, a third now so and now so.
+    // A third of them with whole roots, a third always in leaves, a third alternating.
     let in_leaves: fn(u128) -> bool = match seed % 3 {
         0 => |_| false,
         1 => |_| true,
@@ -430,7 +433,7 @@ fn history(seed: u64) -> [u64; 6] {
     }
     world.catch_up(world.leader, usize::MAX);
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
-    // SPACE-G4: whoever leads finds what it gave up itself; and a new leader what it did not make.
+    // SPACE-G4: the leader finds the objects that it gave up itself, and a new leader those of others.
     settle(&mut world);
     world.takeover((world.leader + 1) % NODES);
     settle(&mut world);
@@ -460,5 +463,8 @@ fn the_store_holds_what_the_state_names() {
          {given_up} objects of failed checkpoints"
     );
     let few = number("HOLDFAST_SPACE_HISTORIES").is_some_and(|most| most < 2);
-    assert!(few || sums.iter().all(|sum| *sum > 0), "a test in which nothing moves or goes tests nothing");
+    assert!(
+        few || sums.iter().all(|sum| *sum > 0),
+        "expected moves and deletions in this test, found none of some kind"
+    );
 }

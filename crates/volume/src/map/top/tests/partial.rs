@@ -8,13 +8,13 @@ impl Packs {
         }
     }
 
-    /// The root as one who begins to lead has it: each leaf of pages was gone through, and none is here.
+    /// The root of a new leader: each leaf of pages was checked, and none is here.
     fn compare(&self, top: Top, key_ids: &[u32]) -> Result<PartialRoot, MapError> {
         let mut comparing = Arc::new(top).compare(|leaf| self.leaf(leaf, key_ids).ok())?;
         let left: Vec<LeafRef> = comparing.left().collect();
         for leaf in left {
             comparing.take(&leaf, self.leaf(&leaf, key_ids)?)?;
-            // Who begins again counts nothing twice.
+            // A repeated leaf is not counted again.
             comparing.take(&leaf, self.leaf(&leaf, key_ids)?)?;
         }
         comparing.finish()
@@ -28,7 +28,7 @@ fn top_of(root: &Root) -> Top {
     }
 }
 
-/// The root of [`sample`], in leaves of which none is here.
+/// The root of [`sample`], with all leaves absent.
 fn away() -> (PartialRoot, Packs) {
     let (mut root, mut packs) = (sample(), Packs::default());
     packs.write(&mut root, &TINY, KEY_ID);
@@ -60,12 +60,12 @@ fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
     assert!(partial.pages_here_in(V, range.0, range.1).next().is_none());
     let counts = |partial: &PartialRoot| [4, 5, 9].map(|volume| partial.pages_of(VolumeId(volume)));
     assert_eq!(counts(&partial), [4, 0, 1]);
-    // Once it is here it is asked itself.
+    // Once the leaf is here it answers itself.
     partial.bring(&leaves[0], packs.leaf(&leaves[0], &[KEY_ID]).unwrap()).unwrap();
     assert_eq!(counts(&partial), [4, 0, 1]);
     assert_eq!(partial.page(V, 3), PageAt::Page(plain.page(V, 3).unwrap()));
     assert_eq!(partial.page(V, 1), PageAt::Nowhere);
-    // Another leaf is not taken for it.
+    // Another leaf is not accepted for it.
     let other = packs.leaf(&leaves[0], &[KEY_ID]).unwrap();
     let error = partial.bring(&leaves[1], other).unwrap_err().to_string();
     assert!(error.ends_with("found 2 pages, expected 1"), "{error}");
@@ -81,7 +81,7 @@ fn a_page_whose_leaf_is_away_is_not_replaced() {
     let _ = partial.replace_page(V, 1, Some(place(52, 0)), &Live::new(), &Live::new());
 }
 
-/// A leaf that changed stays until it is written: it is nowhere else.
+/// A changed leaf stays until it is written: there is no other copy.
 #[test]
 fn what_changed_is_not_let_go() {
     let (mut partial, packs) = away();
@@ -90,7 +90,7 @@ fn what_changed_is_not_let_go() {
     partial.replace_page(V, 1, Some(place(52, 0)), &Live::new(), &Live::new()).unwrap();
     assert!(partial.let_go(0).is_empty());
     assert_eq!(partial.page(V, 1), PageAt::Page(place(52, 0)));
-    // An older one of the same place does not come back over it.
+    // An older copy of the same place does not replace it.
     partial.bring(&leaf, packs.leaf(&leaf, &[KEY_ID]).unwrap()).unwrap();
     assert_eq!(partial.page(V, 1), PageAt::Page(place(52, 0)));
 }
@@ -104,7 +104,7 @@ fn pages_are_replaced_in_order() {
     partial.pass_to(V, 4, 0, &mut writing);
 }
 
-/// LEAF-L3 saves space alone: a leaf that cannot be read ends no checkpoint for that, and its pack stays named.
+/// LEAF-L3 only saves space: an unreadable leaf does not end a checkpoint, and its pack stays named.
 #[test]
 fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
     let (mut partial, mut packs) = away();
@@ -129,7 +129,7 @@ fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
     assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(plain));
 }
 
-/// UNDER-U3: that has to be moved, or the root would say another key of it.
+/// UNDER-U3: that leaf has to be moved, or the root would give a wrong key for it.
 #[test]
 #[should_panic(expected = "UNDER-U3: found")]
 fn a_leaf_under_an_older_data_key_is_not_left_in_place() {
@@ -156,7 +156,7 @@ fn a_root_is_used_without_its_leaves_only_once_all_were_counted() {
     assert!(PackCounts::default().compare(&root.packs).is_err());
 }
 
-/// What is in memory does not grow with the volume, also while a checkpoint changes something in each leaf.
+/// Memory does not grow with the volume, also while a checkpoint changes a page in each leaf.
 #[test]
 fn a_checkpoint_holds_what_there_is_room_for() {
     const MOST: u64 = 64 << 10;
@@ -197,8 +197,8 @@ fn a_checkpoint_holds_what_there_is_room_for() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Checkpoint after checkpoint with next to nothing in memory, under data keys that grow, by leaders that come anew: it is the root that was never written in
-    /// leaves.
+    /// Many checkpoints with almost nothing in memory, under growing data keys, by new leaders: equals a root that was
+    /// never written in leaves.
     #[test]
     fn a_root_that_is_mostly_away_is_the_root(
         pages in 1_u32..6,
@@ -221,7 +221,7 @@ proptest! {
             root.begin(plain.upto, key_id);
             plain.add_segment(segment, 900, Sectors(1 << 20));
             root.add_segment(segment, 900, Sectors(1 << 20));
-            // A root of before that has no leaf is of the default shape; nothing of it is away.
+            // An older root without leaves has the default shape; none is absent.
             let mut drawn = packs.drawn;
             let mut writing = root.begin_writing(&shape, || {
                 drawn += 1;

@@ -1,4 +1,4 @@
-//! Three gateways, one log, one store, as plain as they can be; what is decided comes from the code under test.
+//! Three gateways, one log, one store, as simple as possible; all decisions come from the code under test.
 
 use crate::entry::{EntryBuilder, EntryPayload, OpKind, decode, encode_control, read_piece};
 use crate::index::Source;
@@ -27,12 +27,12 @@ use std::time::Duration;
 pub const NODES: usize = 3;
 pub const PAGES: u64 = 3;
 pub const PAGE: u64 = crate::map::PAGE_SECTORS;
-/// Sectors that are used of each page, from its start: a few extents.
+/// Sectors in use of each page, from its start: a few extents.
 pub const USED: u64 = 600;
 /// How long a confirmation counts; an election takes longer.
 pub const VALID: Duration = Duration::from_secs(1);
 pub const GRACE: Duration = Duration::from_secs(60);
-/// What is not zeroes.
+/// The sectors that are not zero.
 pub type Content = BTreeMap<(VolumeId, u64), u64>;
 
 /// A small generator: the same seed, the same history.
@@ -48,7 +48,7 @@ impl Dice {
     }
 }
 
-/// What a gateway has in its hands while it leads, or believes so.
+/// State of a gateway that leads, or believes to.
 pub struct Led {
     pub term: Term,
     pub reaper: Reaper,
@@ -57,15 +57,15 @@ pub struct Led {
     pub job: Option<(LogId, Option<RootRef>)>,
     /// Judged, to be proposed.
     pub queue: Vec<(RetireOf, Vec<StoredObject>)>,
-    /// What it began to write for checkpoints that it does not know to have ended.
+    /// Objects of its checkpoints that it does not know to have ended.
     pub given_up: GivenUp,
-    /// The end of a checkpoint that is on its way, and whose proposer has begun another since.
+    /// A late end of a checkpoint, whose proposer has begun another since.
     pub late: Option<SetCommand>,
 }
 
 pub struct Node {
     pub machine: SetMachine,
-    /// Entries of the log that it has applied, and the id of the last.
+    /// Number of log entries that it has applied, and the id of the last.
     pub applied: usize,
     pub last: LogId,
     pub led: Option<Led>,
@@ -82,15 +82,15 @@ pub struct World {
     pub truth: SetState,
     pub live: Content,
     pub at: BTreeMap<LogId, Content>,
-    /// Reads under way: since when, of which root.
+    /// Running reads: their start, and their root.
     pub readers: Vec<(MonoTime, RootRef)>,
-    /// What the set's head in the store names, and the term of the leader that made it so.
+    /// Root in the set's head in the store, and the term of the leader that wrote it.
     pub head: Option<(LogId, RootRef, Term)>,
-    /// Requests of which a copy is still on its way.
+    /// Requests with a copy still in flight.
     pub late: Vec<SetCommand>,
-    /// So many objects more the store takes of the upload under way, which then fails.
+    /// Number of further objects that the store accepts of the present upload, which then fails.
     pub room: u64,
-    /// Objects that were sent and did not come to be there: they still may.
+    /// Objects that were sent and have not arrived: they still may.
     sent: Vec<(StoredKind, ObjectId, Bytes)>,
     checked: BTreeSet<ObjectId>,
     drawn: u128,
@@ -98,9 +98,9 @@ pub struct World {
     pub deleted: u64,
     pub rolled_back: u64,
     pub discarded: u64,
-    /// Objects of failed checkpoints that were retired in the term that they were made in.
+    /// Objects of failed checkpoints that were retired in their own term.
     pub given_up: u64,
-    /// Whether roots are written in leaves, decided anew for each: a root may be made whole again, and the other way round.
+    /// Whether to write a root in leaves, decided for each: roots may change between both forms.
     pub in_leaves: fn(u128) -> bool,
     pub leaves: u64,
 }
@@ -182,7 +182,7 @@ impl World {
         self.catch_up(self.leader, usize::MAX)
     }
 
-    /// The node applies up to `most` entries more; the answer of the last.
+    /// The node applies up to `most` further entries; returns the answer of the last.
     pub fn catch_up(&mut self, node: usize, most: usize) -> Option<SetAnswer> {
         let mut answer = None;
         let until = self.log.len().min(self.nodes[node].applied.saturating_add(most));
@@ -195,7 +195,7 @@ impl World {
         answer
     }
 
-    /// What the node may believe: the term that it leads in, with an entry of it applied.
+    /// The term in which the node believes to lead, with an applied entry of it.
     pub fn leading_ready(&self, node: usize) -> Option<Term> {
         let n = &self.nodes[node];
         n.led.as_ref().map(|led| led.term).filter(|term| n.last.term == *term)
@@ -205,12 +205,12 @@ impl World {
         node == self.leader && self.nodes[node].led.as_ref().is_some_and(|led| led.term == self.term)
     }
 
-    /// Proposes; nothing comes of it at a leader that is none any more.
+    /// Proposes a command; has no effect at a former leader.
     pub fn command(&mut self, node: usize, command: &SetCommand) -> Option<SetAnswer> {
         self.is_leader(node).then(|| self.append(Some(encode_control(command).unwrap()))).flatten()
     }
 
-    /// Elects `node`. Its log has everything, but what it has applied may lag, and it has not applied an entry of its own term.
+    /// Elects `node`. Its log has everything, but it may not have applied all, and no entry of its own term.
     pub fn takeover(&mut self, node: usize) {
         self.now = self.now.saturating_add(VALID);
         self.term = Term(self.term.0 + 1);
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// The leader applies everything and takes the lease: from here on it writes.
+    /// The leader applies everything and acquires the lease: from here on it writes.
     pub fn grant(&mut self) {
         let n = self.random();
         let command = SetCommand::Acquire {
@@ -249,7 +249,7 @@ impl World {
         self.command(self.leader, &command);
     }
 
-    /// A process starts anew from its snapshot and the log behind it.
+    /// A process restarts from its snapshot and the log behind it.
     pub fn restart(&mut self, node: usize) {
         let (machine, applied, last) = match self.nodes[node].machine.snapshot() {
             Some((upto, bytes)) => (SetMachine::from_snapshot(upto, &bytes).unwrap(), upto.index.0 as usize, upto),
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// A volume becomes another, or goes; now and then a copy of the request comes late.
+    /// A volume is changed or deleted; sometimes a copy of the request arrives late.
     pub fn change(&mut self, change: VolumeChange, again: bool) {
         let request = RequestId(1 << 90 | self.random());
         let command = SetCommand::ChangeVolume { change, request };
@@ -296,8 +296,8 @@ impl World {
         self.late.extend(again.then_some(command));
     }
 
-    /// The set's head names the checkpoint's root from now on, as the last thing before its end. A gateway that leads no more does it as well
-    /// where it knows no better, but never over a newer checkpoint.
+    /// The set's head names the checkpoint's root from now on, as the last step before its end. A former leader does
+    /// that too if it does not know, but never over a newer checkpoint.
     pub fn commit_head(&mut self, node: usize, at: LogId, root: RootRef) -> bool {
         let n = &self.nodes[node];
         let Some(term) = n.led.as_ref().map(|led| led.term) else { return false };
@@ -322,7 +322,7 @@ impl World {
         assert!(self.store.insert((kind, object), body).is_none(), "R7: {object} twice");
     }
 
-    /// What was sent long ago comes to be there after all, whatever became of who sent it.
+    /// An object that was sent long ago arrives, whatever became of its sender.
     pub fn land(&mut self) {
         for (kind, object, body) in std::mem::take(&mut self.sent) {
             assert!(self.store.insert((kind, object), body).is_none(), "R7: {object} twice");
@@ -333,7 +333,7 @@ impl World {
         self.store.get(&(kind, object)).unwrap_or_else(|| panic!("{kind:?} {object} is needed and gone"))
     }
 
-    /// Whether all of a root can be read. For who may believe in one that is gone.
+    /// Whether a whole root is readable. For gateways that may believe in a deleted one.
     pub fn has_root(&self, at: RootRef) -> bool {
         let Some(body) = self.store.get(&(StoredKind::Root, at.object)) else { return false };
         let leaves = open_top(&opener(at.object), body).unwrap().leaves();
@@ -360,7 +360,7 @@ impl World {
         ObjectId { term, member: MemberId(node as u64 + 1), boot: 1, random: self.random() }
     }
 
-    /// Everything between begin and end, as the uploader does it. `None`: not everything came to be there.
+    /// Everything between begin and end, like the uploader. `None`: not every object arrived.
     pub fn upload(&mut self, node: usize, at: LogId) -> Option<RootRef> {
         let sent = self.sent.len();
         let term = self.nodes[node].led.as_ref()?.term;
@@ -369,7 +369,7 @@ impl World {
         let base = base.unwrap_or_else(|| Root::new(sealed_at));
         let mut root = base.clone();
         root.upto = at;
-        // Segments of this checkpoint: small ones, so that there are several.
+        // Small segments of this checkpoint, so that there are several.
         let mut batch = Vec::new();
         for planned in plan(&memtable) {
             let mut lba = planned.lba;
@@ -420,7 +420,7 @@ impl World {
         }
         root.drop_dead_segments();
         if (self.in_leaves)(self.drawn) {
-            // As small as can be: nearly every change is in another leaf.
+            // As small as possible: nearly every change is in another leaf.
             let shape = LeafShape { pages: 2, objects: 2, packs: 3, whole_bytes: 0 };
             let packs = root.write_leaves(&shape, || {
                 self.drawn += 1;
@@ -497,7 +497,7 @@ impl World {
         moves
     }
 
-    /// What a root shows. Every object that it names must be there.
+    /// Content of a root. Every object that it names must exist.
     pub fn content_of(&self, at: RootRef) -> Content {
         let root = self.root(at);
         let mut content = Content::new();
@@ -518,7 +518,7 @@ impl World {
         stamps_into(volume, extent.lba, &raw[extent.raw_range()], content);
     }
 
-    /// What the leader's lookups lead to.
+    /// Content by the leader's lookups.
     pub fn content_of_leader(&self) -> Content {
         let machine = &self.nodes[self.leader].machine;
         let root = machine.state().checkpoint.map(|c| self.root(c.root));
@@ -553,14 +553,14 @@ impl World {
         content
     }
 
-    /// Every kept root, and every root that somebody still reads, has all of its objects; a root that was not looked at
-    /// before shows what was there at its entry.
+    /// Every retained root, and every root of a running read, has all of its objects; a root that was not checked
+    /// before has the content of its entry.
     pub fn check_roots(&mut self) {
         let mut roots: Vec<(RootRef, LogId)> = self.truth.snapshots.values().map(|s| (s.root, s.upto)).collect();
         roots.extend(self.truth.checkpoint.map(|c| (c.root, c.upto)));
         for (at, upto) in roots {
             if self.checked.insert(at.object) {
-                assert!(self.content_of(at) == self.at[&upto], "R4: the root of {upto} shows something else");
+                assert!(self.content_of(at) == self.at[&upto], "R4: found other content in the root of {upto}");
             }
             self.check_names(at);
         }
@@ -569,7 +569,7 @@ impl World {
             if self.checked.insert(at.object) {
                 assert!(
                     self.content_of(at) == self.at[&upto],
-                    "HEAD-H3: the head's root of {upto} shows something else"
+                    "HEAD-H3: found other content in the head's root of {upto}"
                 );
             }
             self.check_names(at);
