@@ -212,7 +212,16 @@ impl Scrubber {
         let at = self.throttle.copy.load(Ordering::Relaxed);
         let (store, copy) = copy_of(&self.mapping.store, Some(at));
         let throttle = Some(self.throttle.clone());
-        Subject { set, key, store, copy, volumes, snapshot: None, throttle, reports_refusals: false }
+        Subject {
+            set,
+            key,
+            store,
+            copy,
+            volumes,
+            snapshot: None,
+            throttle: throttle.map(|brake| brake as Arc<dyn Throttle>),
+            reports_refusals: false,
+        }
     }
 
     /// With several stores, the place of the one whose copies are read.

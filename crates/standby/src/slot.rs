@@ -388,8 +388,11 @@ impl Slot {
         let seen = looked.missed.map_or(Ok(()), |error| Err(unlooked(&error)));
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
-        // One that cannot be looked at may be there.
-        let same = |(pid, since): &&(i32, String)| !begun(*pid).is_ok_and(|now| now.as_ref() != Some(since));
+        // A process that cannot be looked at may be left, and may be another one of that number: it gets no signal.
+        let left_of = |(pid, since): &(i32, String)| match begun(*pid) {
+            Ok(now) => (now.as_ref() == Some(since)).then_some((*pid, true)),
+            Err(_) => Some((*pid, false)),
+        };
         let waited = Instant::now();
         let gone = loop {
             let left: Vec<(i32, bool)> = servers.iter().filter_map(left_of).collect();

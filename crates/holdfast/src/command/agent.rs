@@ -258,45 +258,6 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_difference_that_both_hosts_tell_is_shown_once_and_the_gravest_first() {
-        let seen = |name: &str, other: &str, facts: &[(&str, &str)]| {
-            let differences: Vec<_> = facts
-                .iter()
-                .map(|(fact, weight)| {
-                    serde_json::json!({ "weight": weight, "host": other, "fact": fact, "words": format!("{fact} words") })
-                })
-                .collect();
-            let view = serde_json::json!({
-                "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
-                "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
-                "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "differences": differences,
-            });
-            Seen { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
-        };
-        let both = [("bin_dir", "note"), ("libc", "damage")];
-        let text = differences(&[seen("db1", "db2", &both), seen("db2", "db1", &both)]);
-        assert_eq!(
-            text,
-            "\ndb1 and db2 differ: WARNING: a takeover may damage data: libc words\ndb1 and db2 differ: note: bin_dir words"
-        );
-        assert_eq!(differences(&[seen("db1", "db2", &[])]), "");
-    }
-
-    #[test]
-    fn only_loopback_is_this_host_for_certain() {
-        for (address, here) in [
-            ("127.0.0.1:8008", true),
-            ("127.0.0.7:8008", true),
-            ("[::1]:8008", true),
-            ("localhost:8008", true),
-            ("10.0.0.1:8008", false),
-            ("db1:8008", false),
-        ] {
-            assert_eq!(is_loopback(address), here, "{address}");
-        }
-    }
-
-    #[test]
     fn a_long_watchdog_log_is_truncated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("watchdog.log");

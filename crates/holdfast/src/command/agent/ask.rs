@@ -144,3 +144,22 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
     }
     seen
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_this_host_for_certain() {
+        for (address, here) in [
+            ("127.0.0.1:8008", true),
+            ("127.0.0.7:8008", true),
+            ("[::1]:8008", true),
+            ("localhost:8008", true),
+            ("10.0.0.1:8008", false),
+            ("db1:8008", false),
+        ] {
+            assert_eq!(is_loopback(address), here, "{address}");
+        }
+    }
+}

@@ -71,3 +71,33 @@ pub fn scheduled_text(scheduled: &Scheduled) -> String {
     let whom = scheduled.to.as_deref().unwrap_or("the other host");
     format!("switchover to {whom} at {}", Timestamp(scheduled.at_unix_ms))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_that_both_hosts_tell_is_shown_once_and_the_gravest_first() {
+        let seen = |name: &str, other: &str, facts: &[(&str, &str)]| {
+            let differences: Vec<_> = facts
+                .iter()
+                .map(|(fact, weight)| {
+                    serde_json::json!({ "weight": weight, "host": other, "fact": fact, "words": format!("{fact} words") })
+                })
+                .collect();
+            let view = serde_json::json!({
+                "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
+                "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
+                "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "differences": differences,
+            });
+            Seen { address: name.into(), view: Some(serde_json::from_value(view).unwrap()), error: None }
+        };
+        let both = [("bin_dir", "note"), ("libc", "damage")];
+        let text = differences(&[seen("db1", "db2", &both), seen("db2", "db1", &both)]);
+        assert_eq!(
+            text,
+            "\ndb1 and db2 differ: WARNING: a takeover may damage data: libc words\ndb1 and db2 differ: note: bin_dir words"
+        );
+        assert_eq!(differences(&[seen("db1", "db2", &[])]), "");
+    }
+}
