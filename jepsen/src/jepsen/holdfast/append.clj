@@ -1,16 +1,15 @@
 (ns jepsen.holdfast.append
-  "Append (R1, R2, R3, R5 as a database's users see them): transactions on a
-  PostgreSQL that lies on a set and moves between hosts, reached through the one
-  address of its proxy.
+  "Append (R1, R2, R3, R5 for a database's users): transactions on a PostgreSQL that
+  is on a set and moves between hosts, through the one address of its proxy.
 
-  A transaction reads lists and appends to them, at SERIALIZABLE; Elle infers
-  from what was read in which order transactions can have happened, and looks for
-  cycles, real time included. Some clients instead write a ledger: each commit
-  adds a number of its own, and in the end every acknowledged one must be there.
+  A transaction reads lists and appends to them, at SERIALIZABLE. From the reads
+  Elle infers possible orders of transactions and looks for cycles, real time
+  included. Some clients write a ledger instead: each commit adds its own number,
+  and in the end every acknowledged one must be there.
 
-  What may have happened (R12): a transaction whose COMMIT was sent and not
-  answered is unknown, unless the answer is PostgreSQL's word that it rolled it
-  back for the sake of another. Without a COMMIT nothing is ever committed."
+  Unknown outcomes (R12): a transaction whose COMMIT was sent and not answered is
+  unknown, unless PostgreSQL answers that it rolled it back in favour of another.
+  Without a COMMIT nothing is ever committed."
   (:require [clojure.set :as set]
             [clojure.string :as str]
             [jepsen [checker :as checker]
@@ -52,8 +51,8 @@
     (when (.next r) (.getString r 1))))
 
 (defn- connect!
-  "A session in which every transaction is serializable and durable, or it is
-  none: a setting that weakens what is asked for is no session to test."
+  "A session in which every transaction is serializable and durable. A session with a
+  weaker setting is refused, since it tests nothing."
   ^Connection [test client]
   (let [conn (DriverManager/getConnection (url test client))]
     (try
@@ -143,8 +142,8 @@
     [(.getSimpleName (class e)) (.getMessage e)]))
 
 (defn- rolled-back?
-  "PostgreSQL says that it rolled the transaction back: serialization failure or
-  deadlock. Whatever else it says to a COMMIT may come after the commit."
+  "PostgreSQL rolled the transaction back: serialization failure or deadlock. Any
+  other error on a COMMIT may come after the commit."
   [e]
   (and (instance? SQLException e)
        (contains? #{"40001" "40P01"} (.getSQLState ^SQLException e))))
@@ -156,8 +155,8 @@
     :read false))
 
 (defn- lie!
-  "What a client of this lie claims instead, nil if it is honest this time.
-  `before` has what earlier transactions read."
+  "A lying client's answer; nil if it is honest this time. `before` has the reads of
+  earlier transactions."
   [test op value before]
   (let [now? (fn [lie one-in] (and (= lie (:lie test))
                                    (zero? (rand-int one-in))))]
@@ -170,7 +169,7 @@
       [:commit (mapv (fn [[f k v]] [f k (get before k v)]) value)])))
 
 (defn- open-session!
-  "Where nobody is there, a moment passes before the next may ask."
+  "Without a server, waits a moment before the next try."
   [test op conn]
   (try
     (reset! conn (connect! test (:process op)))
@@ -231,7 +230,7 @@
       (checker/check c test (h/filter (comp fs :f) history) opts))))
 
 (defn ledger-checker
-  "Every acknowledged number is there once, and nothing that nobody wrote."
+  "Every acknowledged number is there once, and no number that was never written."
   []
   (reify checker/Checker
     (check [_ _ history _]

@@ -12,11 +12,11 @@
 (defn- seconds [nanos] (/ (double nanos) 1e9))
 
 (defn expected-served
-  "[from to] in nanoseconds: when a majority could talk, without a break. While a
-  nemesis operation runs nothing is expected, unless the nemesis says that it left a
-  majority all the while (:unbroken?): then the time before it, its own and the time
-  after it are one. Else no silence could be longer than the calm between two faults,
-  whoever never came back."
+  "Periods [from to] in nanoseconds in which a majority could talk without a break.
+  During a nemesis operation nothing is expected, unless the nemesis reports a
+  majority all the time (:unbroken?): then the time before, during and after it is
+  one period. Otherwise no silence could be longer than the pause between two
+  faults, even if no gateway ever came back."
   [history end]
   (let [turns (->> (h/remove h/client-op? history)
                    (filter #(#{:begin :end} (:f %)))
@@ -40,26 +40,26 @@
       (reduce max (map - (rest edges) edges)))))
 
 (def noticed
-  "From how long a silence on, in nanoseconds, nobody was served."
+  "Length of a silence in nanoseconds that counts as an outage."
   1000000000)
 
 (def allowed-s
-  "How long a majority may serve nobody, by default. What is promised are two seconds
-  for a takeover, but these runs share their processors with compilers, and a busy
-  machine is no broken rule: 11 s were seen between two faults, and 13 s of a machine
-  that stood still, gateways and clients alike. More than twice that is allowed. It is
-  long enough for every client to have asked at least twice, as none waits longer than
-  9 s for an answer and 3 s for somebody who serves; and short enough to be met, since
-  a run of 60 s whose gateways do not come back from its first fault is silent for some
-  50 s. (Those two were measured in pieces that ended with each operation of the
-  nemesis; longer silences than a piece lasts were not seen then.)"
+  "Default limit of an outage while there is a majority. The promise is two seconds
+  for a takeover, but these runs share their CPUs with compilers, and a busy machine
+  breaks no rule: 11 s were seen between two faults, and 13 s on a machine that
+  stalled with gateways and clients. The limit is more than twice that. It is long
+  enough for every client to ask at least twice, as each waits at most 9 s for an
+  answer and 3 s for a serving gateway; and short enough to be exceeded, since a run
+  of 60 s whose gateways do not come back from the first fault is silent for some 50
+  s. (The two figures were measured in periods that ended with each nemesis
+  operation; longer silences could not be seen then.)"
   30.0)
 
 (defn availability
   "The longest time without a success of fs `progress` while a majority could talk
-  without a break, and how long nobody was served in all, faults included. A silence of
-  more than `within` seconds makes the run invalid (see `allowed-s`). While the machine
-  stands still nobody asks either, which :longest-unasked-s shows."
+  without a break, and the total of outages, faults included. A silence of more than
+  `within` seconds makes the run invalid (see `allowed-s`). On a stalled machine
+  clients do not ask either; :longest-unasked-s shows that."
   [{:keys [progress within]}]
   (reify checker/Checker
     (check [_ test history _]
@@ -181,10 +181,10 @@
          :spoilt (:spoilt op)}))))
 
 (defn impostors
-  "A gateway with an old copy of its disk is refused or heals, and says so (R9).
-  Of a gateway and its twin one is refused; where neither was while the fault
-  lasted, it is told and no more, since nothing that was acknowledged is at stake
-  as long as the rules hold, which the workload judges."
+  "A gateway with an old copy of its disk is refused, or repaired, with a log line
+  (R9). Of a gateway and its twin one is refused. If neither was refused during the
+  fault, that is only reported: no acknowledged write is at risk while the rules
+  hold, which the workload checks."
   []
   (reify checker/Checker
     (check [_ _ history _]

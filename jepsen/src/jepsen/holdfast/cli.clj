@@ -94,8 +94,8 @@
     (assoc opts :seed seed)))
 
 (defn- assemble
-  "What is the same in every test, and `more`, with `checkers` beside those that
-  all have. A package without generators makes no faults and puts nothing right."
+  "The common part of every test, and `more`, with `checkers` besides the common
+  ones. A package without generators makes no faults and undoes nothing."
   [opts workload package checkers more]
   (let [faults? (some? (:generator package))]
     (merge

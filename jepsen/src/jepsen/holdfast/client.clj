@@ -1,11 +1,11 @@
 (ns jepsen.holdfast.client
-  "What the workloads' clients share: finding the gateway that serves, keeping a
-  connection until it breaks, and turning what happened into :ok, :fail, :info.
+  "Shared by the workloads' clients: finding the serving gateway, keeping a
+  connection until it breaks, and turning results into :ok, :fail, :info.
 
-  A request that was sent and not answered with success may have been carried
-  out, whatever the server said: an error can hide an earlier try of the same
-  write under another epoch. So a write is :fail only if no request was sent. A
-  read has no effect and is always :fail."
+  A request that was sent and not answered with success may have been carried out,
+  whatever the server answered: an error can hide an earlier try of the same write
+  under another epoch. So a write is :fail only if no request was sent. A read has
+  no effect and is always :fail."
   (:require [clojure.tools.logging :refer [debug info]]
             [jepsen.holdfast [db :as db]
                              [nbd :as nbd]]))

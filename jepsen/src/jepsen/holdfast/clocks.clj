@@ -1,11 +1,11 @@
 (ns jepsen.holdfast.clocks
-  "Wrong clocks, each gateway's own: clock/clock.c is laid over the clocks of its
-  process, and a file per node says how wrong they are.
+  "Wrong clocks, separate for each gateway: clock/clock.c replaces the clocks of its
+  process, and a file per node has the error.
 
-  A jump moves the wall clock alone, by hours: nothing may depend on it. A drift
-  moves all clocks of a gateway together, CLOCK_BOOTTIME too, which leases go by;
-  it stays within what R3 is promised for, 10 % either way. Readings that were
-  handed out wrong are counted: a fault that nobody read did not happen."
+  A jump moves only the wall clock, by hours: nothing may depend on it. A drift
+  moves all clocks of a gateway together, also CLOCK_BOOTTIME, which leases use; it
+  stays within R3's limit of 10 % in either direction. Wrong readings are counted: a
+  fault without any did not happen."
   (:require [clojure.string :as str]
             [jepsen.control :as c]
             [jepsen.holdfast.ssh :as ssh])
@@ -62,7 +62,7 @@
       [(assoc-in state [:clocks kind] {:of of, :was was}) of])))
 
 (defn- end!
-  "Puts it right, and says how often each wrong clock was read meanwhile."
+  "Makes it right, and returns how often each wrong clock was read meanwhile."
   [kind clock]
   (fn [test state]
     (let [{:keys [of was]} (get-in state [:clocks kind])

@@ -1,9 +1,8 @@
 (ns jepsen.holdfast.copies
-  "A gateway that comes back with an old copy of its disk, and one that runs
-  twice. Either has forgotten something that it acknowledged, or will: the others
-  must refuse it, or heal it (R9), and no rule may break. So it may end by itself.
-  Once in a run, and always the same gateway: to have two of three forget is
-  outside of what is promised."
+  "A gateway that comes back with an old copy of its disk, and one that runs twice.
+  Either has forgotten an acknowledged entry, or will: the others must refuse or
+  repair it (R9), and no rule may break. So it may exit by itself. Once per run, and
+  always the same gateway: two of three that forget are outside of the promise."
   (:require [clojure.string :as str]
             [jepsen [control :as c]
                     [db :as jdb]
@@ -104,8 +103,8 @@
        {:twin-of n, :leads leads}])))
 
 (defn- refused-by
-  "{node lines} of the other gateways' logs by which they refused a life of this
-  member. Whoever is refused so may run on: nobody counts its answers."
+  "{node lines} of the other gateways' logs with which they refused a life of this
+  member. A refused process may keep running: its answers do not count."
   [test node member]
   (let [others (remove #{node} (:nodes test))]
     (c/on-nodes test others

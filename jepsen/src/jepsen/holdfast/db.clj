@@ -1,12 +1,12 @@
 (ns jepsen.holdfast.db
-  "One gateway per node, founded as one cluster with one set, and what a nemesis
-  does to them: kill, pause, flip a bit in a journal.
+  "One gateway per node, in one cluster with one set, and a nemesis's operations on
+  them: kill, pause, flip a bit in a journal.
 
       DIR/NODE/gateway.toml, cluster.key, gateway.pid, gateway.log, data/
-      DIR/store            the set's store where --store is a directory
+      DIR/store            the set's store if --store is a directory
 
-  Checkpoints are frequent and journal files small, so that a run of a minute
-  sees uploads, purged journals and snapshots."
+  Checkpoints are frequent and journal files small, so that a run of a minute has
+  uploads, purged journals and snapshots."
   (:require [clojure.java.shell :refer [sh]]
             [clojure.string :as str]
             [clojure.tools.logging :refer [info warn]]
@@ -58,8 +58,8 @@
   (file test node "holdfast"))
 
 (defn use-program!
-  "Of :binary and :other-binary, the one that the node's gateway runs from its
-  next start on. Gives its path."
+  "The program of the node's gateway from its next start on: :binary or
+  :other-binary. Returns its path."
   [test node which]
   (let [path (ssh/program test (get test which))]
     (c/su (c/exec :ln :-sfn path (bin test node)))
@@ -225,8 +225,8 @@
     (or (second (re-find #"\"message\":\"([^\"]*)" err)) err)))
 
 (defn gateways
-  "{node {:member :reachable :behind :leads :standing :trouble :version}}, as the cluster lists
-  them; nil if nobody answers."
+  "{node {:member :reachable :behind :leads :standing :trouble :version}} from the
+  cluster's list; nil without an answer."
   [test]
   (let [{:keys [exit out]} (cli-within test "2s" "gateway" "list")
         text (fn [o k] (second (re-find (re-pattern (str "\"" k "\":\"([^\"]*)\"")) o)))]
@@ -245,8 +245,8 @@
                         :version   (text o "version")}])))))
 
 (defn await-ready
-  "Waits until the cluster says that this node's gateway is ready and hardly
-  behind; whether that came within `seconds`."
+  "Waits until the cluster reports this node's gateway as ready and nearly caught up;
+  returns whether that came within `seconds`."
   [test node seconds]
   (let [until (+ (System/nanoTime) (* 1000000000 seconds))]
     (loop []

@@ -1,11 +1,11 @@
 (ns jepsen.holdfast.disks
-  "Disks that lose what was not synced when the power is cut: each node's data lie
-  on one that `holdfast-scenarios jepsen --disk` mounts, the one of `cargo xtask power`.
+  "Disks that lose unsynced data in a power cut: each node's data is on one that
+  `holdfast-scenarios jepsen --disk` mounts, the same as in `cargo xtask power`.
 
       DIR/NODE/disk/data    instead of DIR/NODE/data
 
-  A cut switches the disk off and then ends the gateway: what it wrote and did not
-  sync is kept, lost or torn, in any order, as the seed draws."
+  A cut switches the disk off and then ends the gateway: unsynced writes are kept,
+  lost or torn, in any order, as the seed draws."
   (:require [clojure.java.io :as io]
             [clojure.java.shell :refer [sh]]
             [jepsen [control :as c]
@@ -44,8 +44,8 @@
       (.mkdirs (io/file dir (under test))))))
 
 (defn lie!
-  "From now on, where that is the lie of this run. Not earlier: a cluster that
-  forgot that it is one has nobody who could be asked."
+  "Lies from now on, if that is the lie of this run. Not earlier: a cluster that
+  forgot its own creation could not be asked anything."
   [test]
   (when (= "lying-disk" (:lie test))
     (doseq [d (vals @(:mounted test))] (ask! d "lie"))))

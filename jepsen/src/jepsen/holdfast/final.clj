@@ -1,12 +1,11 @@
 (ns jepsen.holdfast.final
-  "What is read when all is over, and what it means if it does not come.
+  "The final reads, and the verdict if they fail.
 
-  Everything is put right first, and a moment passes. Then the reads are asked for
-  again and again, for `patience-s`. If nothing was read after all, it depends on
-  what the run knows of itself: where all faults ended, a majority can talk and every
-  gateway runs, what was acknowledged cannot be read back, and that breaks a rule as
-  much as a read that shows it gone (R1). Where the run does not know that, it does
-  not know more than nothing: :unknown, with the reason."
+  First all faults are undone, and a moment passes. Then the reads are retried for
+  `patience-s`. If a read never succeeds, the verdict depends on the run's
+  knowledge. If all faults ended, a majority can talk and every gateway runs, then
+  acknowledged data cannot be read back, which breaks a rule like a read without it
+  (R1). If the run does not know that, the verdict is :unknown, with the reason."
   (:require [clojure.set :as set]
             [clojure.string :as str]
             [jepsen [generator :as gen]
@@ -34,7 +33,7 @@
   (gen/time-limit patience-s gen))
 
 (defn by-one
-  "This operation by one client, one that waits long for an answer, until it works."
+  "Retries this operation by one client, one with a long timeout, until it succeeds."
   [op]
   (gen/clients (gen/on-threads #{0} (patiently (until-ok op)))))
 
@@ -84,10 +83,10 @@
                 (str "a gateway had ended by itself: " (str/join ", " dead)))}))
 
 (defn judge
-  "Were all of `wanted` read when everything was over? (of op) says which of them an
-  operation is about, nil if it is none of these reads. Nothing at all read of
-  something is wrong if there is no excuse; anything between that and all is unknown,
-  since its reader may have had no time left."
+  "Were all of `wanted` read at the end? (of op) returns the wanted one of an
+  operation, nil if it is no such read. If nothing was read of one, that is wrong
+  unless there is an excuse; a partial result is unknown, since its reader may have
+  run out of time."
   [history wanted of]
   (let [wanted   (set wanted)
         {:keys [since why-not]} (standing history)

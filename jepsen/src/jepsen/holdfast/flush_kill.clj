@@ -1,10 +1,9 @@
 (ns jepsen.holdfast.flush-kill
-  "Flush-kill (R1): what was written and flushed is there, whatever was killed.
+  "Flush-kill (R1): flushed writes are there, whatever was killed.
 
-  Each operation writes eight blocks of its own, several in flight, and then
-  FLUSHes; every fourth uses FUA instead. No block is ever written again. When all
-  is over, everything is read: a batch that was acknowledged and is not whole was
-  lost."
+  Each operation writes eight blocks of its own, several in flight, and then sends
+  FLUSH; every fourth uses FUA instead. No block is ever written again. At the end
+  everything is read: an acknowledged batch that is not complete was lost."
   (:require [clojure.set :as set]
             [jepsen [checker :as checker]
                     [client :as client]

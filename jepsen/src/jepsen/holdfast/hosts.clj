@@ -1,18 +1,18 @@
 (ns jepsen.holdfast.hosts
-  "Faults of a PostgreSQL that moves between two hosts over three gateways. What
-  runs is somebody else's (`cargo xtask jepsen` makes it): faults are asked for at
-  a door, a Unix socket that takes one line and answers one.
+  "Faults of a PostgreSQL that moves between two hosts over three gateways. `cargo
+  xtask jepsen` runs these. Faults are requested at a door, a Unix socket that takes
+  one line and answers with one.
 
-      begin FAULT     ok SERVED HIT WHAT         done, and what was hit
+      begin FAULT     ok SERVED HIT WHAT         done, with its target
       miss FAULT      the same                   not done, and treated as if it were
-      end             ok SERVED HIT WHAT         all is put right again, and stands by
+      end             ok SERVED HIT WHAT         everything is undone and standing by
       alive           ok g1=up g2=down spoilt=g2  which gateways still run, and whose
-                                                 journal was spoilt
+                                                 journal was damaged
       logs            ok g1=FILE ...             separated by tabs
 
-  SERVED is `served` where transactions must succeed from now on, else `unserved`;
-  HIT is `hit`, or `missed` where nothing happened: at the beginning, or as the end
-  found. An answer that does not begin with `ok` is an error."
+  SERVED is `served` if transactions must succeed from now on, otherwise `unserved`;
+  HIT is `hit`, or `missed` if nothing happened, at the beginning or found at the
+  end. An answer that does not begin with `ok` is an error."
   (:require [clojure.java.io :as io]
             [clojure.string :as str]
             [clojure.tools.logging :refer [warn]]
@@ -97,7 +97,7 @@
             (throw (ex-info (str (str/trim line) ": " answer) {:door door}))))))))
 
 (defn- change!
-  "Asks for a fault, or its end: {:served? :hit? :what}."
+  "Requests a fault, or its end: {:served? :hit? :what}."
   [door & words]
   (let [said (apply ask! door words)
         [_ served hit what] (re-matches #"(served|unserved) (hit|missed) ?(.*)" said)]
@@ -108,9 +108,9 @@
     {:served? (= "served" served), :hit? (= "hit" hit), :what what}))
 
 (defn- begin!
-  "One fault after the other of those that begin together; who lies about it makes
-  none. Each only adds to what lasts, so that a majority could talk all the while if
-  that is said after every one."
+  "Begins faults that start together, one after the other; a lying nemesis begins
+  none. Each only adds to the lasting ones, so a majority could talk all the time if
+  each answer says so."
   [{:keys [door lie]} fault]
   (let [done (mapv (fn [f]
                      [f (change! door (if (= "miss" lie) "miss" "begin") f)])
@@ -143,8 +143,8 @@
                                            "agent.log" "gateway.log")))))
 
 (defn told
-  "What the end of faults came to. Of a gateway with an old disk, and of one that ran
-  twice, what the check of impostors (checks.clj) reads: {fault {:refused? ...}}."
+  "Result of ending the faults. For a gateway with an old disk, or one that ran
+  twice, the input of the check of impostors (checks.clj): {fault {:refused? ...}}."
   [what]
   (let [found (re-seq #"(restored|twice) (g\d): (refused|not refused)" what)]
     (if (seq found)

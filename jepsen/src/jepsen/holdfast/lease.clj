@@ -124,8 +124,8 @@
       bad)))
 
 (defn seen-backwards
-  "Reads that found something of an older epoch than what had been seen or
-  acknowledged before they began, or what nobody wrote."
+  "Reads of a value from an older epoch than one seen or acknowledged before they
+  began, or of a value that was never written."
   [history]
   (let [epoch-of (into {0 0} (for [op history
                                    :when (and (= :write (:f op)) (:epoch op))]
@@ -162,7 +162,7 @@
          :seen-backwards    (take 5 seen)}))))
 
 (defn final-checker
-  "Could the last owner read in the end what is there?"
+  "Could the last owner read the final content?"
   []
   (reify checker/Checker
     (check [_ _ history _]
@@ -171,7 +171,7 @@
 
 (defn- fields
   "For Porcupine. A grant of unknown outcome has no known epoch; leaving it out
-  forbids nothing less, for nobody can write under it."
+  forbids nothing less, since no client can write under it."
   [f v completion]
   (case f
     :grant (when v {:epoch v, :value 0})

@@ -1,13 +1,13 @@
 (ns jepsen.holdfast.logs
-  "What a gateway's log may not say: a panic, an assertion, a broken rule. A gateway
-  names damage that it found (R9), and whether that is an alarm depends on what the
-  nemesis did to it. `alarms` judges lines and nothing else, so that it is tested
-  without a cluster (test/jepsen/holdfast/logs_test.clj).
+  "Lines that a gateway's log must not have: a panic, an assertion, a broken rule. A
+  gateway logs damage that it found (R9); whether that is an alarm depends on the
+  nemesis's faults there. `alarms` judges lines only, so it is tested without a
+  cluster (test/jepsen/holdfast/logs_test.clj).
 
-  Where a node's disk is switched off the nemesis writes marks into its gateway's
-  log, around the time in which that disk answers with EIO. They stand between the
-  gateway's own lines, so no clock has to be right. So does one before its journal is
-  spoilt."
+  When a node's disk is switched off, the nemesis writes marks into its gateway's
+  log, around the time in which that disk answers with EIO. They are between the
+  gateway's own lines, so no clock has to be right. Another mark precedes damage to
+  its journal."
   (:require [clojure.string :as str]))
 
 (def dark
@@ -27,8 +27,8 @@
   #"panicked at|assertion|R(?!9:)\d+:")
 
 (def ^:private backwards
-  "What a member whose journal was cut off says, and has to say: it lacks what it had
-  acknowledged, and ends."
+  "Log line of a member whose journal was truncated: it lacks an acknowledged entry,
+  and exits. Required."
   #"R11: .*log went backwards")
 
 (def ^:private lost-part
@@ -36,19 +36,19 @@
   #"R9: a member has lost part of its log and asks to be taken out")
 
 (def ^:private told-so
-  "What the leader says of a member whose log went backwards. That one says so too."
+  "The leader's log line about a member whose log went backwards. That member logs it
+  too."
   #"R11: told so, its process is to end .*says that it does not have")
 
 (def ^:private eio #"\(os error 5\)")
 
 (defn alarms
-  "The lines of one node that no gateway may write under these faults (a set of names).
-  An R9 is none at the node whose journal was spoilt, from then on; nor where this very
-  disk was switched off when it was said, and it says that the disk refused (EIO). Any
-  other is one: bytes that read back wrong, an EIO of a disk that was on, an EIO before
-  the cut or after it. Nor is it one when the node whose journal was cut off
-  (`truncate`) says that its log went backwards, or others say that it has lost part of
-  it."
+  "Forbidden lines of one node under these faults (a set of names). An R9 line is
+  allowed at the node with the damaged journal, from then on; and where this disk
+  was switched off at that time and the line reports its refusal (EIO). Any other R9
+  line is forbidden: bytes that read back wrong, an EIO of a disk that was on, an
+  EIO before or after the cut. Also allowed: after `truncate`, that node's line that
+  its log went backwards, or others' lines that it lost part of it."
   [faults lines]
   (let [spoils? (some faults ["corrupt" "truncate"])
         ; After a power cut it may be of any member.

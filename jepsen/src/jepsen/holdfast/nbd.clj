@@ -128,7 +128,7 @@
   (fail! :gone (str (:host conn) ": " e)))
 
 (defn send!
-  "Sends a request and returns its cookie. `data` is what a write carries."
+  "Sends a request and returns its cookie. `data` is a write's payload."
   [conn command flags offset len ^bytes data]
   (let [cookie (swap! (:cookie conn) inc)]
     (try
@@ -201,8 +201,8 @@
 (def torn "What a register holds that holds no one write." -1)
 
 (defn unblock
-  "The value that `data` says, 0 for never written, `torn` for anything that is
-  not a single write to this key."
+  "The value in `data`: 0 if never written, `torn` for anything that is not a single
+  write to this key."
   [k ^bytes data]
   (if (Arrays/equals data (byte-array (alength data)))
     0

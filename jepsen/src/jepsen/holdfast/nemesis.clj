@@ -1,13 +1,13 @@
 (ns jepsen.holdfast.nemesis
-  "Faults by name, one nemesis for all of them. It knows which nodes are down,
-  stopped or cut off, and says with each operation whether the set must be
-  served now (:served?), and could be served all the while that the operation lasted
-  (:unbroken?): that is what the availability checker goes by.
+  "All faults by name, in one nemesis. It knows which nodes are down, stopped or cut
+  off, and reports with each operation whether the set must be served now
+  (:served?), and could be served all the time of the operation (:unbroken?). The
+  availability checker uses these.
 
-  A fault is begun, held, ended, again and again, with calm in between. NAME+NAME
-  begins several together; of NAME,NAME,NAME each comes once in a round, in an
-  order drawn anew for every round. Which fault, and which nodes, follow from the
-  seed; when it hits, and who serves then, do not."
+  A fault is begun, held and ended repeatedly, with pauses in between. NAME+NAME
+  begins several together; of NAME,NAME,NAME each comes once in a round, in a new
+  random order for every round. The fault and its nodes follow from the seed; its
+  time, and the serving gateway then, do not."
   (:require [clojure.set :as set]
             [clojure.string :as str]
             [clojure.tools.logging :refer [info]]
@@ -28,9 +28,9 @@
   (:import (java.util ArrayList Collections Random)))
 
 (def more
-  "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
-  state) does it and gives [state what], (end test state) puts it right and does
-  the same; `what` is a map, and :hit? false in it says that it did not happen."
+  "Faults in files of their own. {name {:doc, :begin, :end}}: (begin test dice state)
+  makes it and returns [state what], (end test state) undoes it and does the same;
+  `what` is a map, in which :hit? false means that it did not happen."
   (merge clocks/faults copies/faults disks/faults rolling/faults s3/faults weather/faults))
 
 (def once "Faults that come once in a run." #{"corrupt" "truncate" "restored" "twice"})
@@ -81,7 +81,7 @@
   (set (mapcat #(str/split % #"\+") (choices nemesis))))
 
 (defn fitted
-  "Options with what the faults need; throws where that cannot be had."
+  "Options with the needs of the faults; throws if these are not available."
   [{:keys [nemesis netns between clock disks] :as opts}]
   (let [wanted   (single nemesis)
         of-store (set/intersection wanted (set (keys s3/faults)))
@@ -154,11 +154,11 @@
   #{"corrupt" "truncate" "restored" "twice" "upgrade" "replace"})
 
 (defn unbroken?
-  "Could a majority talk all the while that something took the state from `before` to
-  `after`: that a fault was made or ended, or all that lasts was ended (nil)? What only
-  adds to what is broken, or only takes from it, never leaves less than the worse of
-  both. What has one gateway away meanwhile leaves a majority if that holds without any
-  one more."
+  "Could a majority talk all the time while something changed the state from `before`
+  to `after`: the begin or end of a fault, or the end of all lasting ones (nil)? A
+  change that only breaks more, or only repairs, never leaves less than the worse of
+  both. A fault that takes one gateway away meanwhile leaves a majority if there is
+  one without any further gateway."
   [nodes fault before after]
   (and (served? nodes before)
        (served? nodes after)
@@ -295,8 +295,8 @@
   (lazy-seq (concat (shuffled dice choices) (rounds dice choices))))
 
 (defn package
-  "What a test is given: faults of `choices` in turn, made by (make dice); :faults
-  are those that it can make, each by itself."
+  "The package of a test: faults of `choices` in turn, made by (make dice); :faults
+  are the single ones among them."
   ([{:keys [nemesis] :as opts}]
    (package opts (choices nemesis)
             (fn [dice]

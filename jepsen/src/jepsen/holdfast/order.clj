@@ -1,26 +1,26 @@
 (ns jepsen.holdfast.order
-  "Order (R4): after a crash or a failover, and in a snapshot, what is there is a
-  prefix of what was written, over all volumes of the set.
+  "Order (R4): after a crash or a failover, and in a snapshot, the content is a
+  prefix of the writes, over all volumes of the set.
 
   Each writer numbers its blocks 1, 2, 3 ... and writes them in batches, sixteen in
-  flight on one connection, each batch to the next volume and only once the one
-  before was answered. A gateway begins the requests of a connection in the
-  order of the wire, so the numbers are the order that R4 speaks of, though answers
-  come in any order. After anything unclear, a writer opens its connections
-  anew (which fences the old ones), reads all its blocks back and says what it
-  saw; it goes on with numbers that were never used.
+  flight on one connection. Each batch goes to the next volume, and only after the
+  one before was answered. A gateway begins the requests of a connection in the
+  order of the wire, so the numbers are the order of R4, though answers come in any
+  order. After an unclear result a writer reopens its connections (which fences the
+  old ones), reads all its blocks back and reports them; it continues with unused
+  numbers.
 
-  The checker: what was seen is exactly what the numbers up to some m leave behind,
-  m not below the last answered one. Numbers above m never come back (R6).
+  The checker: the content is exactly what the numbers up to some m leave, with m
+  not below the last answered one. Numbers above m never come back (R6).
 
-  Writers share a lease with a token. Who finds it dead takes it anew, by force.
+  Writers share a lease with a token. A writer that finds it dead acquires it again,
+  by force.
 
-  Every now and then one of them takes a snapshot of the set and reads all writers'
-  blocks in it, and in an older one once more, at whichever gateway answers: of each
-  writer it shows a prefix, with all that was acknowledged before the call and
-  nothing that was begun after its answer; of all writers together, whatever was
-  acknowledged before one of those that it shows was begun; and the same whenever it
-  is read."
+  At times one of them takes a snapshot of the set and reads all writers' blocks in
+  it, and again in an older one, at whichever gateway answers. Of each writer it
+  must show a prefix, with everything acknowledged before the call and nothing begun
+  after its answer; of all writers together, everything acknowledged before one of
+  the shown writes was begun; and the same at each reading."
   (:require [clojure.string :as str]
             [jepsen [checker :as checker]
                     [client :as client]
@@ -203,8 +203,8 @@
   (assoc op :from (:index (h/invocation history op))))
 
 (defn- snapshots
-  "Of what was taken and read: [{:name :from :by :seen}], the first reading of each,
-  and the names of those that another reading showed otherwise."
+  "Of the snapshots taken and read: [{:name :from :by :seen}], the first reading of
+  each, and the names of those with another reading that differed."
   [ops]
   (let [taken    (into {} (map (juxt (comp :name :value)
                                      #(select-keys % [:from :index]))) ops)

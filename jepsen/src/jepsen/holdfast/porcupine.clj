@@ -17,9 +17,9 @@
        "}\n"))
 
 (defn operation
-  "One line of input, nil for what says nothing: failures, and reads without an
-  answer. `more` gives the fields of an f and its value, from the operation as
-  far as it is known, or nil for what says nothing either."
+  "One line of input; nil for operations without information: failures, and reads
+  without an answer. `more` returns the fields of an f and its value, from the
+  operation as far as it is known, or nil for no information either."
   [invoke completion more]
   (let [ok?   (= :ok (:type completion))
         [k v] (let [v (:value (if ok? completion invoke))]
@@ -34,8 +34,8 @@
 (defn- value-only [_f v _op] {:value v})
 
 (defn checker
-  "Options: :model, as porcupine/main.go knows it; :more, see `operation`;
-  :file, the name of what is judged, in the test's folder."
+  "Options: :model, as in porcupine/main.go; :more, see `operation`; :file, the name
+  of the input in the test's folder."
   [{:keys [model more file] :or {more value-only, file "porcupine.jsonl"}}]
   (reify checker/Checker
     (check [_ test history opts]

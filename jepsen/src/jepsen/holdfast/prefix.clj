@@ -1,8 +1,8 @@
 (ns jepsen.holdfast.prefix
-  "What numbered writes leave behind, and whether what was seen is a prefix of them
-  (R4). Without a cluster and without Jepsen, so that it can be tested alone.
+  "The content that numbered writes leave, and whether an observation is a prefix of
+  them (R4). Without a cluster and without Jepsen, so that it can be tested alone.
 
-  A place is [volume slot], volumes by their place in the list. What was seen of a
+  A place is [volume slot], volumes by their place in the list. An observation of a
   writer is {place number}, without places never written.")
 
 (def batch 16)
@@ -30,11 +30,11 @@
              [[v slot] i])))
 
 (defn judge
-  "One writer's completions in order, each write with :from, the index of its
-  invocation. {:errors [...], :prefixes [...], :batches [...]}: what was wrong, of
-  each unclear batch how much was there, and of each batch the numbers that took
-  effect, since when they could and by when they had to: {:numbers :from :by}, where
-  :by is nil if it was never acknowledged."
+  "Judges one writer's completions in order, each write with :from, the index of its
+  invocation. {:errors [...], :prefixes [...], :batches [...]}: the faults; of each
+  unclear batch how much was there; and of each batch the numbers that took effect,
+  from when they could and by when they had to: {:numbers :from :by}, where :by is
+  nil if it was never acknowledged."
   [ops]
   (loop [ops ops, certain {}, unclear nil, errors [], prefixes [], batches []]
     (let [tentative (:numbers unclear)]
@@ -89,8 +89,8 @@
                     unclear (conj (assoc unclear :by nil)))}))))
 
 (defn- wrong
-  "What is wrong with what a snapshot shows of a writer, given what its numbers up to
-  the newest one seen leave behind; nil if nothing is."
+  "The fault of a snapshot's view of a writer, given the content that its numbers up
+  to the newest one seen leave; nil if there is none."
   [{:keys [from by seen]} shown newest least most]
   (cond
     (nil? newest)    [:never-written]
@@ -109,9 +109,10 @@
 
 (defn judge-snapshots
   "Errors of the snapshots of a set, for one writer with these `batches`. A snapshot
-  is {:name, :from and :by: indices of its call and its answer, :seen {place number}}.
-  It has to show exactly what the numbers that took effect up to some one leave
-  behind: all that was acknowledged before its call, nothing begun after its answer."
+  is {:name, :from and :by: indices of its call and its answer, :seen {place
+  number}}. It has to show exactly the content that the effective numbers up to some
+  one leave: everything acknowledged before its call, nothing begun after its
+  answer."
   [batches snapshots]
   (let [numbers (vec (mapcat :numbers batches))
         at      (zipmap numbers (range 1 (inc (count numbers))))
@@ -170,11 +171,11 @@
     [from writer newest]))
 
 (defn judge-between
-  "Errors of snapshots between writers: `batches` is {writer batches as `judge` gives
-  them}, a snapshot {:name, :seen [{place number} of each writer]}. Whatever is
-  acknowledged before the latest begun batch of those that it shows was begun must be in
-  it, or a newer number of the same writer: that a writer's older ones are there below
-  its newest one is judged by `judge-snapshots`."
+  "Errors of snapshots between writers: `batches` is {writer batches from `judge`}, a
+  snapshot {:name, :seen [{place number} of each writer]}. Take the latest begun
+  batch that a snapshot shows: everything acknowledged before its begin must be in
+  the snapshot, or a newer number of the same writer. (`judge-snapshots` checks that
+  a writer's older numbers are there below its newest one.)"
   [batches snapshots]
   (let [begins (update-vals batches
                             (fn [bs] (into {} (for [{:keys [numbers from]} bs

@@ -1,14 +1,14 @@
 (ns jepsen.holdfast.register
-  "Register (R3, R5): places of a volume as linearizable registers, through
-  whichever gateway serves.
+  "Register (R3, R5): places of a volume as linearizable registers, through whichever
+  gateway serves.
 
-  A key is a place of 512 bytes, 4 KiB or 128 KiB on one of the volumes; small
-  ones are neighbours, so that extents are joined and cut. Each key is written
-  with values that are never repeated, filled from end to end, so a torn write
-  is seen. When all is over, every key is read once more, from the store mostly.
+  A key is a place of 512 bytes, 4 KiB or 128 KiB on one of the volumes; small ones
+  are neighbours, so that extents are joined and cut. Each write fills its key with
+  a value that is never repeated, so a torn write is seen. At the end every key is
+  read once more, mostly from the store.
 
   A process keeps its connection until it breaks, with plain exports and without
-  asking who leads: a gateway that lost its place is asked as long as it answers."
+  asking for the leader: a deposed gateway is used as long as it answers."
   (:require [clojure.tools.logging :refer [info]]
             [jepsen [checker :as checker]
                     [client :as client]

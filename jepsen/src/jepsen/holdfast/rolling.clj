@@ -24,7 +24,7 @@
   (remove (into #{} cat [down stopped spoilt]) (:nodes test)))
 
 (defn- switchover!
-  "To a gateway that does not serve; there may be nobody who serves just now."
+  "To a gateway that does not serve; there may be no serving one just now."
   [test dice state]
   (let [from  (first (db/serving-nodes test))
         to    (draw dice (or (seq (remove #{from} (running test state)))
@@ -45,9 +45,9 @@
             {:ended-ms ms}))))
 
 (defn- upgrade!
-  "Each gateway ended by SIGTERM and started again, the next one once the cluster
-  says that this one is ready. With another program, all go over to it, and the
-  next time back."
+  "Ends each gateway by SIGTERM and starts it again, the next one once the cluster
+  reports this one as ready. With another program, all change to it, and back the
+  next time."
   [test dice state]
   (let [which (when (:other-binary test)
                 (if (= :other-binary (:program state)) :binary :other-binary))

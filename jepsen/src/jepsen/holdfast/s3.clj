@@ -1,9 +1,9 @@
 (ns jepsen.holdfast.s3
-  "An S3 server (versitygw over a directory) in a namespace of its own, what a
-  nemesis does to it, and, with a build of between/, somebody in front of it who
-  answers with 503 when told to.
+  "An S3 server (versitygw over a directory) in its own namespace, and a nemesis's
+  operations on it. With a build of between/ it has a proxy that answers 503 on
+  request.
 
-      gateways -> :7070 between -> :7071 versitygw      (:7072 turns between)
+      gateways -> :7070 between -> :7071 versitygw      (:7072 controls between)
       gateways -> :7070 versitygw                       without --between"
   (:require [clojure.java.io :as io]
             [clojure.java.shell :refer [sh]]

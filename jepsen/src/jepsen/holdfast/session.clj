@@ -1,6 +1,5 @@
 (ns jepsen.holdfast.session
-  "Leases with tokens, taken through the command line: who holds the set, at
-  which node, under which epoch."
+  "Leases with tokens, acquired through the command line: owner, node and epoch."
   (:require [jepsen.holdfast [client :as hc]
                              [db :as db]
                              [nbd :as nbd]]))
@@ -21,9 +20,9 @@
       (nbd/fail! :gone (str "exit " exit ": " (field #"\"message\":\"([^\"]*)" err))))))
 
 (defn open!
-  "A connection of a session: volume, slot, and a generation that must grow with
-  each connection of the slot (the older one is closed, what it had not sequenced
-  is dropped, before the new one's first request)."
+  "A connection of a session: volume, slot, and a generation that must grow with each
+  connection of the slot (before the new one's first request the older one is
+  closed, and its unsequenced requests are dropped)."
   [test {:keys [token node]} volume slot generation]
   (hc/connect-node! test slot node
                     (str (db/export volume) "?token=" token "&conn=" slot

@@ -1,9 +1,9 @@
 (ns jepsen.holdfast.ssh
-  "Nodes that are hosts of their own, reached over SSH: what they must have, where
-  their programs lie, and a store that all of them reach.
+  "Nodes that are separate hosts, reached over SSH: their requirements, the paths of
+  programs, and a store that all of them reach.
 
-  Nothing is installed on them: a host without the programs below is refused with
-  their packages' names. What is ours is copied there.
+  Nothing is installed on them: a host without the programs below is refused, with
+  the names of their packages. Our programs are copied there.
 
       DIR/programs/DIGEST-holdfast   stays, so that the next run need not copy it"
   (:require [clojure.java.io :as io]
@@ -25,8 +25,8 @@
                     :lacking programs))))
 
 (defn- missing
-  "Packages. sudo is asked for as who we are, the others as root, whose PATH has what
-  only root may."
+  "Packages. sudo is checked as the login user, the others as root, whose PATH
+  includes the sbin directories."
   []
   (if (seq (lacking ["sudo"]))
     ["sudo"]

@@ -1,5 +1,5 @@
 (ns jepsen.holdfast.summary
-  "A run in one line of a Markdown table: said when it ends, kept as summary.md
+  "A run in one line of a Markdown table: printed at its end, kept as summary.md
   beside results.edn, and printed for many runs by `summary DIR...`."
   (:require [clojure.edn :as edn]
             [clojure.java.io :as io]
@@ -14,19 +14,20 @@
   (case (:valid? r) true "valid", false "**invalid**", "**unknown**"))
 
 (defn- not-valid
-  "Of the checkers in a result, those that did not say yes."
+  "The checkers in a result without the verdict valid."
   [r]
   (filter (fn [[_ v]] (and (map? v) (contains? v :valid?) (not= true (:valid? v))))
           (dissoc r :valid?)))
 
 (defn- said
-  "A checker that did not say yes: one that only does not know has a question mark."
+  "Name of a checker without the verdict valid; an unknown verdict adds a question
+  mark."
   [path v]
   (str (str/join "/" (map name path)) (when-not (false? (:valid? v)) "?")))
 
 (defn red
-  "Which checkers did not say yes. Of one that is several, which of them:
-  `workload/knossos`."
+  "Names of the checkers without the verdict valid. For a composed one the failed
+  parts: `workload/knossos`."
   [r]
   (->> (not-valid r)
        (mapcat (fn [[k v]]
@@ -62,7 +63,7 @@
        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"))
 
 (defn spoken
-  "A checker that says and keeps the row of what `c` found."
+  "A checker that prints and keeps the row of the result of `c`."
   [c]
   (reify checker/Checker
     (check [_ test history opts]

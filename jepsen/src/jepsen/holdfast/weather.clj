@@ -7,7 +7,7 @@
             [jepsen.holdfast [between :as between]
                              [ssh :as ssh]]))
 
-(def peer-port "What other gateways are told, where somebody stands in between." 7402)
+(def peer-port "Settings for other gateways, if a relay is in front of this one." 7402)
 (def control-port 7403)
 
 (def loss "Of the packets that come in at a gateway, from gateways and clients." 0.2)
@@ -42,8 +42,8 @@
      {:dropped dropped, :hit? (every? pos? (vals dropped))}]))
 
 (defn install!
-  "Somebody in front of this gateway's peer port `to`, who hands everything on at
-  once until told otherwise; if this run has delays."
+  "A relay in front of this gateway's peer port `to`, which forwards at once until
+  told otherwise; if this run has delays."
   [test node dir address to]
   (when (:delays test)
     (ssh/copy! test (:between test))
