@@ -259,6 +259,9 @@ settings! {
         kind: DatabaseKind = DatabaseKind::PgCtl;
         /// Its data directory, on the pool.
         data: PathBuf = PathBuf::from("/srv/pg/data");
+        /// Folders off the set in which tablespaces may lie. What is there is lost with the host, and PostgreSQL goes on without it elsewhere: for tablespaces with
+        /// nothing but temporary files. Data directory and WAL are on the set whatever this says, or PostgreSQL is not started.
+        allow_off_set: Vec<PathBuf> = Vec::new();
         /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
         /// System user that it runs as, never root; also the user of the agent's own sessions.

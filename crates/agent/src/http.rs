@@ -50,7 +50,8 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
         "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
         "/health" => view.database_runs(),
-        // Fit for what it is there for: it serves, or it would take over.
+        // Fit for what it is there for: it serves, or it would take over. A primary whose files are lost with its host is not, and goes on serving.
+        "/readiness" if !view.off_set.is_empty() => false,
         "/readiness" => primary || following || view.state == StateName::Standby && view.obstacle.is_empty(),
         "/liveness" => true,
         _ => return None,
@@ -284,6 +285,8 @@ async fn metrics(State(door): State<Door>) -> String {
     gauge("holdfast_agent_paused", "Nothing happens by itself.", u64::from(view.paused));
     gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.epoch);
     gauge("holdfast_agent_ready", "Serves, or would take over.", u64::from(healthy(&view, "/readiness") == Some(true)));
+    let off = u64::from(!view.off_set.is_empty());
+    gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
     if let Some(ago) = view.renewed_ms_ago {
         gauge("holdfast_agent_lease_renewed_ago_milliseconds", "Time since the last renewal of the lease.", ago);
     }

@@ -101,6 +101,8 @@ pub struct Machine {
     ended_by_shutdown: bool,
     why: String,
     unable: String,
+    /// What of a PostgreSQL that runs does not lie on the set.
+    off_set: String,
     cluster: ClusterSeen,
     claim: Option<Claim>,
     takeover: TakeoverLimits,
@@ -144,6 +146,7 @@ impl Machine {
             ended_by_shutdown: false,
             why: "starting".into(),
             unable: String::new(),
+            off_set: String::new(),
             cluster: ClusterSeen::default(),
             claim: None,
             takeover: TakeoverLimits::new(now, takeovers),
@@ -178,6 +181,7 @@ impl Machine {
             Input::AttachEnded(end) => self.attach_ended(now, end, out),
             Input::Database(view) => self.database_seen(now, view),
             Input::Done { job, result } => self.done(now, job, result, out),
+            Input::Refused { job, why } => self.refused(now, job, why, out),
         }
         self.settle(now, out);
         in_order(out);
@@ -367,6 +371,14 @@ impl Machine {
                 self.left(now, result, out);
             }
             _ => {}
+        }
+    }
+
+    /// What was refused is not tried again and again: it is a fault of this host, or one that only a person can mend.
+    fn refused(&mut self, now: MonoTime, job: Job, why: String, out: &mut Vec<Action>) {
+        match &self.state {
+            State::Starting(Rising::Launching(expected)) if *expected == job => self.start_refused(now, &why, out),
+            _ => self.done(now, job, Err(why), out),
         }
     }
 

@@ -26,6 +26,7 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         multihost: false,
         unable: String::new(),
         warning: String::new(),
+        off_set: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
         scheduled: None,

@@ -6,9 +6,9 @@
 
 use crate::client;
 use crate::clock;
-use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
+use crate::config::{AgentConfig, Device, PoolKind, WatchdogKind, WatchdogMode};
 use crate::history::History;
-use crate::host::{AttachLook, Host};
+use crate::host::{AttachLook, Host, NotDone};
 use crate::http::{self, Asked, Door};
 use crate::listen::Bounded;
 use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
@@ -134,6 +134,11 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
             "pool.fence_action is reboot: this machine is rebooted where device or pool cannot be let go of"
         );
     }
+    if config.pool.kind == PoolKind::None && config.attach.device == Device::None {
+        tracing::warn!(
+            "pool.kind and attach.device are none: the agent cannot see whether PostgreSQL's files lie on the set"
+        );
+    }
     let agent = Agent::new(config, host, history, listener, token);
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await
@@ -158,7 +163,7 @@ pub async fn run_over<H: Host>(
 }
 
 enum News {
-    Done(Job, Result<(), String>),
+    Done(Job, Result<(), NotDone>),
     Database(u64, DatabaseView),
     Lease(LeaseView),
 }
@@ -303,11 +308,19 @@ impl<H: Host> Agent<H> {
     async fn handle(&mut self, news: News) {
         match news {
             News::Done(job, result) => {
-                if let Err(why) = &result {
-                    tracing::warn!(state = %self.machine.state(), why, "a step failed");
-                }
+                let input = match result {
+                    Ok(()) => Input::Done { job, result: Ok(()) },
+                    Err(NotDone::Failed(why)) => {
+                        tracing::warn!(state = %self.machine.state(), why, "a step failed");
+                        Input::Done { job, result: Err(why) }
+                    }
+                    Err(NotDone::Refused(why)) => {
+                        tracing::error!(state = %self.machine.state(), why, "a step was refused");
+                        Input::Refused { job, why }
+                    }
+                };
                 self.life += 1;
-                self.step(Input::Done { job, result }).await;
+                self.step(input).await;
             }
             // TASK-N1
             News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
@@ -348,7 +361,9 @@ impl<H: Host> Agent<H> {
 
     async fn step(&mut self, input: Input) {
         let mut out = Vec::new();
-        self.machine.set_unable(&self.host.pool_look().unable);
+        let pool = self.host.pool_look();
+        self.machine.set_unable(&pool.unable);
+        self.machine.set_off_set(&pool.off_set, &mut out);
         self.machine.step(clock::now(), input, &mut out);
         self.follow(out).await;
     }
@@ -430,7 +445,7 @@ impl<H: Host> Agent<H> {
                 if let Err(why) = host.checkpoint().await {
                     tracing::warn!(why, "no checkpoint ahead of the stop");
                 }
-                Ok(())
+                Ok::<(), NotDone>(())
             }),
             Action::FirstWrite { job } => self.start(job, |host| async move { host.first_write().await }),
             Action::Hook(role) => self.host.hook_role(role, self.machine.epoch()),
@@ -446,9 +461,10 @@ impl<H: Host> Agent<H> {
     }
 
     /// TASK-N2
-    fn start<F>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
+    fn start<F, E>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
     where
-        F: Future<Output = Result<(), String>> + Send + 'static,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<NotDone> + Send + 'static,
     {
         if let Some(earlier) = self.job.take() {
             earlier.abort();
@@ -459,10 +475,10 @@ impl<H: Host> Agent<H> {
         let news = self.news.clone();
         tokio::spawn(async move {
             match working.await {
-                Ok(result) => drop(news.send(News::Done(job, result)).await),
+                Ok(result) => drop(news.send(News::Done(job, result.map_err(Into::into))).await),
                 // Ended by a later one: nobody waits for it.
                 Err(error) if error.is_cancelled() => {}
-                Err(error) => drop(news.send(News::Done(job, Err(error.to_string()))).await),
+                Err(error) => drop(news.send(News::Done(job, Err(error.to_string().into()))).await),
             }
         });
     }

@@ -58,6 +58,9 @@ pub struct View {
     /// What is not as it should be, and keeps nothing from working; "" for nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
+    /// What of PostgreSQL's files does not lie on the set while it runs, and what to do about it; "" for nothing. It is lost with this host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub off_set: String,
     /// The other hosts' agents, as configured.
     #[serde(default)]
     pub peers: std::collections::BTreeMap<String, String>,
@@ -114,6 +117,7 @@ impl View {
             multihost: pool.multihost,
             unable: pool.unable,
             warning: pool.warning,
+            off_set: pool.off_set,
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             // The HTTP server adds it.

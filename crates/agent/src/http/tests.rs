@@ -24,6 +24,7 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         multihost: false,
         unable: String::new(),
         warning: String::new(),
+        off_set: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
         scheduled: None,

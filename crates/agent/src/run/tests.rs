@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::WatchdogMode;
+use crate::host::NotDone;
 use crate::machine::{AttachEnd, AttachView, Found, Role, Stop};
 use tokio::sync::oneshot;
 
@@ -14,6 +15,10 @@ struct World {
     mounted: bool,
     running: bool,
     refuse_import: bool,
+    /// Why PostgreSQL is not started.
+    refuse_start: Option<String>,
+    /// What of PostgreSQL does not lie on the set.
+    off_set: String,
     /// What is there and is somebody else's.
     foreign: Option<String>,
     /// PostgreSQL as told last to the watchdog.
@@ -116,7 +121,11 @@ impl Host for Fake {
     }
 
     fn pool_look(&self) -> crate::host::PoolLook {
-        crate::host::PoolLook { unable: self.world(|world| world.unable.clone()), ..Default::default() }
+        self.world(|world| crate::host::PoolLook {
+            unable: world.unable.clone(),
+            off_set: world.off_set.clone(),
+            ..Default::default()
+        })
     }
 
     async fn export(&self, hard: bool) -> Result<(), String> {
@@ -136,10 +145,13 @@ impl Host for Fake {
         })
     }
 
-    async fn start_database(&self) -> Result<(), String> {
+    async fn start_database(&self) -> Result<(), NotDone> {
         self.did("start");
         self.world(|world| {
             assert!(world.may_run, "TASK-N3: started before the watchdog was told");
+            if let Some(why) = world.refuse_start.clone() {
+                return Err(NotDone::Refused(why));
+            }
             world.running = true;
         });
         Ok(())
@@ -396,6 +408,56 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
     assert_eq!(lab.did(), Vec::<String>::new());
     lab.fake.world(|world| world.unable.clear());
     lab.state("primary").await;
+    lab.end().await;
+}
+
+/// It would be refused at each try: others first, and then a pause that grows. Restarts in place would only be three refusals more.
+#[tokio::test]
+async fn a_start_that_is_refused_is_not_tried_hot() {
+    let fake = Fake::default();
+    fake.world(|world| world.refuse_start = Some("/srv/pg/data/pg_wal: found /ssd/wal on /".into()));
+    let mut lab = lab(fake, |config| config.takeover.flap_delay_s = 60).await;
+    let begun = std::time::Instant::now();
+    while !lab.get("/history").await.1.contains("takeover-failed") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    lab.state("standby").await;
+    assert_eq!(lab.did(), ["attach", "import", "start", "export", "detach"]);
+    let begun = std::time::Instant::now();
+    while !lab.get("/status").await.1.contains("ms more: PostgreSQL is not started here: /srv/pg/data/pg_wal: found") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.get("/readiness").await.0, 503);
+    lab.end().await;
+    assert_eq!(lab.did(), Vec::<String>::new());
+}
+
+/// ONSET-L2: it goes on, and everybody is told.
+#[tokio::test]
+async fn a_primary_that_is_not_all_on_the_set_goes_on_and_is_told_about() {
+    let mut lab = lab(Fake::default(), |_| {}).await;
+    lab.state("primary").await;
+    assert!(lab.get("/metrics").await.1.contains("holdfast_agent_off_set{name=\"db1\",set=\"demo\"} 0"));
+    assert_eq!(lab.did(), UP);
+    lab.fake.world(|world| world.off_set = "/srv/pg/data/pg_tblspc/16384: found /ssd/a on /".into());
+    let begun = std::time::Instant::now();
+    while lab.get("/readiness").await.0 == 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.get("/primary").await.0, 200);
+    assert!(lab.get("/status").await.1.contains("\"off_set\":\"/srv/pg/data/pg_tblspc/16384: found /ssd/a on /\""));
+    assert!(lab.get("/history").await.1.contains("\"event\":\"off-set\""));
+    assert!(lab.get("/metrics").await.1.contains("holdfast_agent_off_set{name=\"db1\",set=\"demo\"} 1"));
+    lab.fake.world(|world| world.off_set.clear());
+    let begun = std::time::Instant::now();
+    while lab.get("/readiness").await.0 != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.did(), Vec::<String>::new(), "nothing is stopped for it");
     lab.end().await;
 }
 

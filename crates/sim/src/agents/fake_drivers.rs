@@ -7,7 +7,7 @@ use super::pool::Pool;
 use crate::host::lock;
 use holdfast_agent::machine::{AttachEnd, AttachPhase, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
 use holdfast_agent::watchdog::{LEFT_ALONE, Sign};
-use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host};
+use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host, NotDone};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -222,13 +222,13 @@ impl Host for FakeHost {
         Err("there is no watchdog device".into())
     }
 
-    async fn start_database(&self) -> Result<(), String> {
+    async fn start_database(&self) -> Result<(), NotDone> {
         let mut drivers = self.drivers();
         if !drivers.pool.is_well() {
-            return Err("there is no data directory that can be read".into());
+            return Err(NotDone::Failed("there is no data directory that can be read".into()));
         }
         drivers.lines.push(format!("the database of {} is started", self.name));
-        drivers.database.start()
+        Ok(drivers.database.start()?)
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {
