@@ -2,6 +2,7 @@
 
 pub mod database;
 mod hooks;
+mod openers;
 pub mod ownership;
 mod placement;
 pub mod pool;
@@ -360,12 +361,19 @@ impl Host for Real {
         looked.look.clone()
     }
 
-    async fn export(&self, hard: bool) -> Result<(), String> {
+    async fn openers(&self) -> Vec<String> {
+        openers::openers(&self.config).await
+    }
+
+    async fn export(&self, hard: bool) -> Result<(), NotDone> {
         self.looked().look.warning.clear();
         let Some(there) = to_export(ownership::there(&self.config).await)? else { return Ok(()) };
         if there {
             placement::looks_end().await;
-            pool::export(&self.config, hard).await?;
+            match hard {
+                true => pool::export(&self.config, true).await?,
+                false => pool::export_unless_used(&self.config).await?,
+            }
         }
         // OWN-P1: a later one of its name is somebody's at work by hand.
         ownership::forget(&self.config);

@@ -78,11 +78,15 @@ pub trait Host: Send + Sync + 'static {
     fn pool_look(&self) -> PoolLook {
         PoolLook::default()
     }
+    /// Processes other than PostgreSQL that have something of the pool open, by name, number and path. Reads only, and waits for no device.
+    fn openers(&self) -> impl Future<Output = Vec<String>> + Send {
+        std::future::ready(Vec::new())
+    }
     /// Unmounts, or exports.
     ///
     /// # Errors
-    /// It is still there.
-    fn export(&self, hard: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// It is still there. [`NotDone::Refused`]: somebody uses it, and it is as it was.
+    fn export(&self, hard: bool) -> impl Future<Output = Result<(), NotDone>> + Send;
     /// Waits until the machine's watchdog counts, which [`Host::alive`] has asked for.
     ///
     /// # Errors

@@ -26,7 +26,9 @@ use axum::routing::{any, post};
 use holdfast_types::MonoTime;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -98,7 +100,11 @@ pub(crate) struct Door {
     pub commands: mpsc::Sender<Asked>,
     pub schedule: Arc<Schedule>,
     pub dial: Dial,
+    pub openers: Openers,
 }
+
+/// Asks who but PostgreSQL has the pool open.
+pub(crate) type Openers = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> + Send + Sync>;
 
 impl Door {
     async fn command(&self, command: Command) -> Result<String, Reply> {

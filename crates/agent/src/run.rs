@@ -9,7 +9,7 @@ use crate::clock;
 use crate::config::{AgentConfig, Device, PoolKind, WatchdogKind, WatchdogMode};
 use crate::history::History;
 use crate::host::{AttachLook, Host, NotDone};
-use crate::http::{self, Asked, Door};
+use crate::http::{self, Asked, Door, Openers};
 use crate::listen::Bounded;
 use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
 use crate::schedule::Schedule;
@@ -229,18 +229,22 @@ impl<H: Host> Agent<H> {
         let (probing, plan) = watch::channel(None);
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
         let schedule = Arc::new(Schedule::open(&config.dir));
-        let history_of_door = history.clone();
-        let door =
-            Door { config: config.clone(), token, view, history: history_of_door, commands: asks, schedule, dial };
+        let openers = openers(host.clone());
+        let (config_of_door, history_of_door) = (config.clone(), history.clone());
+        let door = Door {
+            config: config_of_door,
+            token,
+            view,
+            history: history_of_door,
+            commands: asks,
+            schedule,
+            dial,
+            openers,
+        };
         let listener: Bounded = listener.into();
         let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
-        let http = tokio::spawn(async move {
-            if let Err(error) = http::serve(listener, door).await {
-                tracing::error!(%error, "health checks are answered no more");
-            }
-        });
         let tasks = vec![
-            http,
+            tokio::spawn(answer(listener, door)),
             scheduler,
             tokio::spawn(prober(host.clone(), plan, news.clone())),
             tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
@@ -482,6 +486,21 @@ impl<H: Host> Agent<H> {
             }
         });
     }
+}
+
+/// Answers over HTTP for as long as the agent runs.
+async fn answer(listener: Bounded, door: Door) {
+    if let Err(error) = http::serve(listener, door).await {
+        tracing::error!(%error, "health checks are answered no more");
+    }
+}
+
+/// For the plan of a switchover.
+fn openers<H: Host>(host: Arc<H>) -> Openers {
+    Arc::new(move || {
+        let host = host.clone();
+        Box::pin(async move { host.openers().await })
+    })
 }
 
 fn paused_file(config: &AgentConfig) -> PathBuf {

@@ -41,6 +41,12 @@ struct Line {
     source: String,
 }
 
+impl From<Line> for Mount {
+    fn from(line: Line) -> Self {
+        Self { at: line.at, device: line.device, kind: line.kind, source: line.source }
+    }
+}
+
 /// A field without the kernel's escapes: blanks and the like are `\` and three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
@@ -124,7 +130,7 @@ pub fn mount_over(table: &[u8], path: &Path) -> Option<Mount> {
         let Some((next, _)) = children.min_by_key(|(index, line)| (depth(line), usize::MAX - index)) else { break };
         found = left.remove(next);
     }
-    Some(Mount { at: found.at, device: found.device, kind: found.kind, source: found.source })
+    Some(Mount::from(found))
 }
 
 /// The mount points below `dir`.
@@ -133,6 +139,11 @@ pub fn mount_over(table: &[u8], path: &Path) -> Option<Mount> {
 /// The table cannot be read.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(points_below(&read(Path::new(TABLE))?, dir))
+}
+
+/// All mounts of this table, in its order.
+pub fn mounts_of(table: &[u8]) -> Vec<Mount> {
+    lines(table).map(Mount::from).collect()
 }
 
 /// The mount points at `dir` and below it, by this table.

@@ -136,6 +136,13 @@ impl OffSet {
     }
 }
 
+/// Whether a dataset of the agent's ZFS pool is mounted there.
+pub(super) fn of_pool(config: &AgentConfig, mount: &Mount) -> bool {
+    let name = config.pool.name.as_deref().filter(|_| config.pool.kind == PoolKind::Zfs && mount.kind == "zfs");
+    let rest = name.and_then(|name| mount.source.strip_prefix(name));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
 /// What makes a file system one of the set's.
 struct Set<'a> {
     config: &'a AgentConfig,
@@ -148,14 +155,7 @@ struct Set<'a> {
 
 impl Set<'_> {
     fn has(&self, mount: &Mount) -> bool {
-        let of_pool = || {
-            let name = self.config.pool.name.as_deref();
-            let rest = name.and_then(|name| mount.source.strip_prefix(name));
-            mount.kind == "zfs" && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
-        };
-        self.noted.as_ref() == Some(&mount.device)
-            || self.config.pool.kind == PoolKind::Zfs && of_pool()
-            || self.is_over_devices(mount)
+        self.noted.as_ref() == Some(&mount.device) || of_pool(self.config, mount) || self.is_over_devices(mount)
     }
 
     /// Whether all the devices that lie under a mount are those of this agent's attach.

@@ -377,6 +377,8 @@ pub enum Event {
     OffSet,
     /// PostgreSQL was stopped because the lease could not be renewed in time.
     CutOff,
+    /// A planned move was given up: somebody has the pool open. PostgreSQL is started again here.
+    SwitchoverRefused,
     /// Given away in good order.
     Demoted,
     /// Another owner has the lease, or the device is gone.
@@ -405,6 +407,7 @@ impl fmt::Display for Event {
             Event::VolumeLost => "volume-lost",
             Event::OffSet => "off-set",
             Event::CutOff => "cut-off",
+            Event::SwitchoverRefused => "switchover-refused",
             Event::Demoted => "demoted",
             Event::Fenced => "fenced",
             Event::Stuck => "stuck",

@@ -30,7 +30,7 @@ pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
 /// Time limit for commands on which an agent asks other agents, such as a switchover.
-const MOVE_LIMIT: Duration = Duration::from_secs(12);
+const MOVE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Most agents that are asked, including peers.
 const AGENTS_MAX: usize = 64;
@@ -373,7 +373,9 @@ fn table(seen: &[Seen]) -> String {
                 view.paused.then(|| "paused".to_string()),
                 view.scheduled.as_ref().map(moves::scheduled_text),
                 Some(view.why.clone()).filter(|why| !why.is_empty()),
-                Some(&view.off_set).filter(|off| !off.is_empty()).map(|off| format!("not all of PostgreSQL lies on the set: {off}")),
+                Some(&view.off_set)
+                    .filter(|off| !off.is_empty())
+                    .map(|off| format!("not all of PostgreSQL lies on the set: {off}")),
                 Some(view.warning.clone()).filter(|warning| !warning.is_empty()),
                 Some(view.obstacle.clone())
                     .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),

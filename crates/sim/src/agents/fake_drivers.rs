@@ -207,15 +207,15 @@ impl Host for FakeHost {
         self.pool(POOL_LIMIT, |pool| pool.import(true)).await
     }
 
-    async fn export(&self, hard: bool) -> Result<(), String> {
+    async fn export(&self, hard: bool) -> Result<(), NotDone> {
         let limit = if hard { HARD_EXPORT_LIMIT } else { POOL_LIMIT };
         {
             let drivers = self.drivers();
             if drivers.database.is_there() && (!hard || drivers.pool.is_kept_by_users()) {
-                return Err("the database is there: the pool is in use".into());
+                return Err(NotDone::Failed("the database is there: the pool is in use".into()));
             }
         }
-        self.pool(limit, |pool| pool.export(hard)).await
+        Ok(self.pool(limit, |pool| pool.export(hard)).await?)
     }
 
     async fn arm(&self) -> Result<(), String> {

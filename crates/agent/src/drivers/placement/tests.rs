@@ -93,7 +93,7 @@ fn only_devices_of_the_agents_own_attach_are_the_sets() {
     for (device, on) in [("43:0", true), ("7:0", true), ("8:1", false), ("43:7", false), ("7:7", false), ("9:9", false)]
     {
         stage.set(device);
-        assert_eq!(stage.told() == "", on, "{device}: {}", stage.told());
+        assert_eq!(stage.told().is_empty(), on, "{device}: {}", stage.told());
     }
     // What was mounted by this agent, though its device has lost its name.
     (stage.noted, stage.mounts) = (Some("9:9".into()), Vec::new());
@@ -113,7 +113,7 @@ fn devices_over_devices_are_looked_through_and_all_have_to_be_the_sets() {
     stage.set("253:0");
     for (over, on) in [(&["nbd0"][..], true), (&["nbd0", "loop0"], true), (&["nbd0", "sda"], false), (&[], false)] {
         stage.stands("dm-0", over);
-        assert_eq!(stage.told() == "", on, "{over:?}");
+        assert_eq!(stage.told().is_empty(), on, "{over:?}");
     }
     // A partition is shown below its device, and has no backend of its own.
     let part = stage.at.join("sys/block/nbd0/nbd0p1");
@@ -140,7 +140,7 @@ fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
     for (source, on) in [("tank/pg", true), ("tank", true), ("tank2/pg", false), ("other/tank", false)] {
         stage.mounts.clear();
         stage.mount("0:50", "set", "zfs", source);
-        assert_eq!(stage.told() == "", on, "{source}");
+        assert_eq!(stage.told().is_empty(), on, "{source}");
     }
     // A snapshot that somebody looks at.
     stage.mounts.clear();
