@@ -2,14 +2,16 @@
 
 pub mod database;
 mod hooks;
+mod openers;
 pub mod ownership;
+mod placement;
 pub mod pool;
 pub mod zfs;
 
 use crate::attach_process::Attach;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind, WatchdogMode};
-use crate::host::{AttachLook, Host, PoolLook};
+use crate::host::{AttachLook, Host, NotDone, PoolLook};
 use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::process;
@@ -18,6 +20,7 @@ use database::Database;
 use hooks::Hooks;
 use ownership::NotOurs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +44,12 @@ const PEERS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// For all their answers: who is lost is silent.
 const PEERS_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often it is looked where PostgreSQL's files lie while it runs (ONSET-L2).
+const PLACES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// For that look when an agent begins.
+const PLACES_LIMIT: Duration = Duration::from_secs(5);
 
 /// What /sys, /etc and /proc of this host lie below. In tests that is nowhere, until they say where: none reads the id of the machine that it runs on, and none
 /// reboots it.
@@ -76,6 +85,7 @@ struct Looked {
     /// The machine's watchdog, where it is required (AGENT-A7), and how it looked last; `None` before.
     watchdog_required: bool,
     of_watchdog: Asking,
+    of_places: Asking,
     watchdog: Option<Result<(), String>>,
     /// The program of this pool that hangs in the kernel, "" for none.
     hangs: String,
@@ -116,6 +126,26 @@ impl Looked {
     fn are_left(&mut self, hanging: &[String]) {
         self.hangs = hanging.first().cloned().unwrap_or_default();
         self.judge();
+    }
+
+    /// It was looked where the files of a PostgreSQL that runs lie. What could not be looked at says nothing new.
+    fn are_placed(&mut self, found: Result<String, String>) {
+        self.of_places.goes_on = false;
+        match found {
+            Ok(off_set) if off_set != self.look.off_set => {
+                if off_set.is_empty() {
+                    tracing::info!("all of PostgreSQL lies on the set again");
+                } else {
+                    tracing::error!(
+                        off_set,
+                        "PostgreSQL runs, and not all of it lies on the set: it goes on, and what is not there is lost with this host"
+                    );
+                }
+                self.look.off_set = off_set;
+            }
+            Ok(_) => {}
+            Err(why) => tracing::warn!(why, "it could not be looked where PostgreSQL's files lie"),
+        }
     }
 
     /// Ahead of the lease: a host that would have to give it back leaves it to others.
@@ -192,6 +222,8 @@ pub struct Real {
     hooks: Hooks,
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
+    /// PostgreSQL may run, as the last sign of life says.
+    runs: AtomicBool,
     /// See [`ROOT`].
     root: PathBuf,
 }
@@ -215,8 +247,16 @@ impl Real {
                 config.pool.kind == PoolKind::Zfs && config.pool.multihost,
                 config.watchdog.mode == WatchdogMode::Required,
             ))),
+            runs: AtomicBool::new(false),
             root: ROOT.into(),
         })
+    }
+
+    /// A PostgreSQL that runs already is gone on with wherever it lies (ONSET-L2): it is primary. It is not started again there.
+    async fn places_adopted(&self) {
+        let look = tokio::time::timeout(PLACES_LIMIT, placement::off_set(&self.config));
+        let found = look.await.unwrap_or_else(|_| Err("the device does not answer".into()));
+        self.looked().are_placed(found);
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
@@ -243,6 +283,9 @@ impl Host for Real {
             return Err(format!(
                 "found processes of PostgreSQL at {data}, and no pool of this agent's that this could be on, expected none: stop them, or see database.data"
             ));
+        }
+        if database {
+            self.places_adopted().await;
         }
         Ok(Found { attach, mounted, database })
     }
@@ -303,14 +346,34 @@ impl Host for Real {
                 there.lock().unwrap_or_else(PoisonError::into_inner).hears(others);
             });
         }
+        if !self.runs.load(Ordering::Relaxed) {
+            // What an agent finds when it begins is told before it has given a sign.
+            if looked.of_places.asked.is_some() {
+                looked.look.off_set.clear();
+            }
+        } else if looked.of_places.is_due(PLACES_INTERVAL) {
+            let (config, there) = (self.config.clone(), self.pool_look.clone());
+            tokio::spawn(async move {
+                let found = placement::off_set(&config).await;
+                there.lock().unwrap_or_else(PoisonError::into_inner).are_placed(found);
+            });
+        }
         looked.look.clone()
     }
 
-    async fn export(&self, hard: bool) -> Result<(), String> {
+    async fn openers(&self) -> Vec<String> {
+        openers::openers(&self.config).await
+    }
+
+    async fn export(&self, hard: bool) -> Result<(), NotDone> {
         self.looked().look.warning.clear();
         let Some(there) = to_export(ownership::there(&self.config).await)? else { return Ok(()) };
         if there {
-            pool::export(&self.config, hard).await?;
+            placement::looks_end().await;
+            match hard {
+                true => pool::export(&self.config, true).await?,
+                false => pool::export_unless_used(&self.config).await?,
+            }
         }
         // OWN-P1: a later one of its name is somebody's at work by hand.
         ownership::forget(&self.config);
@@ -321,8 +384,11 @@ impl Host for Real {
         watchdog::armed(&self.config.run_dir).await
     }
 
-    async fn start_database(&self) -> Result<(), String> {
-        self.database.start().await
+    async fn start_database(&self) -> Result<(), NotDone> {
+        // It may mount what is looked at.
+        self.database.ask_first().await?;
+        placement::may_start(&self.config).await?;
+        Ok(self.database.start_unasked().await?)
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {
@@ -360,6 +426,7 @@ impl Host for Real {
     }
 
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
+        self.runs.store(may_run_until_ns != 0, Ordering::Relaxed);
         self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms, guarded });
     }
 
@@ -369,192 +436,5 @@ impl Host for Real {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
-        let told = |multihost, id: Result<&str, &str>| {
-            let mut looked = Looked::of(multihost, false);
-            assert_eq!(looked.look.unable.contains("not read yet"), multihost);
-            looked.hears(Vec::new());
-            assert_eq!(looked.look.unable.contains("not read yet"), multihost);
-            looked.is_told(id.map(Into::into).map_err(Into::into));
-            looked.look
-        };
-        assert!(told(true, Ok(hostid::NONE)).unable.contains("zgenhostid"));
-        let unread = told(true, Err("/etc/hostid: Is a directory"));
-        assert!(unread.unable.contains("/etc/hostid: Is a directory") && unread.host_id.is_empty(), "{unread:?}");
-        let own = PoolLook { host_id: "00000007".into(), multihost: true, ..PoolLook::default() };
-        assert_eq!(told(true, Ok("00000007")), own);
-        for id in [Ok(hostid::NONE), Err("no")] {
-            assert_eq!(told(false, id).unable, "", "without multihost any id does");
-        }
-    }
-
-    /// What the import would be refused for is no leave to take the lease either: it would only be given back, over and over.
-    #[test]
-    fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
-        let told = |id: &str| ("db2".to_string(), Ok(id.to_string()));
-        let silent = ("db3".to_string(), Err("no route".to_string()));
-        let mut looked = Looked::of(true, false);
-        looked.is_told(Ok("00000007".into()));
-        assert_eq!(looked.look.unable, NOT_HEARD, "it would take the lease before it knows");
-        looked.hears(vec![told("00000007"), silent.clone()]);
-        let why = looked.look.unable.clone();
-        assert!(why.contains("00000007, is that of db2 too") && why.contains("zgenhostid"), "{why}");
-        // The way out, on either of them.
-        looked.hears(vec![told("00000008"), silent.clone()]);
-        assert_eq!(looked.look.unable, "");
-        looked.is_told(Ok("00000008".into()));
-        assert!(looked.look.unable.contains("00000008, is that of db2 too"), "{}", looked.look.unable);
-        // The other one is lost: its host may be what this one is there for.
-        looked.hears(vec![("db2".into(), Err("no route".into())), silent]);
-        assert_eq!(looked.look.unable, "");
-        let mut careless = Looked::of(false, false);
-        careless.is_told(Ok("00000007".into()));
-        careless.hears(vec![told("00000007")]);
-        assert_eq!(careless.look.unable, "", "without multihost any id does");
-    }
-
-    /// AGENT-A7 ahead of the lease: without its watchdog it would only be given back, over and over.
-    #[test]
-    fn a_host_without_the_watchdog_that_it_requires_is_unable() {
-        let mut looked = Looked::of(false, true);
-        assert_eq!(looked.look.unable, NOT_LOOKED);
-        looked.is_guarded(Err("/dev/watchdog: not there".into()));
-        assert_eq!(looked.look.unable, "the machine's watchdog is required (watchdog.mode): /dev/watchdog: not there");
-        looked.is_guarded(Ok(()));
-        assert_eq!(looked.look.unable, "");
-        assert_eq!(Looked::of(false, false).look.unable, "", "where it is not required nobody waits for it");
-    }
-
-    #[tokio::test]
-    async fn a_watchdog_that_is_required_is_looked_at_while_it_stands_by() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
-        config.watchdog.mode = WatchdogMode::Required;
-        config.watchdog.device = dir.path().join("watchdog-of-this-test");
-        let real = Real::new(&config).unwrap();
-        let becomes = async |is: fn(&str) -> bool| {
-            let begun = Instant::now();
-            while !is(&real.pool_look().unable) {
-                assert!(begun.elapsed() < Duration::from_secs(30), "found {:?}", real.pool_look().unable);
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        becomes(|why| why.contains("watchdog-of-this-test: No such file") && why.contains("modprobe softdog")).await;
-        std::fs::write(&config.watchdog.device, "").unwrap();
-        becomes(str::is_empty).await;
-        std::fs::remove_file(&config.watchdog.device).unwrap();
-        becomes(|why| why.contains("modprobe softdog")).await;
-    }
-
-    /// Its import was given up on, and may come to its end yet: a lease would only be taken to be given back.
-    #[test]
-    fn a_host_whose_import_hangs_is_unable() {
-        let import = "/usr/sbin/zpool import -f -o cachefile=none -d /dev/nbd0 tank".to_string();
-        assert!(is_of_pool(PoolKind::Zfs, &import) && is_of_pool(PoolKind::Ext4, "/sbin/e2fsck -p /dev/loop0"));
-        assert!(!is_of_pool(PoolKind::Ext4, &import) && !is_of_pool(PoolKind::None, &import));
-        assert!(!is_of_pool(PoolKind::Zfs, "/usr/bin/pg_ctl -D /tank/zpool"));
-        let mut looked = Looked::of(false, false);
-        looked.are_left(std::slice::from_ref(&import));
-        let why = looked.look.unable.clone();
-        assert!(why.starts_with(&import) && why.contains("hangs in the kernel") && why.contains("reboot"), "{why}");
-        looked.are_left(&[]);
-        assert_eq!(looked.look.unable, "");
-    }
-
-    /// Answers every question as an agent of host db2 whose host id stands there.
-    async fn db2(id: Arc<Mutex<&'static str>>) -> String {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(async move {
-            loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut question = [0; 1024];
-                let _ = stream.read(&mut question).await;
-                let view = serde_json::json!({
-                    "name": "db2", "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
-                    "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
-                    "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "host_id": *id.lock().unwrap(),
-                    "version": "",
-                });
-                let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{view}").as_bytes()).await;
-            }
-        });
-        address
-    }
-
-    #[tokio::test]
-    async fn the_others_are_asked_while_it_stands_by() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("etc")).unwrap();
-        std::fs::write(dir.path().join("etc/hostid"), 7_u32.to_ne_bytes()).unwrap();
-        let theirs = Arc::new(Mutex::new("00000007"));
-        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
-        (config.pool.kind, config.pool.name, config.pool.multihost) = (PoolKind::Zfs, Some("tank".into()), true);
-        config.peers.0.insert("db2".into(), db2(theirs.clone()).await);
-        let mut real = Real::new(&config).unwrap();
-        real.root = dir.path().into();
-        let begun = Instant::now();
-        while !real.pool_look().unable.contains("is that of db2 too") {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "found {:?}, expected db2's id",
-                real.pool_look().unable
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        *theirs.lock().unwrap() = "00000008";
-        let begun = Instant::now();
-        while !real.pool_look().unable.is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "found {:?}, expected nothing", real.pool_look().unable);
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// No test calls `reboot` of the real host at all: a mistake in it would end the machine. Should one do so, this is where it ends.
-    #[tokio::test]
-    async fn a_tests_host_is_not_the_machine_that_it_runs_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let real = Real::new(&AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() }).unwrap();
-        assert_eq!(real.sysrq(), PathBuf::from("/nonexistent/proc/sysrq-trigger"));
-    }
-
-    /// Without a pool there is nothing that could be missing beside a running attach.
-    #[tokio::test]
-    async fn without_a_pool_whatever_is_attached_is_mounted() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
-        config.pool.kind = PoolKind::None;
-        config.database.data = dir.path().join("data");
-        std::fs::create_dir_all(dir.path().join("attach")).unwrap();
-        let real = Real::new(&config).unwrap();
-        assert_eq!(real.found().await, Ok(Found::default()));
-        let _attach = holdfast_host::lock::lock(&dir.path().join("attach"), "attach.lock").unwrap();
-        assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
-    }
-
-    /// The device goes once this has succeeded.
-    #[test]
-    fn a_pool_that_could_not_be_looked_for_is_not_let_go_of() {
-        assert_eq!(to_export(Err(NotOurs::Unlooked("no".into()))), Err("no".into()));
-        assert_eq!(to_export(Err(NotOurs::Foreign("theirs".into()))), Ok(None));
-        assert_eq!((to_export(Ok(true)), to_export(Ok(false))), (Ok(Some(true)), Ok(Some(false))));
-    }
-
-    /// OWN-P1: what has its name later is a person's, at work by hand in a pause.
-    #[tokio::test]
-    async fn what_was_let_go_of_is_noted_no_more() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
-        config.pool.mount = dir.path().join("pool");
-        let (real, noted) = (Real::new(&config).unwrap(), dir.path().join("pool.noted"));
-        ownership::note(&config);
-        assert!(noted.is_file());
-        assert_eq!(real.export(false).await, Ok(()));
-        assert!(!noted.exists());
-    }
-}
+#[path = "drivers/tests.rs"]
+mod tests;

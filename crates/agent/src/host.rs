@@ -25,6 +25,23 @@ pub struct PoolLook {
     pub unable: String,
     /// What is not as it should be; "" for nothing.
     pub warning: String,
+    /// What of PostgreSQL's files does not lie on the set while it runs, and what to do about it; "" for nothing.
+    pub off_set: String,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDone {
+    /// Nothing was done, and another try on this host ends the same until a person does something.
+    Refused(String),
+    /// Anything else: what was asked for may have happened in part.
+    Failed(String),
+}
+
+impl From<String> for NotDone {
+    fn from(why: String) -> Self {
+        NotDone::Failed(why)
+    }
 }
 
 /// A host.
@@ -61,11 +78,15 @@ pub trait Host: Send + Sync + 'static {
     fn pool_look(&self) -> PoolLook {
         PoolLook::default()
     }
+    /// Processes other than PostgreSQL that have something of the pool open, by name, number and path. Reads only, and waits for no device.
+    fn openers(&self) -> impl Future<Output = Vec<String>> + Send {
+        std::future::ready(Vec::new())
+    }
     /// Unmounts, or exports.
     ///
     /// # Errors
-    /// It is still there.
-    fn export(&self, hard: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// It is still there. [`NotDone::Refused`]: somebody uses it, and it is as it was.
+    fn export(&self, hard: bool) -> impl Future<Output = Result<(), NotDone>> + Send;
     /// Waits until the machine's watchdog counts, which [`Host::alive`] has asked for.
     ///
     /// # Errors
@@ -75,7 +96,7 @@ pub trait Host: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why not.
-    fn start_database(&self) -> impl Future<Output = Result<(), String>> + Send;
+    fn start_database(&self) -> impl Future<Output = Result<(), NotDone>> + Send;
     /// Stops it. Success MUST mean that none of its processes is left.
     ///
     /// # Errors

@@ -28,7 +28,9 @@ use holdfast_types::MonoTime;
 use holdfast_types::sync::LockExt;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,7 +54,8 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
         "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
         "/health" => view.database_runs(),
-        // Fit for what it is there for: it serves, or it would take over.
+        // Fit for what it is there for: it serves, or it would take over. A primary whose files are lost with its host is not, and goes on serving.
+        "/readiness" if !view.off_set.is_empty() => false,
         "/readiness" => primary || following || view.state == StateName::Standby && view.obstacle.is_empty(),
         "/liveness" => true,
         _ => return None,
@@ -102,7 +105,11 @@ pub(crate) struct Door {
     /// The agent's Unix socket, where it has one.
     pub socket: Option<PathBuf>,
     pub known: Arc<Mutex<Known>>,
+    pub openers: Openers,
 }
+
+/// Asks who but PostgreSQL has the pool open.
+pub(crate) type Openers = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> + Send + Sync>;
 
 impl Door {
     async fn command(&self, command: Command) -> Result<String, Reply> {
@@ -299,6 +306,8 @@ async fn metrics(State(door): State<Door>) -> String {
     gauge("holdfast_agent_paused", "Nothing happens by itself.", u64::from(view.paused));
     gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.epoch);
     gauge("holdfast_agent_ready", "Serves, or would take over.", u64::from(healthy(&view, "/readiness") == Some(true)));
+    let off = u64::from(!view.off_set.is_empty());
+    gauge("holdfast_agent_off_set", "PostgreSQL runs, and not all of its files lie on the set: see /status.", off);
     if let Some(ago) = view.renewed_ms_ago {
         gauge("holdfast_agent_lease_renewed_ago_milliseconds", "Time since the last renewal of the lease.", ago);
     }

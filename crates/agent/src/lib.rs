@@ -36,6 +36,6 @@ pub mod watchdog;
 pub use attach_process::Status as AttachStatus;
 pub use clock::replace as replace_clock;
 pub use cluster::Gateways;
-pub use host::{AttachLook, Host, PoolLook};
+pub use host::{AttachLook, Host, NotDone, PoolLook};
 pub use run::{RunError, run, run_over};
 pub use view::View;

@@ -21,6 +21,8 @@
 //! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
 //! - AGENT-A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
 //! - AGENT-A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
+//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its device does not work here. A planned move, or the end
+//!   of the agent, that cannot let go keeps the lease; so does whatever fails because somebody has the pool open, where fencing could end in a reboot.
 
 mod health;
 mod parts;
@@ -101,6 +103,9 @@ pub struct Machine {
     ended_by_shutdown: bool,
     why: String,
     unable: String,
+    /// What of a PostgreSQL that runs does not lie on the set.
+    off_set: String,
+    switchover_refused: String,
     cluster: ClusterSeen,
     claim: Option<Claim>,
     takeover: TakeoverLimits,
@@ -144,6 +149,8 @@ impl Machine {
             ended_by_shutdown: false,
             why: "starting".into(),
             unable: String::new(),
+            off_set: String::new(),
+            switchover_refused: String::new(),
             cluster: ClusterSeen::default(),
             claim: None,
             takeover: TakeoverLimits::new(now, takeovers),
@@ -178,6 +185,7 @@ impl Machine {
             Input::AttachEnded(end) => self.attach_ended(now, end, out),
             Input::Database(view) => self.database_seen(now, view),
             Input::Done { job, result } => self.done(now, job, result, out),
+            Input::Refused { job, why } => self.refused(now, job, why, out),
         }
         self.settle(now, out);
         in_order(out);
@@ -214,8 +222,8 @@ impl Machine {
             }
             Command::Switchover { to } => match self.state {
                 State::Primary | State::Following => {
-                    let then =
-                        Then::Standby { wait: self.policy.switchover_hold, why: format!("{to} is to take over") };
+                    let then = Then::HandedOver { to: to.clone(), wait: self.policy.switchover_hold };
+                    self.switchover_refused.clear();
                     self.cluster.other = Some(to.clone());
                     self.leave(now, false, true, format!("switchover to {to}"), then, out);
                     Ok(format!("letting go for {to}"))
@@ -367,6 +375,15 @@ impl Machine {
                 self.left(now, result, out);
             }
             _ => {}
+        }
+    }
+
+    /// What was refused is not tried again and again: only a person can mend it.
+    fn refused(&mut self, now: MonoTime, job: Job, why: String, out: &mut Vec<Action>) {
+        match &self.state {
+            State::Starting(Rising::Launching(expected)) if *expected == job => self.start_refused(now, &why, out),
+            State::Demoting(leaving) if leaving.job == Some(job) => self.in_use(now, why, out),
+            _ => self.done(now, job, Err(why), out),
         }
     }
 

@@ -26,6 +26,9 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         multihost: false,
         unable: String::new(),
         warning: String::new(),
+        off_set: String::new(),
+        switchover_refused: String::new(),
+        openers: Vec::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
         facts: None,
@@ -46,6 +49,28 @@ fn db1(state: StateName, database: &str) -> Vec<Peer> {
 
 fn lost() -> Vec<Peer> {
     vec![("db1".into(), Err("no route".into()))]
+}
+
+/// One shell in the pool keeps it from being exported: that is found before anything is stopped.
+#[test]
+fn a_pool_that_others_use_is_not_moved() {
+    let mut own = view("db1", StateName::Primary, "ready");
+    let peers = vec![("db2".to_string(), Ok(standby()))];
+    assert_eq!(switchover(&own, None, &peers, None).may_go(false, ""), Ok(()));
+    own.openers = (0..20).map(|pid| format!("bash (pid {pid}) works in /tank/pg")).collect();
+    let why = switchover(&own, None, &peers, None).may_go(false, "").unwrap_err();
+    assert!(
+        why.starts_with(
+            "found 20 users of the pool of db1 other than PostgreSQL, expected none: bash (pid 0) works in"
+        ),
+        "{why}"
+    );
+    assert!(why.contains("(pid 7)") && !why.contains("(pid 8)") && why.contains("end them"), "{why}");
+    // By the time that it is due they may have gone, and it is looked again then.
+    let later = When { at_unix_ms: 90_000_000, now_unix_ms: 89_000_000 };
+    let plan = switchover(&own, None, &peers, Some(later));
+    assert_eq!(plan.may_go(false, ""), Ok(()));
+    assert!(plan.checks.iter().any(|check| check.finding == Finding::Note && check.found.contains("found 20 users")));
 }
 
 #[test]

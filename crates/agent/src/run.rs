@@ -6,11 +6,11 @@
 
 use crate::client;
 use crate::clock;
-use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
+use crate::config::{AgentConfig, Device, PoolKind, WatchdogKind, WatchdogMode};
 use crate::facts;
 use crate::history::History;
-use crate::host::{AttachLook, Host};
-use crate::http::{self, Asked, Door};
+use crate::host::{AttachLook, Host, NotDone};
+use crate::http::{self, Asked, Door, Openers};
 use crate::listen::Bounded;
 use crate::local;
 use crate::machine::{Action, AttachPhase, Command, DatabaseView, Input, Job, LeaseView, Machine, Refused, StateName};
@@ -145,6 +145,11 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
             "database.user is not in /etc/passwd: every process that looks like this PostgreSQL is taken for it, whoever runs it"
         );
     }
+    if config.pool.kind == PoolKind::None && config.attach.device == Device::None {
+        tracing::warn!(
+            "pool.kind and attach.device are none: the agent cannot see whether PostgreSQL's files lie on the set"
+        );
+    }
     let doors = Doors { tcp: listener.into(), local: Some((socket, local.into())), compares: true };
     let agent = Agent::over(config, host, history, doors, token, client::over_tcp());
     let helper = move || if watched { helper() } else { Ok(()) };
@@ -171,7 +176,7 @@ pub async fn run_over<H: Host>(
 }
 
 enum News {
-    Done(Job, Result<(), String>),
+    Done(Job, Result<(), NotDone>),
     Database(u64, DatabaseView),
     Lease(LeaseView),
 }
@@ -236,6 +241,7 @@ impl<H: Host> Agent<H> {
         let (probing, plan) = watch::channel(None);
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
         let schedule = Arc::new(Schedule::open(&config.dir));
+        let openers = openers(host.clone());
         let history_of_door = history.clone();
         let (socket, local) = doors.local.unzip();
         let known = Arc::<Mutex<facts::Known>>::default();
@@ -249,17 +255,12 @@ impl<H: Host> Agent<H> {
             dial: dial.clone(),
             socket,
             known: known.clone(),
+            openers,
         };
         let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
         // Each with places of its own: whoever opens connections to the one keeps nobody from the other.
-        let serving = [Some(doors.tcp), local].into_iter().flatten().map(|listener| {
-            let door = door.clone();
-            tokio::spawn(async move {
-                if let Err(error) = http::serve(listener, door).await {
-                    tracing::error!(%error, "health checks and commands are answered no more");
-                }
-            })
-        });
+        let serving =
+            [Some(doors.tcp), local].into_iter().flatten().map(|listener| tokio::spawn(answer(listener, door.clone())));
         let mut tasks: Vec<_> = serving.collect();
         tasks.extend([
             scheduler,
@@ -333,11 +334,19 @@ impl<H: Host> Agent<H> {
     async fn handle(&mut self, news: News) {
         match news {
             News::Done(job, result) => {
-                if let Err(why) = &result {
-                    tracing::warn!(state = %self.machine.state(), why, "a step failed");
-                }
+                let input = match result {
+                    Ok(()) => Input::Done { job, result: Ok(()) },
+                    Err(NotDone::Failed(why)) => {
+                        tracing::warn!(state = %self.machine.state(), why, "a step failed");
+                        Input::Done { job, result: Err(why) }
+                    }
+                    Err(NotDone::Refused(why)) => {
+                        tracing::error!(state = %self.machine.state(), why, "a step was refused");
+                        Input::Refused { job, why }
+                    }
+                };
                 self.life += 1;
-                self.step(Input::Done { job, result }).await;
+                self.step(input).await;
             }
             // TASK-N1
             News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
@@ -378,7 +387,9 @@ impl<H: Host> Agent<H> {
 
     async fn step(&mut self, input: Input) {
         let mut out = Vec::new();
-        self.machine.set_unable(&self.host.pool_look().unable);
+        let pool = self.host.pool_look();
+        self.machine.set_unable(&pool.unable);
+        self.machine.set_off_set(&pool.off_set, &mut out);
         self.machine.step(clock::now(), input, &mut out);
         self.follow(out).await;
     }
@@ -460,7 +471,7 @@ impl<H: Host> Agent<H> {
                 if let Err(why) = host.checkpoint().await {
                     tracing::warn!(why, "no checkpoint ahead of the stop");
                 }
-                Ok(())
+                Ok::<(), NotDone>(())
             }),
             Action::FirstWrite { job } => self.start(job, |host| async move { host.first_write().await }),
             Action::Hook(role) => self.host.hook_role(role, self.machine.epoch()),
@@ -476,9 +487,10 @@ impl<H: Host> Agent<H> {
     }
 
     /// TASK-N2
-    fn start<F>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
+    fn start<F, E>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
     where
-        F: Future<Output = Result<(), String>> + Send + 'static,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<NotDone> + Send + 'static,
     {
         if let Some(earlier) = self.job.take() {
             earlier.abort();
@@ -489,13 +501,28 @@ impl<H: Host> Agent<H> {
         let news = self.news.clone();
         tokio::spawn(async move {
             match working.await {
-                Ok(result) => drop(news.send(News::Done(job, result)).await),
+                Ok(result) => drop(news.send(News::Done(job, result.map_err(Into::into))).await),
                 // Ended by a later one: nobody waits for it.
                 Err(error) if error.is_cancelled() => {}
-                Err(error) => drop(news.send(News::Done(job, Err(error.to_string()))).await),
+                Err(error) => drop(news.send(News::Done(job, Err(error.to_string().into()))).await),
             }
         });
     }
+}
+
+/// Answers over HTTP at one of the doors, for as long as the agent runs.
+async fn answer(listener: Bounded, door: Door) {
+    if let Err(error) = http::serve(listener, door).await {
+        tracing::error!(%error, "health checks and commands are answered no more");
+    }
+}
+
+/// For the plan of a switchover.
+fn openers<H: Host>(host: Arc<H>) -> Openers {
+    Arc::new(move || {
+        let host = host.clone();
+        Box::pin(async move { host.openers().await })
+    })
 }
 
 fn paused_file(config: &AgentConfig) -> PathBuf {

@@ -59,6 +59,15 @@ pub struct View {
     /// What is not as it should be, and keeps nothing from working; "" for nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
+    /// What of PostgreSQL's files does not lie on the set while it runs, and what to do about it; "" for nothing. It is lost with this host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub off_set: String,
+    /// Why the last switchover was given up after PostgreSQL was stopped for it; "" where it was not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub switchover_refused: String,
+    /// Processes other than PostgreSQL that have the pool open. Looked for in the plan of a switchover only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub openers: Vec<String>,
     /// The other hosts' agents, as configured.
     #[serde(default)]
     pub peers: std::collections::BTreeMap<String, String>,
@@ -124,6 +133,10 @@ impl View {
             multihost: pool.multihost,
             unable: pool.unable,
             warning: pool.warning,
+            off_set: pool.off_set,
+            switchover_refused: machine.switchover_refused().into(),
+            // The plan of a switchover adds them.
+            openers: Vec::new(),
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             // The HTTP server adds the rest.

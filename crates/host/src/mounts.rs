@@ -17,13 +17,34 @@ pub struct Mounted {
     pub source: String,
 }
 
+/// The mount that a path lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// Numbers of its device, `MAJOR:MINOR`.
+    pub device: String,
+    /// Its file system: `ext4`, `zfs`.
+    pub kind: String,
+    /// What is mounted: a device, or a ZFS dataset.
+    pub source: String,
+}
+
 /// A line of the table.
 struct Line {
     id: String,
+    parent: String,
     /// The device's numbers.
     device: String,
     at: PathBuf,
+    kind: String,
     source: String,
+}
+
+impl From<Line> for Mount {
+    fn from(line: Line) -> Self {
+        Self { at: line.at, device: line.device, kind: line.kind, source: line.source }
+    }
 }
 
 /// A field without the kernel's escapes: blanks and the like are `\` and three octal digits.
@@ -54,8 +75,10 @@ fn line(line: &[u8]) -> Option<Line> {
     let dash = fields.iter().position(|field| *field == b"-")?;
     Some(Line {
         id: text(fields.first()?),
+        parent: text(fields.get(1)?),
         device: text(fields.get(2)?),
         at: PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?))),
+        kind: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
     })
 }
@@ -86,6 +109,30 @@ fn entry_of(table: &[u8], at: &Path) -> Option<Mounted> {
     Some(Mounted { id: format!("{} {}", line.id, line.device), source: line.source })
 }
 
+/// The table itself, for [`mount_over`] and [`points_below`].
+///
+/// # Errors
+/// It cannot be read.
+pub fn table() -> Result<Vec<u8>, String> {
+    read(Path::new(TABLE))
+}
+
+/// The mount that `path`, which is without links, lies on by this table. It goes down from the root as the kernel does: a mount that a later one hides is not found.
+pub fn mount_over(table: &[u8], path: &Path) -> Option<Mount> {
+    let mut left: Vec<Line> = lines(table).filter(|line| path.starts_with(&line.at)).collect();
+    let depth = |line: &Line| line.at.components().count();
+    // The root's own parent is not in the table.
+    let root = left.iter().position(|line| left.iter().all(|other| other.id == line.id || other.id != line.parent))?;
+    let mut found = left.remove(root);
+    loop {
+        // The first one on the way down; of several at one place the last.
+        let children = left.iter().enumerate().filter(|(_, line)| line.parent == found.id);
+        let Some((next, _)) = children.min_by_key(|(index, line)| (depth(line), usize::MAX - index)) else { break };
+        found = left.remove(next);
+    }
+    Some(Mount::from(found))
+}
+
 /// The mount points below `dir`.
 ///
 /// # Errors
@@ -94,7 +141,13 @@ pub fn below(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(points_below(&read(Path::new(TABLE))?, dir))
 }
 
-fn points_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
+/// All mounts of this table, in its order.
+pub fn mounts_of(table: &[u8]) -> Vec<Mount> {
+    lines(table).map(Mount::from).collect()
+}
+
+/// The mount points at `dir` and below it, by this table.
+pub fn points_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
     lines(table).map(|line| line.at).filter(|at| at.starts_with(dir)).collect()
 }
 
@@ -153,5 +206,25 @@ mod tests {
         assert_eq!(of("/srv/pg/data").as_deref(), Some("7:1"));
         assert_eq!(of("/srv/pg2").as_deref(), Some("8:1"));
         assert_eq!(device_under(b"", Path::new("/srv/pg")), None);
+    }
+
+    /// By the longest path alone, PostgreSQL would be said to lie on a device that nobody reaches any more.
+    #[test]
+    fn a_mount_that_a_later_one_hides_is_not_what_a_path_lies_on() {
+        let over = |table: &[u8], path: &str| mount_over(table, Path::new(path)).map(|mount| mount.source);
+        assert_eq!(over(PLAIN, "/srv/pg/data").as_deref(), Some("/dev/loop1"));
+        assert_eq!(over(PLAIN, "/srv/pg2").as_deref(), Some("/dev/sda1"));
+        let hidden = [PLAIN, b"50 22 8:2 / /srv rw - ext4 /dev/sdb1 rw\n"].concat();
+        assert_eq!(over(&hidden, "/srv/pg/data").as_deref(), Some("/dev/sdb1"));
+        // Mounted over itself, and below: the last, and what is on it.
+        let twice =
+            [PLAIN, b"51 41 7:2 / /srv/pg rw - xfs /dev/loop2 rw\n52 51 0:60 / /srv/pg/wal rw - zfs tank/wal rw\n"]
+                .concat();
+        assert_eq!(over(&twice, "/srv/pg/data").as_deref(), Some("/dev/loop2"));
+        let wal = mount_over(&twice, Path::new("/srv/pg/wal/data"));
+        let expected =
+            Mount { at: "/srv/pg/wal".into(), device: "0:60".into(), kind: "zfs".into(), source: "tank/wal".into() };
+        assert_eq!(wal, Some(expected));
+        assert_eq!(mount_over(b"", Path::new("/srv/pg")), None);
     }
 }

@@ -123,4 +123,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         tests: &[lib(Layer::Unit, "holdfast-host", &["mounts::"])],
         smoke: false,
     },
+    Mutation {
+        name: "started-off-the-set",
+        bug: "PostgreSQL is started with its WAL on a disk of the host: acknowledged commits are lost with the host",
+        rule: "ONSET-L1",
+        edits: &[Edit {
+            file: "crates/agent/src/drivers/placement.rs",
+            old: "            if is_link && !MAY_BE_LOST",
+            new: "            if false && is_link && !MAY_BE_LOST",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-agent", &["drivers::placement::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "switchover-that-resets",
+        bug: "one process that has the pool open turns a planned switchover into fencing, and on ZFS into a reboot of the machine",
+        rule: "AGENT-A9",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/step_down.rs",
+            old: "            (Then::HandedOver { to, .. }, Step::Export) if in_use => {",
+            new: "            (Then::HandedOver { to, .. }, Step::Export) if in_use && false => {",
+        }],
+        tests: &[STORIES],
+        smoke: false,
+    },
 ];

@@ -169,6 +169,17 @@ fn check_paths(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
         let (data, mount) = (database.data.display(), pool.mount.display());
         say("database.data", format!("found {data}, expected a directory below pool.mount, {mount}"));
     }
+    for folder in &database.allow_off_set {
+        if !folder.is_absolute() || database.data.starts_with(folder) {
+            let found = folder.display();
+            say(
+                "database.allow_off_set",
+                format!(
+                    "found {found}, expected a folder by its path from the root, and none that the data directory lies in"
+                ),
+            );
+        }
+    }
     for (field, dir) in [("dir", &config.dir), ("run_dir", &config.run_dir), ("pool.mount", &pool.mount)] {
         if !dir.is_absolute() {
             say(field, format!("found {}, expected a path from the root", dir.display()));

@@ -185,12 +185,20 @@ impl Database {
         }
     }
 
-    /// Gives it the start.
+    /// Gives it the start, if `hooks.before_start` lets it.
     ///
     /// # Errors
     /// Why not.
     pub async fn start(&self) -> Result<(), String> {
         self.ask_first().await?;
+        self.start_unasked().await
+    }
+
+    /// Gives it the start; the hook was asked.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn start_unasked(&self) -> Result<(), String> {
         if self.config.database.kind == DatabaseKind::Systemd {
             // Before anything is touched (UNIT-U1).
             self.unit.look().await?.fit()?;
@@ -206,7 +214,10 @@ impl Database {
     }
 
     /// Runs `hooks.before_start`, which may forbid the start.
-    async fn ask_first(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It does.
+    pub async fn ask_first(&self) -> Result<(), String> {
         let hooks = &self.config.hooks;
         let Some(script) = &hooks.before_start else { return Ok(()) };
         let mut command = shell(script);

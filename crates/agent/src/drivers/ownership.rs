@@ -4,7 +4,6 @@
 //!     that this agent noted when it made it (its device may have lost its name by now).
 
 use super::zfs::rules::COPY_POOL;
-use crate::attach_process::backing_file;
 use crate::config::{AgentConfig, PoolKind};
 use crate::process::{NotRan, ran, system};
 use holdfast_host::mounts::{Mounted, mount_at};
@@ -48,7 +47,7 @@ impl From<NotOurs> for String {
 
 /// What stands behind a block device, as the kernel says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Behind {
+pub(super) enum Behind {
     /// What an nbd device was connected with.
     Nbd(String),
     /// The file of a loop device.
@@ -62,13 +61,18 @@ fn behind(device: &Path) -> Option<Behind> {
         Some(rest) => format!("nbd{}", rest.split('p').next()?),
         None => name.to_string(),
     };
-    let nbd =
-        || read_to_string(format!("/sys/block/{whole}/backend")).ok().map(|text| Behind::Nbd(text.trim_end().into()));
-    backing_file(&whole).map(Behind::Loop).or_else(nbd)
+    behind_in(Path::new("/sys"), &whole)
+}
+
+/// The same of a whole device by its name, as `sys` shows it.
+pub(super) fn behind_in(sys: &Path, name: &str) -> Option<Behind> {
+    let read = |file: &str| read_to_string(sys.join("block").join(name).join(file)).ok();
+    let loops = read("loop/backing_file").map(|file| Behind::Loop(PathBuf::from(file.trim_end())));
+    loops.or_else(|| read("backend").map(|text| Behind::Nbd(text.trim_end().into())))
 }
 
 /// Pure (OWN-P1). `attach_dirs`: the run directory of this agent's attach, by its names.
-fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> bool {
+pub(super) fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> bool {
     let of_attach = |place: &Path| attach_dirs.iter().any(|dir| place.starts_with(dir));
     noted
         || match behind {
@@ -80,7 +84,8 @@ fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> boo
         }
 }
 
-fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
+/// The run directory of this agent's attach, by its names.
+pub(super) fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
     let dir = config.run_dir.join("attach");
     // The kernel names a file without links.
     let real = config.run_dir.canonicalize().map(|run_dir| run_dir.join("attach"));
@@ -145,6 +150,13 @@ pub fn forget(config: &AgentConfig) {
 fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> bool {
     let same = |note: String| words(config, mounted, guid).is_ok_and(|words| words == note);
     read_to_string(config.run_dir.join(NOTE)).is_ok_and(same)
+}
+
+/// Numbers of the device of the mount that was noted, where it is still mounted.
+pub(super) fn noted_device(config: &AgentConfig) -> Option<String> {
+    let mounted = mount_at(&config.pool.mount).ok().flatten().filter(|_| config.pool.kind != PoolKind::Zfs)?;
+    let device = mounted.id.split(' ').nth(1).map(str::to_string);
+    device.filter(|_| is_noted(config, Some(&mounted), None))
 }
 
 /// Whether the pool, or its file system, is there and is ours (OWN-P1).

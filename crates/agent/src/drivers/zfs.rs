@@ -11,6 +11,7 @@
 //! a person's decision.
 
 mod copy;
+pub mod datasets;
 pub mod rules;
 
 use crate::config::PoolConfig;

@@ -26,6 +26,10 @@ const PEER_LIMIT: Duration = Duration::from_secs(3);
 /// Between two looks at a switchover that is to come.
 const SCHEDULE_INTERVAL: Duration = Duration::from_millis(500);
 
+/// So long a switchover waits, before anything is stopped, for processes that have the pool open; and the pause between two looks.
+const OPENERS_LIMIT: Duration = Duration::from_secs(2);
+const OPENERS_PAUSE: Duration = Duration::from_millis(100);
+
 /// The longest claim.
 const CLAIM_MAX: Duration = Duration::from_secs(7200);
 
@@ -135,16 +139,29 @@ pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply
     }
 }
 
-/// What this host and the others show now, as a plan.
-async fn planned(door: &Door, candidate: Option<&str>, when: Option<When>) -> Plan {
-    let view = View { scheduled: door.schedule.get(), ..View::clone(&door.view()) };
+/// Who but PostgreSQL has the pool open, once nobody is waited for any more.
+async fn openers(door: &Door, patience: Duration) -> Vec<String> {
+    let until = tokio::time::Instant::now() + patience;
+    loop {
+        let openers = (door.openers)().await;
+        if openers.is_empty() || tokio::time::Instant::now() >= until {
+            return openers;
+        }
+        tokio::time::sleep(OPENERS_PAUSE).await;
+    }
+}
+
+/// What this host and the others show now, as a plan. `patience`: for whoever has the pool open.
+async fn planned(door: &Door, candidate: Option<&str>, when: Option<When>, patience: Duration) -> Plan {
+    let openers = openers(door, patience).await;
+    let view = View { scheduled: door.schedule.get(), openers, ..View::clone(&door.view()) };
     plan::switchover(&view, candidate, &peers(door).await, when)
 }
 
 /// Keeps a switchover for later. Who shall take over is asked now and again then.
 async fn plan_ahead(door: &Door, to: Option<String>, dry_run: bool, at_unix_ms: u64) -> Result<Reply, Reply> {
     let when = When { at_unix_ms, now_unix_ms: clock::unix_ms() };
-    let plan = planned(door, to.as_deref(), Some(when)).await;
+    let plan = planned(door, to.as_deref(), Some(when), Duration::ZERO).await;
     let (set, host, seconds) = (&door.config.set, &plan.to, when.seconds());
     let may_go = plan.may_go(false, "");
     if dry_run {
@@ -218,7 +235,8 @@ pub(crate) async fn keep_schedule(door: Door) {
 
 async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result<Reply, Reply> {
     let config = &door.config;
-    let plan = planned(door, candidate.as_deref(), None).await;
+    let patience = if dry_run { Duration::ZERO } else { OPENERS_LIMIT };
+    let plan = planned(door, candidate.as_deref(), None, patience).await;
     let may_go = plan.may_go(false, "");
     if dry_run {
         return Ok(would(&plan, may_go, &format!("would move {} from {} to {}", config.set, config.name, plan.to)));

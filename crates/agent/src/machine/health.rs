@@ -25,6 +25,18 @@ impl Machine {
         }
     }
 
+    /// What of the files of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. People are told. It ends nothing: a primary that is
+    /// stopped for it would not be started again on any host.
+    pub fn set_off_set(&mut self, found: &str, out: &mut Vec<Action>) {
+        if self.off_set == found {
+            return;
+        }
+        found.clone_into(&mut self.off_set);
+        if !found.is_empty() {
+            self.record(Event::OffSet, found, out);
+        }
+    }
+
     /// PostgreSQL's health.
     pub(super) fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.paused {

@@ -29,6 +29,8 @@ enum Happens {
     AttachDies(u8),
     Database(DatabaseView),
     Answer(bool),
+    /// The newest job is refused, with nothing done.
+    Refuse,
     Command(Command),
 }
 
@@ -70,6 +72,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => (0u8..3).prop_map(Happens::AttachDies),
         5 => database.prop_map(Happens::Database),
         12 => prop::bool::weighted(0.9).prop_map(Happens::Answer),
+        1 => Just(Happens::Refuse),
         1 => command.prop_map(Happens::Command),
     ]
 }
@@ -128,10 +131,11 @@ impl World {
                     self.jobs.push((*job, action));
                 }
                 Action::Checkpoint { job } | Action::FirstWrite { job } => self.jobs.push((*job, action)),
-                Action::Hook(_) | Action::Record(_) | Action::Reboot(_) => {}
+                Action::Reboot(_) => prop_assert_eq!(machine.state(), StateName::Fencing, "AGENT-A9"),
+                Action::Hook(_) | Action::Record(_) => {}
             }
         }
-        self.begun &= machine.state() != StateName::CutOff;
+        self.begun &= !matches!(machine.state(), StateName::CutOff | StateName::Standby);
         if machine.role() == Role::Primary {
             prop_assert!(self.wrote, "AGENT-A5: primary before a durable write: {self:?}");
             prop_assert!(self.running && self.mounted && self.attached, "AGENT-A1: {self:?}");
@@ -154,6 +158,20 @@ impl World {
         if view != DatabaseView::Gone && !self.running && waits {
             (self.running, self.wrote, self.told_to_stop_since) = (true, false, None);
         }
+    }
+
+    fn refuse(&mut self) -> Option<Input> {
+        let job = match self.jobs.last()? {
+            (job, Action::StartDatabase { .. }) => {
+                self.running = false;
+                *job
+            }
+            // By force it is not refused.
+            (job, Action::Export { hard: false, .. }) => *job,
+            _ => return self.answer(false),
+        };
+        self.jobs.clear();
+        Some(Input::Refused { job, why: "somebody has it open".into() })
     }
 
     fn answer(&mut self, good: bool) -> Option<Input> {
@@ -183,8 +201,12 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
 }
 
 fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseError> {
+    run_under(story, Policy { takeovers_per_hour_max: 1000, guard, ..policy() })
+}
+
+fn run_under(story: Vec<Happens>, policy: Policy) -> Result<StateName, TestCaseError> {
     let mut now = MonoTime(1_000_000_000_000);
-    let mut machine = Machine::new(Policy { takeovers_per_hour_max: 1000, guard, ..policy() }, now, Vec::new());
+    let mut machine = Machine::new(policy, now, Vec::new());
     let mut world = World::default();
     let mut out = Vec::new();
     machine.step(now, Input::Found(Found::default()), &mut out);
@@ -242,9 +264,14 @@ fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseErro
                 Some(input) => input,
                 None => continue,
             },
+            Happens::Refuse => match world.refuse() {
+                Some(input) => input,
+                None => continue,
+            },
             Happens::Command(command) => {
-                let restart = command == Command::Restart;
-                world.begun |= machine.command(now, command, &mut out).is_ok() && restart;
+                // Of a switchover that is given up PostgreSQL is started again by the same word.
+                let asked = matches!(command, Command::Restart | Command::Switchover { .. });
+                world.begun |= machine.command(now, command, &mut out).is_ok() && asked;
                 world.take(now, out, &machine)?;
                 continue;
             }
@@ -302,6 +329,111 @@ proptest! {
         guard in prop_oneof![Just(Guard::Automatic), Just(Guard::Required)],
     ) {
         prop_assert_eq!(run_with(story, guard)?, StateName::Primary);
+    }
+}
+
+/// How a job of a planned move ends.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Well,
+    Fails,
+    Refused,
+}
+
+/// AGENT-A9: a machine that is primary on ZFS, and is asked to hand over or to end, while its lease is renewed all the time and each job ends in some way. What it did.
+fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
+    let mut now = MonoTime(1_000_000_000_000);
+    let mut machine = Machine::new(Policy { fence_reboot: true, ..policy() }, now, Vec::new());
+    let renewed = |now| {
+        Input::Attach(AttachView {
+            phase: AttachPhase::Serving,
+            epoch: 10,
+            renewed: Some(now),
+            ttl: None,
+            fenced_by: String::new(),
+            lost: Vec::new(),
+        })
+    };
+    let job_of = |out: &[Action]| {
+        out.iter().rev().find_map(|action| match action {
+            Action::Checkpoint { job }
+            | Action::StopDatabase { job, .. }
+            | Action::Export { job, .. }
+            | Action::Detach { job, .. }
+            | Action::Import { job, .. }
+            | Action::StartDatabase { job }
+            | Action::FirstWrite { job } => Some(*job),
+            _ => None,
+        })
+    };
+    let mut job = Job(0);
+    let step = |machine: &mut Machine, now, input, job: &mut Job| {
+        let mut out = Vec::new();
+        machine.step(now, input, &mut out);
+        *job = job_of(&out).unwrap_or(*job);
+        out
+    };
+    step(&mut machine, now, Input::Found(Found::default()), &mut job);
+    step(&mut machine, now, Input::Lease(LeaseView::Free), &mut job);
+    step(&mut machine, now, renewed(now), &mut job);
+    for _ in 0..2 {
+        step(&mut machine, now, Input::Done { job, result: Ok(()) }, &mut job);
+    }
+    step(&mut machine, now, Input::Database(DatabaseView::Ready), &mut job);
+    step(&mut machine, now, Input::Done { job, result: Ok(()) }, &mut job);
+    assert_eq!(machine.state(), StateName::Primary);
+    let mut did = Vec::new();
+    machine.command(now, command, &mut did).unwrap();
+    job = job_of(&did).unwrap();
+    for (ms, end) in ends {
+        for _ in 0..ms / 100 {
+            now = now.saturating_add(Duration::from_millis(100));
+            did.extend(step(&mut machine, now, renewed(now), &mut job));
+        }
+        // From here on it is on its way up again, or the pool is let go of.
+        let let_go = did.iter().any(|action| matches!(action, Action::Detach { .. }));
+        if machine.state() != StateName::Demoting || let_go {
+            break;
+        }
+        let refused = Input::Refused { job, why: "somebody has it open".into() };
+        let is_export = did
+            .iter()
+            .rev()
+            .find_map(|action| job_of(std::slice::from_ref(action)).map(|_| matches!(action, Action::Export { .. })));
+        did.extend(match end {
+            Ends::Well => step(&mut machine, now, Input::Done { job, result: Ok(()) }, &mut job),
+            Ends::Refused if is_export == Some(true) => step(&mut machine, now, refused, &mut job),
+            Ends::Refused | Ends::Fails => {
+                step(&mut machine, now, Input::Done { job, result: Err("it failed".into()) }, &mut job)
+            }
+        });
+    }
+    (machine, did)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn invariants_hold_where_fencing_ends_in_a_reboot(story in prop::collection::vec(happens(), 1..120)) {
+        let policy = Policy { takeovers_per_hour_max: 1000, fence_reboot: true, ..policy() };
+        prop_assert_eq!(run_under(story, policy)?, StateName::Primary);
+    }
+
+    #[test]
+    fn a_planned_move_under_its_own_lease_ends_without_force(
+        ends in prop::collection::vec((0u64..3000, prop_oneof![Just(Ends::Well), Just(Ends::Fails), Just(Ends::Refused)]), 1..40),
+        moves in any::<bool>(),
+    ) {
+        let command = if moves { Command::Switchover { to: "db-a".into() } } else { Command::Shutdown };
+        let (machine, did) = planned(command, ends);
+        prop_assert_ne!(machine.state(), StateName::Fencing);
+        for action in did {
+            let by_force = matches!(
+                action,
+                Action::Reboot(_) | Action::Export { hard: true, .. } | Action::Detach { hard: true, .. }
+            );
+            prop_assert!(!by_force, "AGENT-A9: {action:?}");
+        }
     }
 }
 

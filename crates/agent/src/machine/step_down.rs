@@ -3,7 +3,11 @@
 //! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (AGENT-A2). By all means (`fencing`): kill PostgreSQL,
 //! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
 //! stand for the lease.
+//!
+//! A step in good order that fails while the lease is ours is no reason to lose it: PostgreSQL that does not stop is stopped at once; a pool that somebody has open
+//! sends a planned move back to where it began, and else is waited for where the way by all means could end in a reboot (AGENT-A9).
 
+use super::takeover::Way;
 use super::{Action, Event, Job, Machine, State, Stop};
 use holdfast_types::MonoTime;
 use std::time::Duration;
@@ -31,6 +35,13 @@ pub(super) enum Then {
         /// Why.
         why: String,
     },
+    /// Standby as well, after a planned move: another host is to take over.
+    HandedOver {
+        /// Which.
+        to: String,
+        /// For how long it may.
+        wait: Duration,
+    },
     /// The agent ends.
     End,
 }
@@ -52,6 +63,8 @@ pub(super) struct Leaving {
     /// The job that this step waits for.
     pub job: Option<Job>,
     hard: bool,
+    /// How PostgreSQL is stopped, in good order.
+    how: Stop,
     reason: String,
     /// What comes after.
     pub then: Then,
@@ -159,7 +172,8 @@ impl Machine {
         let then = if self.ended_by_shutdown { Then::End } else { then };
         let first = if checkpoint { Step::Checkpoint } else { Step::Stop };
         let why = reason.clone();
-        let leaving = Leaving { step: first, job: None, hard, reason, then, round: 0, failed: String::new() };
+        let leaving =
+            Leaving { step: first, job: None, hard, how: Stop::Fast, reason, then, round: 0, failed: String::new() };
         self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
         self.go_on(now, leaving, out);
     }
@@ -178,7 +192,7 @@ impl Machine {
                 Step::Checkpoint => leaving.step = Step::Stop,
                 Step::Stop if self.present.running => {
                     let job = self.job();
-                    out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { Stop::Fast } });
+                    out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { leaving.how } });
                     leaving.job = Some(job);
                 }
                 Step::Stop => leaving.step = Step::Export,
@@ -194,15 +208,7 @@ impl Machine {
                     leaving.job = Some(job);
                 }
                 Step::Detach if self.present.running || self.present.mounted => {
-                    leaving.round += 1;
-                    if leaving.round == ROUNDS_BEFORE_STUCK {
-                        self.record(Event::Stuck, &leaving.failed, out);
-                        if self.policy.fence_reboot {
-                            out.push(Action::Reboot(leaving.failed.clone()));
-                        }
-                    }
-                    self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
-                    leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
+                    self.next_round(now, &mut leaving, out);
                 }
                 Step::Detach => return self.gone(now, leaving, out),
                 Step::Rest(_) => {}
@@ -212,6 +218,74 @@ impl Machine {
                 return;
             }
         }
+    }
+
+    /// Not all went: again after a pause. AGENT-A9: a reboot is for a host that has no lease any more.
+    fn next_round(&mut self, now: MonoTime, leaving: &mut Leaving, out: &mut Vec<Action>) {
+        leaving.round += 1;
+        if leaving.round == ROUNDS_BEFORE_STUCK {
+            self.record(Event::Stuck, &leaving.failed, out);
+            if leaving.hard && self.policy.fence_reboot {
+                out.push(Action::Reboot(leaving.failed.clone()));
+            }
+        }
+        self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
+        leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
+    }
+
+    /// Somebody uses what was to be let go of, and it is as it was.
+    pub(super) fn in_use(&mut self, now: MonoTime, why: String, out: &mut Vec<Action>) {
+        let State::Demoting(leaving) = &self.state else { return };
+        let leaving = leaving.clone();
+        self.failed_in_good_order(now, leaving, true, why, out);
+    }
+
+    /// AGENT-A9. The lease is ours, or another input would have said so before.
+    fn failed_in_good_order(
+        &mut self,
+        now: MonoTime,
+        mut leaving: Leaving,
+        in_use: bool,
+        why: String,
+        out: &mut Vec<Action>,
+    ) {
+        let planned = !matches!(leaving.then, Then::Standby { .. });
+        let letting_go = matches!(leaving.step, Step::Stop | Step::Export);
+        match (&leaving.then, leaving.step) {
+            // Its clients were too slow: nothing is wrong with this host.
+            (_, Step::Stop) if leaving.how == Stop::Fast => {
+                self.why = format!("{}; PostgreSQL is stopped at once: {why}", leaving.reason);
+                leaving.how = Stop::Immediate;
+                self.go_on(now, leaving, out);
+            }
+            (Then::HandedOver { to, .. }, Step::Export) if in_use => {
+                let to = to.clone();
+                self.stay(now, &to, &why, out);
+            }
+            _ if letting_go && self.policy.fence_reboot && (planned || in_use) => {
+                leaving.failed = why;
+                self.next_round(now, &mut leaving, out);
+                self.state = State::Demoting(leaving);
+            }
+            _ => {
+                let reason = format!("{}; in good order it did not work: {why}", leaving.reason);
+                self.fence(now, reason, out);
+            }
+        }
+    }
+
+    /// The move is off: PostgreSQL is started again here, under the lease that was kept. By the word of the person who asked for the move, in a pause too (AGENT-A4).
+    fn stay(&mut self, now: MonoTime, to: &str, why: &str, out: &mut Vec<Action>) {
+        let reason = format!("switchover to {to} refused, the lease is kept and PostgreSQL started again: {why}");
+        self.record(Event::SwitchoverRefused, &reason, out);
+        self.switchover_refused.clone_from(&reason);
+        self.way = Some(Way::new(Event::Restart, reason, None, false, now, now));
+        self.launch(now, true, out);
+    }
+
+    /// Why the last planned move was given up after PostgreSQL was stopped for it; "" where it was not.
+    pub fn switchover_refused(&self) -> &str {
+        &self.switchover_refused
     }
 
     /// A step's job ended.
@@ -229,8 +303,7 @@ impl Machine {
             && step != Step::Checkpoint
         {
             if !leaving.hard {
-                let reason = format!("{}; in good order it did not work: {why}", leaving.reason);
-                return self.fence(now, reason, out);
+                return self.failed_in_good_order(now, leaving, false, why, out);
             }
             leaving.failed = why;
             if step == Step::Detach {
@@ -267,13 +340,13 @@ impl Machine {
         self.way = None;
         self.cluster.free_since = None;
         self.claim = None;
-        match leaving.then {
-            Then::End => self.enter(now, State::Ended, &leaving.reason),
-            Then::Standby { wait, why } => {
-                self.takeover.not_before = self.takeover.not_before.max(now.saturating_add(wait));
-                self.takeover.not_before_why = why;
-                self.enter(now, State::Standby, &leaving.reason);
-            }
-        }
+        let (wait, why) = match leaving.then {
+            Then::End => return self.enter(now, State::Ended, &leaving.reason),
+            Then::Standby { wait, why } => (wait, why),
+            Then::HandedOver { to, wait } => (wait, format!("{to} is to take over")),
+        };
+        self.takeover.not_before = self.takeover.not_before.max(now.saturating_add(wait));
+        self.takeover.not_before_why = why;
+        self.enter(now, State::Standby, &leaving.reason);
     }
 }

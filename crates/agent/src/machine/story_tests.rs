@@ -10,6 +10,8 @@
 //!   db ready|standby|busy|ending|silent|gone
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
+//!   refuse TEXT                    the newest job: nothing was done
+//!   off-set [TEXT]                 what of PostgreSQL does not lie on the set; without words: all does
 //!   unable [TEXT]                  why this host could not take over whoever asked; without words: nothing is in the way
 //!   wait MS                        ticks every 100 ms
 //! ```
@@ -177,6 +179,12 @@ impl Teller {
             })),
             "ok" => self.input(Input::Done { job: self.job, result: Ok(()) }),
             "fail" => self.input(Input::Done { job: self.job, result: Err(rest(1)) }),
+            "refuse" => self.input(Input::Refused { job: self.job, why: rest(1) }),
+            "off-set" => {
+                let mut out = Vec::new();
+                self.machine.set_off_set(&rest(1), &mut out);
+                self.tell(out);
+            }
             "pause" => self.command(Command::Pause),
             "resume" => self.command(Command::Resume),
             "restart" => self.command(Command::Restart),

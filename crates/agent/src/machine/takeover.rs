@@ -272,6 +272,20 @@ impl Machine {
         self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
     }
 
+    /// Nothing was started, and would not be at the next try: others first, and this host again after a pause that grows.
+    pub(super) fn start_refused(&mut self, now: MonoTime, why: &str, out: &mut Vec<Action>) {
+        self.present.running = false;
+        // AGENT-A8: this start is none.
+        if self.takeover.within_hour.back() == Some(&self.since) {
+            self.takeover.within_hour.pop_back();
+        }
+        let why = format!("PostgreSQL is not started here: {why}");
+        if self.paused {
+            return self.hold(now, &why, false);
+        }
+        self.give_away(now, why, out);
+    }
+
     /// Starts PostgreSQL anew in its place.
     pub(super) fn rise(&mut self, now: MonoTime, reason: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
         self.way = Some(Way::new(Event::Restart, reason.into(), None, false, now, now));

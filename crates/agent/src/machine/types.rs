@@ -211,6 +211,13 @@ pub enum Input {
         /// Why it failed.
         result: Result<(), String>,
     },
+    /// A job ended with nothing done: it was refused, and another try here would be, too.
+    Refused {
+        /// Which.
+        job: Job,
+        /// Why, and what would make it possible.
+        why: String,
+    },
 }
 
 /// How PostgreSQL is stopped.
@@ -366,8 +373,12 @@ pub enum Event {
     TakeoverFailed,
     /// A volume is not what its device was made of any more: its device fails, PostgreSQL goes on as long as it can.
     VolumeLost,
+    /// PostgreSQL runs, and not all of its files lie on the set.
+    OffSet,
     /// PostgreSQL was stopped because the lease could not be renewed in time.
     CutOff,
+    /// A planned move was given up: somebody has the pool open. PostgreSQL is started again here.
+    SwitchoverRefused,
     /// Given away in good order.
     Demoted,
     /// Another owner has the lease, or the device is gone.
@@ -394,7 +405,9 @@ impl fmt::Display for Event {
             Event::Refusing => "refusing",
             Event::TakeoverFailed => "takeover-failed",
             Event::VolumeLost => "volume-lost",
+            Event::OffSet => "off-set",
             Event::CutOff => "cut-off",
+            Event::SwitchoverRefused => "switchover-refused",
             Event::Demoted => "demoted",
             Event::Fenced => "fenced",
             Event::Stuck => "stuck",

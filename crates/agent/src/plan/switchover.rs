@@ -5,6 +5,9 @@ use crate::machine::{Role, StateName};
 use crate::schedule;
 use crate::view::View;
 
+/// Processes that have the pool open, of which so many are named.
+const OPENERS_SHOWN: usize = 8;
+
 /// A switchover that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
@@ -34,7 +37,7 @@ pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Opt
     if let Some(when) = when {
         time(&mut plan, own, when);
     }
-    primary(&mut plan, own, peers);
+    primary(&mut plan, own, peers, when.is_some());
     if let Some((name, view)) = chosen(&mut plan, own, candidate, peers) {
         plan.to.clone_from(name);
         taker(&mut plan, own, name, view);
@@ -73,7 +76,7 @@ fn time(plan: &mut Plan, own: &View, when: When) {
     }
 }
 
-fn primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
+fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
     let from = own.name.as_str();
     match own.state {
         StateName::Primary if own.role == Role::Primary => {
@@ -91,6 +94,16 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
             own.database
         );
         plan.check(Finding::Note, found, "");
+    }
+    if !own.openers.is_empty() {
+        let (first, more) = (own.openers.iter().take(OPENERS_SHOWN).cloned().collect::<Vec<_>>(), own.openers.len());
+        let found = format!(
+            "found {more} users of the pool of {from} other than PostgreSQL, expected none: {}",
+            first.join(", ")
+        );
+        // Until a time that is to come they may have gone.
+        let finding = if later { Finding::Note } else { Finding::Impossible };
+        plan.check(finding, found, "end them, or have them leave the pool: while they use it, it cannot be let go of");
     }
     if !own.cluster_answers {
         let found =

@@ -262,9 +262,9 @@ mod tests {
         let (proc, data) = (dir.path().join("proc"), dir.path().join("data"));
         std::fs::create_dir(&proc).unwrap();
         let of = shown(&proc, "71", b"cp", &data);
-        assert!(!look_in(&proc, &data).any().unwrap(), "it has ended");
+        assert!(!look_in(&proc, &pg(&data)).any().unwrap(), "it has ended");
         std::fs::create_dir(of.join("stat")).unwrap();
-        assert!(look_in(&proc, &data).any().is_err());
+        assert!(look_in(&proc, &pg(&data)).any().is_err());
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::WatchdogMode;
+use crate::host::NotDone;
 use crate::machine::{AttachEnd, AttachView, Found, Role, Stop};
 use tokio::sync::oneshot;
 
@@ -14,6 +15,13 @@ struct World {
     mounted: bool,
     running: bool,
     refuse_import: bool,
+    /// Why PostgreSQL is not started.
+    refuse_start: Option<String>,
+    /// Who has the pool open before a switchover, and what keeps it from being exported.
+    openers: Vec<String>,
+    in_use: Option<String>,
+    /// What of PostgreSQL does not lie on the set.
+    off_set: String,
     /// What is there and is somebody else's.
     foreign: Option<String>,
     /// PostgreSQL as told last to the watchdog.
@@ -116,16 +124,27 @@ impl Host for Fake {
     }
 
     fn pool_look(&self) -> crate::host::PoolLook {
-        crate::host::PoolLook { unable: self.world(|world| world.unable.clone()), ..Default::default() }
+        self.world(|world| crate::host::PoolLook {
+            unable: world.unable.clone(),
+            off_set: world.off_set.clone(),
+            ..Default::default()
+        })
     }
 
-    async fn export(&self, hard: bool) -> Result<(), String> {
+    async fn openers(&self) -> Vec<String> {
+        self.world(|world| world.openers.clone())
+    }
+
+    async fn export(&self, hard: bool) -> Result<(), NotDone> {
         self.did(if hard { "export hard" } else { "export" });
         self.world(|world| {
             assert!(!world.running, "AGENT-A2: exported under a running PostgreSQL");
+            if !hard && let Some(why) = world.in_use.clone() {
+                return Err(NotDone::Refused(why));
+            }
             world.mounted = false;
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     async fn arm(&self) -> Result<(), String> {
@@ -136,13 +155,16 @@ impl Host for Fake {
         })
     }
 
-    async fn start_database(&self) -> Result<(), String> {
+    async fn start_database(&self) -> Result<(), NotDone> {
         self.did("start");
         self.world(|world| {
             assert!(world.may_run, "TASK-N3: started before the watchdog was told");
+            if let Some(why) = world.refuse_start.clone() {
+                return Err(NotDone::Refused(why));
+            }
             world.running = true;
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {
@@ -424,6 +446,107 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
     lab.fake.world(|world| world.unable.clear());
     lab.state("primary").await;
     lab.end().await;
+}
+
+/// It would be refused at each try: others first, and then a pause that grows. Restarts in place would only be three refusals more.
+#[tokio::test]
+async fn a_start_that_is_refused_is_not_tried_hot() {
+    let fake = Fake::default();
+    fake.world(|world| world.refuse_start = Some("/srv/pg/data/pg_wal: found /ssd/wal on /".into()));
+    let mut lab = lab(fake, |config| config.takeover.flap_delay_s = 60).await;
+    let begun = std::time::Instant::now();
+    while !lab.get("/history").await.1.contains("takeover-failed") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    lab.state("standby").await;
+    assert_eq!(lab.did(), ["attach", "import", "start", "export", "detach"]);
+    let begun = std::time::Instant::now();
+    while !lab.get("/status").await.1.contains("ms more: PostgreSQL is not started here: /srv/pg/data/pg_wal: found") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.get("/readiness").await.0, 503);
+    lab.end().await;
+    assert_eq!(lab.did(), Vec::<String>::new());
+}
+
+/// ONSET-L2: it goes on, and everybody is told.
+#[tokio::test]
+async fn a_primary_that_is_not_all_on_the_set_goes_on_and_is_told_about() {
+    let mut lab = lab(Fake::default(), |_| {}).await;
+    lab.state("primary").await;
+    assert!(lab.get("/metrics").await.1.contains("holdfast_agent_off_set{name=\"db1\",set=\"demo\"} 0"));
+    assert_eq!(lab.did(), UP);
+    lab.fake.world(|world| world.off_set = "/srv/pg/data/pg_tblspc/16384: found /ssd/a on /".into());
+    let begun = std::time::Instant::now();
+    while lab.get("/readiness").await.0 == 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.get("/primary").await.0, 200);
+    assert!(lab.get("/status").await.1.contains("\"off_set\":\"/srv/pg/data/pg_tblspc/16384: found /ssd/a on /\""));
+    assert!(lab.get("/history").await.1.contains("\"event\":\"off-set\""));
+    assert!(lab.get("/metrics").await.1.contains("holdfast_agent_off_set{name=\"db1\",set=\"demo\"} 1"));
+    lab.fake.world(|world| world.off_set.clear());
+    let begun = std::time::Instant::now();
+    while lab.get("/readiness").await.0 != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.did(), Vec::<String>::new(), "nothing is stopped for it");
+    lab.end().await;
+}
+
+/// Somebody stands in the pool: that is said before anything is stopped. Whoever comes after the look sends PostgreSQL back to where it was.
+#[tokio::test]
+async fn a_switchover_with_the_pool_in_use_ends_where_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = Fake::default();
+    there.world(|world| world.lease = Some(("db1".into(), 1)));
+    let mut other = lab(there, |config| {
+        config.name = "db2".into();
+        config.peers.0.clear();
+    })
+    .await;
+    let begun = std::time::Instant::now();
+    while !other.get("/status").await.1.contains("\"cluster_answers\":true") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let address = other.address.clone();
+    let mut lab = lab(Fake::default(), |config| {
+        config.peers.0 = [("db2".to_string(), address)].into();
+    })
+    .await;
+    lab.state("primary").await;
+    assert_eq!(lab.did(), UP);
+    lab.fake.world(|world| world.openers = vec!["bash (pid 7) works in /srv/pg".into()]);
+    let (code, why) = lab.post("/switchover", serde_json::json!({})).await;
+    assert!(code == 412 && why.contains("bash (pid 7) works in /srv/pg"), "{code}: {why}");
+    assert_eq!(lab.did(), Vec::<String>::new());
+    lab.fake.world(|world| {
+        world.openers.clear();
+        world.in_use = Some("/srv/pg is in use: bash (pid 8)".into());
+    });
+    assert_eq!(lab.post("/switchover", serde_json::json!({})).await.0, 200);
+    let begun = std::time::Instant::now();
+    while !lab.get("/status").await.1.contains("PostgreSQL started again: /srv/pg is in use: bash (pid 8)") {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", lab.get("/status").await.1);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    lab.state("primary").await;
+    let did = lab.did();
+    let down = ["checkpoint", "stop Fast", "hook Standby", "export", "start", "first write", "hook Primary"];
+    let mut sorted = (did.clone(), down.map(String::from).to_vec());
+    sorted.0.sort();
+    sorted.1.sort();
+    assert_eq!(sorted.0, sorted.1, "{did:?}");
+    assert!(lab.get("/history").await.1.contains("\"event\":\"switchover-refused\""));
+    lab.fake.world(|world| world.in_use = None);
+    lab.end().await;
+    other.end().await;
+    drop(dir);
 }
 
 /// A setting that names a log or a device by mistake is told, and not read to its end.

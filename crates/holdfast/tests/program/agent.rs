@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 struct World {
     views: [Value; 2],
     told: Vec<(String, Value)>,
+    /// Somebody uses the pool of db1 by the time that it is to be exported.
+    in_use: bool,
 }
 
 type Shared = Arc<Mutex<World>>;
@@ -42,7 +44,7 @@ fn lab(state: &str) -> Lab {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [a, b] = [0, 1].map(|at| listeners[at].local_addr().unwrap().to_string());
     let views = [view("db1", "primary", &json!({ "db2": b })), view("db2", state, &json!({ "db1": a }))];
-    let world = Arc::new(Mutex::new(World { views, told: Vec::new() }));
+    let world = Arc::new(Mutex::new(World { views, told: Vec::new(), in_use: false }));
     for (at, listener) in listeners.into_iter().enumerate() {
         let world = world.clone();
         // Ends with the test's process.
@@ -102,6 +104,10 @@ fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value)
         Err(why) if dry => (200, json!({ "message": format!("would be refused: {why}"), "plan": made })),
         Err(why) => (412, json!({ "message": why, "plan": made })),
         Ok(()) if dry => (200, json!({ "message": "it would be done", "plan": made })),
+        Ok(()) if world.in_use => {
+            world.views[0]["switchover_refused"] = json!("switchover to db2 refused: bash (pid 7) works in /tank/pg");
+            (200, json!({ "message": "on its way", "plan": made }))
+        }
         Ok(()) => {
             // At once: how long it takes is not asked here.
             let [a, b] = [0, 1].map(|at| world.views[at]["peers"].clone());
@@ -254,6 +260,17 @@ fn orders_to_several_agents_go_to_all_of_them() {
     let (out, err) = lab.expect(3, &["restart", "--yes", "--agent", &b]);
     assert_eq!(out, "", "alone it says no more than its own words");
     assert!(err.contains("error: db2 is in state standby, expected primary\n"), "{err}");
+}
+
+/// PostgreSQL was stopped for it and runs again where it was: nobody waits for the other host to be primary.
+#[test]
+fn a_switchover_that_is_given_up_on_the_way_is_refused_with_who_is_in_the_way() {
+    let lab = lab("standby");
+    lab.world.lock().unwrap().in_use = true;
+    let (out, err) = lab.expect(3, &["switchover", "--yes"]);
+    assert!(err.contains("switchover to db2 refused: bash (pid 7) works in /tank/pg"), "{err}");
+    assert!(err.contains("end what uses the pool"), "{err}");
+    assert_eq!(out, "");
 }
 
 #[test]

@@ -318,6 +318,6 @@ async fn a_survey_walks_past_any_key_of_others() {
         world.store.put_new(&format!("{}{key}", keys::of_set(set)), Bytes::from_static(b"a person's")).await.unwrap();
     }
     world.store.put_new(&format!("sets/{}0/notes", set.0), Bytes::from_static(b"a person's")).await.unwrap();
-    let numbers = tokio::time::timeout(PATIENCE, listed(&*world.store)).await.expect("it ends").unwrap();
+    let numbers = tokio::time::timeout(PATIENCE, super::listed(&*world.store)).await.expect("it ends").unwrap();
     assert_eq!(numbers, BTreeSet::from([set.0, set.0 * 10]));
 }

@@ -7,7 +7,7 @@ use super::pool::Pool;
 use crate::host::lock;
 use holdfast_agent::machine::{AttachEnd, AttachPhase, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
 use holdfast_agent::watchdog::{LEFT_ALONE, Sign};
-use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host};
+use holdfast_agent::{AttachLook, AttachStatus, Gateways, Host, NotDone};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -207,28 +207,28 @@ impl Host for FakeHost {
         self.pool(POOL_LIMIT, |pool| pool.import(true)).await
     }
 
-    async fn export(&self, hard: bool) -> Result<(), String> {
+    async fn export(&self, hard: bool) -> Result<(), NotDone> {
         let limit = if hard { HARD_EXPORT_LIMIT } else { POOL_LIMIT };
         {
             let drivers = self.drivers();
             if drivers.database.is_there() && (!hard || drivers.pool.is_kept_by_users()) {
-                return Err("the database is there: the pool is in use".into());
+                return Err(NotDone::Failed("the database is there: the pool is in use".into()));
             }
         }
-        self.pool(limit, |pool| pool.export(hard)).await
+        Ok(self.pool(limit, |pool| pool.export(hard)).await?)
     }
 
     async fn arm(&self) -> Result<(), String> {
         Err("there is no watchdog device".into())
     }
 
-    async fn start_database(&self) -> Result<(), String> {
+    async fn start_database(&self) -> Result<(), NotDone> {
         let mut drivers = self.drivers();
         if !drivers.pool.is_well() {
-            return Err("there is no data directory that can be read".into());
+            return Err(NotDone::Failed("there is no data directory that can be read".into()));
         }
         drivers.lines.push(format!("the database of {} is started", self.name));
-        drivers.database.start()
+        Ok(drivers.database.start()?)
     }
 
     async fn stop_database(&self, how: Stop) -> Result<(), String> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
 /// Time limit for commands on which an agent asks other agents, such as a switchover.
-const MOVE_LIMIT: Duration = Duration::from_secs(12);
+const MOVE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Most agents that are asked, including peers.
 const AGENTS_MAX: usize = 64;

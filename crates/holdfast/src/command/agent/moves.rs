@@ -102,7 +102,7 @@ pub(super) async fn switchover(
     }
     tell(common, &format!("{from}: {words}"));
     let others = before.iter().filter(|seen| seen.address != address).map(|seen| seen.address.clone()).collect();
-    arrived(common, agents, others, Moved { before, plan, begun }).await
+    arrived(common, agents, others, Moved { from: Some(address), before, plan, begun }).await
 }
 
 pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -> Result<(), CliError> {
@@ -129,7 +129,7 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
     check_started(common, &answer)?;
     tell(common, &answer.words());
     let plan = plan_of(&answer.body).or(plan);
-    arrived(common, agents, vec![address], Moved { before, plan, begun }).await
+    arrived(common, agents, vec![address], Moved { from: None, before, plan, begun }).await
 }
 
 /// The hosts, under a heading.
@@ -230,6 +230,8 @@ fn plan_text(plan: &Plan) -> String {
 
 /// A move in progress.
 struct Moved {
+    /// Address of the agent that lets go, if one does.
+    from: Option<String>,
     before: Vec<Seen>,
     plan: Option<Plan>,
     begun: Instant,
@@ -237,7 +239,7 @@ struct Moved {
 
 /// Waits until one of these agents is primary, and shows the hosts.
 async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved: Moved) -> Result<(), CliError> {
-    let Moved { before, plan, begun } = moved;
+    let Moved { from, before, plan, begun } = moved;
     let deadline = begun + common.timeout();
     let mut last = BTreeMap::new();
     loop {
@@ -267,6 +269,14 @@ async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved
                     format!("\n{}\n{} is {is} (epoch {epoch}) after {ms} ms", hosts("after", &after), view.name)
                 });
             }
+        }
+        if let Some(address) = &from
+            && let Some(view) = look(address).await.view
+            && !view.switchover_refused.is_empty()
+        {
+            tell(common, &hosts("now", &survey(agents).await));
+            return Err(CliError::refused(view.switchover_refused)
+                .next("end what uses the pool, or have it leave; then ask again"));
         }
         if Instant::now() >= deadline {
             tell(common, &hosts("now", &survey(agents).await));

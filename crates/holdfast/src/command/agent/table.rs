@@ -17,6 +17,9 @@ pub fn table(seen: &[Seen]) -> String {
                 view.paused.then(|| "paused".to_string()),
                 view.scheduled.as_ref().map(scheduled_text),
                 Some(view.why.clone()).filter(|why| !why.is_empty()),
+                Some(&view.off_set)
+                    .filter(|off| !off.is_empty())
+                    .map(|off| format!("not all of PostgreSQL lies on the set: {off}")),
                 Some(view.warning.clone()).filter(|warning| !warning.is_empty()),
                 Some(view.obstacle.clone())
                     .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),

@@ -1,0 +1,234 @@
+//! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted and no pool exported. They are found by what the kernel
+//! shows of them, without a read from the pool's device.
+
+use super::placement::of_pool;
+use crate::config::{AgentConfig, PoolKind};
+use crate::process;
+use holdfast_host::mounts::{self, mounts_of, points_below};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows processes.
+const PROC: &str = "/proc";
+
+/// Names in a list, at most.
+const NAMED_MAX: usize = 8;
+
+/// What makes a path of a deleted file.
+const DELETED: &str = " (deleted)";
+
+/// Where the pool's file systems are mounted, by this table.
+fn roots(config: &AgentConfig, table: &[u8]) -> Vec<PathBuf> {
+    match config.pool.kind {
+        PoolKind::None => Vec::new(),
+        PoolKind::Ext4 | PoolKind::Xfs => vec![config.pool.mount.clone()],
+        PoolKind::Zfs => {
+            mounts_of(table).into_iter().filter(|mount| of_pool(config, mount)).map(|mount| mount.at).collect()
+        }
+    }
+}
+
+/// File systems that are mounted below the pool's and are none of its own.
+fn mounted_below(config: &AgentConfig, table: &[u8], roots: &[PathBuf]) -> Vec<String> {
+    let own: BTreeSet<PathBuf> = match config.pool.kind {
+        PoolKind::Zfs => {
+            mounts_of(table).into_iter().filter(|mount| of_pool(config, mount)).map(|mount| mount.at).collect()
+        }
+        _ => roots.iter().cloned().collect(),
+    };
+    let below: BTreeSet<PathBuf> = roots.iter().flat_map(|root| points_below(table, root)).collect();
+    below.difference(&own).map(|at| format!("a file system is mounted at {}", at.display())).collect()
+}
+
+/// Each process with its parent.
+fn parents(proc: &Path) -> BTreeMap<i32, i32> {
+    let pids = std::fs::read_dir(proc)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let parent = |pid: i32| {
+        let stat = std::fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
+        // The name stands in brackets and may hold blanks.
+        String::from_utf8_lossy(&stat).rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    pids.map(|pid: i32| (pid, parent(pid).unwrap_or_default())).collect()
+}
+
+/// Whether this process, or one that it comes from, is among these.
+fn comes_from(pid: i32, of: &BTreeSet<i32>, parents: &BTreeMap<i32, i32>) -> bool {
+    let mut at = pid;
+    // Numbers of processes are used again: no chain is followed for ever.
+    for _ in 0..64 {
+        if of.contains(&at) {
+            return true;
+        }
+        match parents.get(&at) {
+            Some(parent) if *parent > 1 => at = *parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// What a process has open below one of these places, the first that is found. Of this process only where it works: it opens and closes files there itself.
+fn open_of(proc: &Path, pid: i32, roots: &[PathBuf], own: bool) -> Option<String> {
+    let of = proc.join(pid.to_string());
+    let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+    let link = |name: &str| std::fs::read_link(of.join(name)).ok().filter(|path| below(path));
+    if let Some(path) = link("cwd") {
+        return Some(format!("works in {}", path.display()));
+    }
+    if own {
+        return None;
+    }
+    if let Some(path) = link("root").or_else(|| link("exe")) {
+        return Some(format!("runs from {}", path.display()));
+    }
+    let files = std::fs::read_dir(of.join("fd")).into_iter().flatten();
+    let file = files.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).find(|path| below(path));
+    if let Some(path) = file {
+        return Some(format!("has {} open", path.display()));
+    }
+    let maps = std::fs::read(of.join("maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].trim_end_matches(DELETED)));
+    paths.find(|path| below(Path::new(path))).map(|path| format!("has {path} in its memory"))
+}
+
+/// `but`: processes that are none, with all that they started.
+fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>) -> Vec<String> {
+    let parents = parents(proc);
+    let others = parents.keys().filter(|pid| !comes_from(**pid, but, &parents));
+    let named = others.filter_map(|pid| {
+        let open = open_of(proc, *pid, roots, *pid == own)?;
+        let name = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+        Some(format!("{} (pid {pid}) {open}", String::from_utf8_lossy(&name).trim_end()))
+    });
+    named.collect()
+}
+
+/// The processes that have something of the pool open, but PostgreSQL and what it started; by name, number and path. Blocks, but not on the pool's device.
+fn look(config: &AgentConfig) -> Result<Vec<String>, String> {
+    let table = mounts::table()?;
+    let roots = roots(config, &table);
+    if roots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let but = process::look_for_postgres(&process::Server::of(&config.database)).found;
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let mut found = openers_in(Path::new(PROC), own, &roots, &but);
+    found.extend(mounted_below(config, &table, &roots));
+    Ok(found)
+}
+
+/// The same, beside the runtime's own threads. What cannot be looked at names nobody: the export itself is what counts.
+pub async fn openers(config: &AgentConfig) -> Vec<String> {
+    let config = config.clone();
+    let found = tokio::task::spawn_blocking(move || look(&config)).await.map_err(|error| error.to_string());
+    found.and_then(|found| found).unwrap_or_else(|why| {
+        tracing::warn!(why, "it could not be looked who has the pool open");
+        Vec::new()
+    })
+}
+
+/// A list of them for people.
+pub fn named(openers: &[String]) -> String {
+    if openers.is_empty() {
+        return "found no process that has it open: look for an NFS export, a loop device or swap on it, or a container that has it mounted".into();
+    }
+    let more = openers.len().saturating_sub(NAMED_MAX);
+    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    format!("{}{more}", openers[..openers.len().min(NAMED_MAX)].join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A process as the kernel shows it.
+    fn shown(proc: &Path, pid: i32, parent: i32, name: &str) -> PathBuf {
+        let of = proc.join(pid.to_string());
+        std::fs::create_dir_all(of.join("fd")).unwrap();
+        std::fs::write(of.join("comm"), format!("{name}\n")).unwrap();
+        std::fs::write(of.join("stat"), format!("{pid} ({name} )x) S {parent} 7 7 0 -1 4194304 0")).unwrap();
+        symlink("/", of.join("root")).unwrap();
+        of
+    }
+
+    #[test]
+    fn whoever_has_something_of_the_pool_open_is_named_and_postgresql_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proc, roots) = (dir.path(), [PathBuf::from("/tank/pg")]);
+        symlink("/tank/pg/data", shown(proc, 10, 1, "postgres").join("cwd")).unwrap();
+        // What PostgreSQL started goes with it, wherever it works.
+        symlink("/tank/pg/wal/x", shown(proc, 11, 10, "rsync").join("fd/3")).unwrap();
+        symlink("/tank/pg", shown(proc, 20, 1, "bash").join("cwd")).unwrap();
+        symlink("/tank/pg/log (deleted)", shown(proc, 21, 20, "tail").join("fd/4")).unwrap();
+        let mapped = "7f00-7f01 r--s 00000000 07:00 12 /tank/pg/a b (deleted)\n7f02-7f03 rw-p 0 00:00 0\n";
+        std::fs::write(shown(proc, 22, 1, "mapper").join("maps"), mapped).unwrap();
+        symlink("/tank/pg/bin/tool", shown(proc, 23, 1, "tool").join("exe")).unwrap();
+        symlink("/tank/pg2", shown(proc, 24, 1, "other").join("cwd")).unwrap();
+        // The agent has files there open for moments.
+        symlink("/tank/pg/data", shown(proc, 30, 1, "holdfast").join("fd/9")).unwrap();
+        let found = openers_in(proc, 30, &roots, &BTreeSet::from([10]));
+        assert_eq!(
+            found,
+            [
+                "bash (pid 20) works in /tank/pg",
+                "tail (pid 21) has /tank/pg/log (deleted) open",
+                "mapper (pid 22) has /tank/pg/a b in its memory",
+                "tool (pid 23) runs from /tank/pg/bin/tool",
+            ]
+        );
+        assert!(named(&found).contains("bash (pid 20) works in /tank/pg, tail"));
+        let many = vec!["a".to_string(); 11];
+        assert!(named(&many).ends_with(", and 3 more") && named(&[]).contains("container"));
+    }
+
+    #[test]
+    fn the_pools_places_are_those_of_its_mounts() {
+        let mut config = AgentConfig::default();
+        let table = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /tank/pg rw - zfs tank/pg rw\n3 2 0:51 / /tank/pg/wal rw - zfs tank/pg/wal rw\n\
+            4 1 0:52 / /other rw - zfs other/a rw\n5 2 0:53 / /tank/pg/tmp rw - tmpfs tmpfs rw\n6 1 7:0 / /srv/pg rw - ext4 /dev/loop0 rw\n";
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let found = roots(&config, table);
+        assert_eq!(found, ["/tank/pg", "/tank/pg/wal"].map(PathBuf::from));
+        assert_eq!(mounted_below(&config, table, &found), ["a file system is mounted at /tank/pg/tmp"]);
+        config.pool.kind = PoolKind::Ext4;
+        let found = roots(&config, table);
+        assert_eq!(found, [PathBuf::from("/srv/pg")]);
+        assert_eq!(mounted_below(&config, table, &found), Vec::<String>::new());
+        config.pool.kind = PoolKind::None;
+        assert!(roots(&config, table).is_empty());
+    }
+
+    /// The kernel's own: a shell that stands there, and one that has a file open.
+    #[test]
+    fn real_processes_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap();
+        let mut stands = std::process::Command::new("sleep").arg("600").current_dir(&at).spawn().unwrap();
+        let file = std::fs::File::create(at.join("file")).unwrap();
+        let mut reads = std::process::Command::new("sleep").arg("600").current_dir("/").stdin(file).spawn().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let begun = std::time::Instant::now();
+        let found = loop {
+            let found = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &BTreeSet::new());
+            // A child that has not run its program yet is named as this test.
+            if found.iter().filter(|opener| opener.starts_with("sleep ")).count() == 2 || begun.elapsed().as_secs() > 20
+            {
+                break found;
+            }
+        };
+        let without = openers_in(Path::new(PROC), own, std::slice::from_ref(&at), &BTreeSet::from([own]));
+        for child in [&mut stands, &mut reads] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let at = at.display();
+        assert!(found.contains(&format!("sleep (pid {}) works in {at}", stands.id())), "{found:?}");
+        assert!(found.contains(&format!("sleep (pid {}) has {at}/file open", reads.id())), "{found:?}");
+        assert_eq!(without, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,114 @@
+//! Datasets that are not mounted: `zpool import` leaves those out that are encrypted and have no key, or that are not to be mounted by themselves, and succeeds all the same.
+
+use crate::process::{run, system};
+use std::path::Path;
+use std::time::Duration;
+
+/// For the question about them.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// What is asked of each dataset.
+const COLUMNS: &str = "name,mountpoint,canmount,mounted,keystatus,encryptionroot";
+
+/// A line of `zfs list`.
+struct Dataset<'a> {
+    name: &'a str,
+    mountpoint: &'a str,
+    canmount: &'a str,
+    mounted: bool,
+    has_no_key: bool,
+    encryption_root: &'a str,
+}
+
+fn dataset(line: &str) -> Option<Dataset<'_>> {
+    let words: Vec<&str> = line.split('\t').collect();
+    let [name, mountpoint, canmount, mounted, keystatus, encryption_root] = words[..] else { return None };
+    Some(Dataset {
+        name,
+        mountpoint,
+        canmount,
+        mounted: mounted == "yes",
+        has_no_key: keystatus == "unavailable",
+        encryption_root,
+    })
+}
+
+/// What to do to have the dataset of the pool mounted that belongs at `path`; "" where none is missing, or ZFS does not say.
+pub async fn advice(pool: &str, path: &Path) -> String {
+    let mut command = system("zfs");
+    command.args(["list", "-H", "-r", "-t", "filesystem", "-o", COLUMNS, pool]);
+    match run(command, ASK_LIMIT).await {
+        Ok(listed) => advice_of(&listed, path),
+        Err(why) => {
+            tracing::debug!(why, "datasets of the pool");
+            String::new()
+        }
+    }
+}
+
+/// Pure, of what `zfs list` prints.
+fn advice_of(listed: &str, path: &Path) -> String {
+    let missing = || listed.lines().filter_map(dataset).filter(|dataset| !dataset.mounted);
+    let covers = |dataset: &Dataset<'_>| dataset.mountpoint.starts_with('/') && path.starts_with(dataset.mountpoint);
+    let nearest = missing().filter(covers).max_by_key(|dataset| Path::new(dataset.mountpoint).components().count());
+    let Some(dataset) = nearest.or_else(|| missing().find(|dataset| dataset.mountpoint == "legacy")) else {
+        return String::new();
+    };
+    let Dataset { name, mountpoint, canmount, has_no_key, encryption_root, .. } = dataset;
+    let (mut why, mut todo) = (Vec::new(), Vec::new());
+    if has_no_key {
+        why.push("its key is not loaded".to_string());
+        todo.push(format!("`zfs load-key {encryption_root}`"));
+    }
+    if mountpoint == "legacy" {
+        why.push("its mountpoint is legacy".to_string());
+        todo.push(format!("`mount -t zfs {name} DIRECTORY`"));
+    } else {
+        if canmount == "off" {
+            todo.push(format!("`zfs set canmount=on {name}`"));
+        }
+        if canmount != "on" {
+            why.push(format!("canmount={canmount}"));
+        }
+        todo.push(format!("`zfs mount {name}`"));
+    }
+    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+    format!(
+        "dataset {name} is not mounted{why}: {}; hooks.before_start can do that at each start",
+        todo.join(", then ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dataset_that_is_not_mounted_is_named_with_what_mounts_it() {
+        let of = |lines: &[&str], path: &str| advice_of(&lines.join("\n"), Path::new(path));
+        let (plain, path) = ("tank\tnone\ton\tno\t-\t-", "/tank/pg/data");
+        let noauto = of(&[plain, "tank/pg\t/tank/pg\tnoauto\tno\t-\t-"], path);
+        assert_eq!(
+            noauto,
+            "dataset tank/pg is not mounted (canmount=noauto): `zfs mount tank/pg`; hooks.before_start can do that at each start"
+        );
+        let locked = of(&[plain, "tank/pg\t/tank/pg\ton\tno\tunavailable\ttank/safe"], path);
+        assert!(
+            locked.contains("its key is not loaded")
+                && locked.contains("`zfs load-key tank/safe`, then `zfs mount tank/pg`"),
+            "{locked}"
+        );
+        let off = of(&["tank/pg\t/tank/pg\toff\tno\t-\t-"], path);
+        assert!(off.contains("`zfs set canmount=on tank/pg`, then `zfs mount tank/pg`"), "{off}");
+        let legacy = of(&[plain, "tank/pg\tlegacy\ton\tno\t-\t-"], path);
+        assert!(legacy.contains("legacy") && legacy.contains("`mount -t zfs tank/pg DIRECTORY`"), "{legacy}");
+        // The nearest one; one that is mounted, or belongs elsewhere, is none of it.
+        let wal = [
+            "tank/pg\t/tank/pg\ton\tno\t-\t-",
+            "tank/pg/wal\t/tank/pg/wal\ton\tno\t-\t-",
+            "tank/a\t/tank/a\ton\tno\t-\t-",
+        ];
+        assert!(of(&wal, "/tank/pg/wal/data").starts_with("dataset tank/pg/wal is not mounted: "));
+        assert_eq!(of(&["tank/pg\t/tank/pg\ton\tyes\tavailable\ttank/pg", "?"], path), "");
+    }
+}
