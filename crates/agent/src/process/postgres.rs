@@ -1,4 +1,8 @@
 //! The processes of one PostgreSQL, known by its data directory: found, signalled, waited for.
+//!
+//! POSTGRES-P1  What another user started is the server's only where the server started it: nobody can make a process look
+//!     like a PostgreSQL, or like a process of which nothing is known. Of a process of the server's own user, or of root,
+//!     an error is no answer.
 
 use super::server::Server;
 use super::table::{Looked, PROC, name_of, parent, pids, place_of, signal, user_of, words_of};
@@ -71,9 +75,7 @@ enum Seen {
     Nothing,
 }
 
-/// POSTGRES-P1  What another user started is the server's only where the server started it: nobody can make a process
-///     look like a PostgreSQL, or like one of which nothing is known. Of a process of the server's own user, or of
-///     root, an error is no answer.
+/// How a process looks (POSTGRES-P1).
 fn seen(proc: &Path, pid: i32, of: &Server, looks: u32) -> io::Result<Seen> {
     let Some(user) = user_of(proc, pid)? else { return Ok(Seen::Nothing) };
     let place = place_of(proc, pid);
