@@ -32,10 +32,10 @@ isolated=(--net --pid --mount --fork --kill-child --mount-proc --propagation pri
 
 die() { echo "ssh-nodes.sh: $*" >&2; exit 1; }
 
-# A process's number does not name it for ever; with the time at which it began it does.
+# A process id is reused; together with its start time it is not.
 began() { sed 's/^.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
-# The room's `unshare`, if it lives.
+# The room's `unshare`, if it still runs.
 holder() {
     local pid time
     { read -r pid time <"$base/pid"; } 2>/dev/null || return 1
@@ -87,14 +87,14 @@ up() {
     echo "up: $(names | cut -d' ' -f2 | paste -sd,), user $user, key $base/key, store s3://$bucket at http://$net.10:$s3_port"
 }
 
-# The first process of the room: makes the nodes, then waits, and buries whose parents have died.
+# The first process of the room: makes the nodes, then waits and reaps orphans.
 room() {
     ip link set lo up
     ip link add br0 type bridge
     ip addr add "$net.1/24" dev br0
     ip link set br0 up
     mount --bind "$base/hosts" /etc/hosts
-    # scp notes the nodes' keys: not among those of the person who runs this.
+    # scp records the nodes' host keys: not in the known_hosts of the person who runs this.
     mount -t tmpfs none /etc/ssh/ssh_config.d
     printf 'Host %s.* n1 n2 n3 n4 n5 n6 n7 n8 n9\n    UserKnownHostsFile %s/known_hosts\n    LogLevel ERROR\n' "$net" "$base" \
         >/etc/ssh/ssh_config.d/nodes.conf
@@ -123,7 +123,7 @@ node() {
     install -d -m 700 "$home/root"
     install -d -m 1777 "$home/tmp" "$home/var-tmp"
     cp "$base/hosts" "$home/hosts"
-    # Not for a password, and not locked: sshd lets nobody in whose account is.
+    # No valid password, but not locked either: sshd refuses locked accounts.
     sed 's/^root:[^:]*:/root:*:/' /etc/shadow >"$home/shadow"
     chmod 600 "$home/shadow"
     if [ "$name" != s3 ]; then
@@ -143,7 +143,7 @@ node() {
     else
         install -d "$home/tmp/store/$bucket"
     fi
-    # What covers the nodes' folders, perhaps, comes last.
+    # Last, since this mount may cover the nodes' folders.
     mount --bind "$home/hosts" /etc/hosts
     mount --bind "$home/shadow" /etc/shadow
     mount --bind "$home/ssh" /etc/ssh
@@ -165,7 +165,7 @@ node() {
     else
         "$(PATH=$PATH:/usr/sbin:/sbin type -P sshd)" -D -e &
     fi
-    # Stays as the first process, to bury whose parents have died.
+    # Stays as the first process, to reap orphans.
     wait
 }
 
@@ -190,7 +190,7 @@ run_test() {
 down() {
     local pid
     if pid=$(holder); then
-        # unshare has its child killed as it dies, and that is the room's first process.
+        # unshare kills its child, the room's first process, as it dies.
         kill -KILL "$pid"
         gone() { [ ! -e "/proc/$1" ]; }
         wait_for 20 gone "$pid" || die "process $pid does not end"

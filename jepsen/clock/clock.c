@@ -8,9 +8,8 @@
  * makes a clock leap: a new rate goes on from where the old one had come to. A jump moves CLOCK_REALTIME alone, as
  * setting the clock does. The file is the clock's state, so a process that is started again goes on with it.
  *
- * libfaketime is of no use here: it stands in for functions of libc, and who asks the vDSO without libc, as the gateway
- * does for the clock of its leases, never sees it. So it is the vDSO's own functions that are overwritten, in this one
- * process: libc and all others end up there. Waits of the kernel (epoll, futex) keep the true rate.
+ * libfaketime does not help: it replaces functions of libc, and the gateway reads the clock of its leases from the vDSO
+ * without libc. So the vDSO's own functions are overwritten, in this one process: libc and all others call these. Waits of the kernel (epoll, futex) keep the true rate.
  *
  * Linux on x86-64 and aarch64.
  */
@@ -100,7 +99,7 @@ static int told(clockid_t id, struct timespec *to)
 	case CLOCK_BOOTTIME:
 		which = 2;
 		break;
-	default: /* Of the processor's time, not of the day's. */
+	default: /* Clocks of processor time. */
 		to->tv_sec = now / NANOS;
 		to->tv_nsec = now % NANOS;
 		return 0;

@@ -126,7 +126,7 @@
   "What a transaction does, up to its COMMIT. Gives the completed value."
   [conn {:keys [f value]}]
   (case f
-    ; A look is a transaction after the end, which is no progress.
+    ; A :look is a transaction of the final reads, which does not count as progress.
     (:txn :look)
     (mapv (fn [[f k v]]
             (case f
@@ -161,10 +161,10 @@
   (let [now? (fn [lie one-in] (and (= lie (:lie test))
                                    (zero? (rand-int one-in))))]
     (cond
-      ; It says success and rolls back.
+      ; Reports success and rolls back.
       (and (= :txn (:f op)) (writes? op) (now? "lost-write" 50)) [:rollback value]
       (and (= :add (:f op)) (now? "lost-commit" 50))             [:rollback value]
-      ; It answers what the list was when this client first saw it.
+      ; Answers with the list as this client first saw it.
       (and (= :txn (:f op)) (not (writes? op)) (now? "stale-read" 5))
       [:commit (mapv (fn [[f k v]] [f k (get before k v)]) value)])))
 
@@ -247,7 +247,7 @@
             twice (into (sorted-set)
                         (keep (fn [[n c]] (when (< 1 c) n))) (frequencies found))
             lost  (set/difference acked there)
-            ; A definite failure that is there is as wrong as an invention.
+            ; A number whose add failed for sure is as wrong as one that was never written.
             ghost (set/difference there acked (ns :info))
             show  util/integer-interval-set-str]
         (if unread
@@ -276,14 +276,14 @@
                   ledger-clients (map (fn [n] {:f :add, :value n}) (range))
                   (append/gen {:key-count 10, :min-txn-length 1, :max-txn-length 4
                                :max-writes-per-key 32}))
-     ; The ledger, and every list once more: an append that nobody has read since
-     ; would be lost unseen.
+     ; The ledger, and every list once more: the loss of an append that no transaction
+     ; has read since would be missed.
      :final-generator
      (gen/clients
        (gen/on-threads
          #{0}
          (delay
-           ; Who cannot read the ledger within that time does not get at the lists either.
+           ; The lists get no patience of their own: where the ledger cannot be read, they cannot either.
            (cons (final/patiently (final/until-ok {:f :read}))
                  (for [ks (partition-all 8 @touched)]
                    (final/until-ok 5 {:f :look, :value (mapv (fn [k] [:r k nil]) ks)}))))))

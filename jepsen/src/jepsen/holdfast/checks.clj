@@ -20,7 +20,7 @@
   [history end]
   (let [turns (->> (h/remove h/client-op? history)
                    (filter #(#{:begin :end} (:f %)))
-                   ; As it was asked for, and as it was done: one at a time.
+                   ; Pairs of invocation and completion: the nemesis does one operation at a time.
                    (partition-all 2))
         [since windows]
         (reduce (fn [[since windows] [asked done]]
@@ -64,7 +64,7 @@
   (reify checker/Checker
     (check [_ test history _]
       (let [client  (h/client-ops history)
-            ; Later on nobody asks for progress any more.
+            ; After the last invocation no progress is expected.
             end     (->> client
                          (filter #(and (h/invoke? %) (progress (:f %))))
                          (map :time) (reduce max 0))
@@ -117,7 +117,7 @@
             by-f    (frequencies (map :f oks))
             begun   (->> (h/remove h/client-op? history)
                          (filter #(and (= :begin (:f %)) (contains? % :served?))))
-            ; A nemesis that tells that it did nothing made no fault.
+            ; A nemesis that reports no effect made no fault.
             missed  (->> (h/remove h/client-op? history)
                          (filter #(false? (:hit? %)))
                          count)
@@ -210,7 +210,7 @@
                         :when (.exists f)]
                     [node f])
             found (vec (for [[node f] logs
-                             ; Any byte is a character of this: a torn line is read on.
+                             ; In this encoding every byte is a character: a torn line does not end the reading.
                              line (with-open [in (io/reader f :encoding "ISO-8859-1")]
                                     (logs/alarms faults (line-seq in)))]
                          {:node node, :line line}))]

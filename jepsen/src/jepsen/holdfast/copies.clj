@@ -59,7 +59,7 @@
                        {:restored n
                         :runs?    (boolean (db/pid t n))
                         :said     (said (db/log-file t n))}))
-          ; It ended, or it told that it learns anew what it had forgotten.
+          ; Refused: the process ended, or it logged that it is healing.
           what (assoc what :refused? (or (not (:runs? what))
                                          (boolean (some #(str/includes? % "heal")
                                                         (:said what)))))]

@@ -72,11 +72,11 @@
     (let [nodes (if all? (:nodes test)
                     [(nth (vec (:nodes test)) (.nextInt dice (count (:nodes test))))])]
       (mark! test nodes logs/dark)
-      ; As soon as the first has something to lose, all at once.
+      ; All at once, as soon as the first disk has unsynced data.
       (doseq [[n what] (map vector nodes (cons "busy" (repeat "off")))]
         (ask! (get @(:mounted test) n) what))
       (c/on-nodes test nodes (fn [t n] (jdb/kill! (:db t) t n)))
-      ; It is started with all others that are down, after the power is back.
+      ; `on!` starts it, with all others that are down.
       [(-> state (update :down into nodes) (update :dark (fnil into #{}) nodes))
        {:cut (vec nodes)}])))
 
@@ -90,7 +90,7 @@
     (mark! test (vec dark) logs/light)
     [(dissoc state :dark)
      {:losses losses
-      ; What a cut found unsynced; where it found nothing it was only a kill.
+      ; Without unsynced data the cut was only a kill.
       :hit? (boolean (some pos? (mapcat (juxt :kept :lost :torn :names) (vals losses))))}]))
 
 (def faults

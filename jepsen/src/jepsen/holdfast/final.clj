@@ -58,7 +58,7 @@
   did. Without :why-not, everything must be there to be read."
   [history]
   (let [ops    (vec (h/remove h/client-op? history))
-        ; Of each operation its completion, if it came: the nemesis does one at a time.
+        ; Pairs of invocation and completion: the nemesis does one operation at a time.
         turns  (->> ops (filter #(#{:begin :end} (:f %))) (partition-all 2) vec)
         end    (second (peek turns))
         broke  (some (fn [[asked done]] (when-not (contains? done :served?) asked)) turns)
@@ -69,7 +69,7 @@
      :why-not (cond
                 (empty? turns)
                 "nobody made faults here, or put them right"
-                ; What it left behind half done, no later end knows of.
+                ; No later :end undoes the half-done work of a failed one.
                 broke
                 (str "the nemesis failed at " (name (:f broke)) " " (:value broke)
                      ": what lasts since is not known")

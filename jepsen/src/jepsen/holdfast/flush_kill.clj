@@ -119,7 +119,7 @@
             tried (ns :invoke)
             final (->> history (filter #(and (= :read (:f %)) (= :ok (:type %))))
                        last :value)
-            ; Only where it never came is there something to ask about it.
+            ; Without a final read: why there is none.
             unread (when-not final
                      (final/judge history (when (seq acked) [:all])
                                   #(when (= :read (:f %)) :all)))

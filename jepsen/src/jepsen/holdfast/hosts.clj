@@ -82,7 +82,7 @@
 (def hosts ["db1" "db2"])
 
 (defn ask!
-  "Asks at the door; what it said after `ok`."
+  "Sends a command to the socket at `door`; gives the text after `ok`."
   [^String door & words]
   (let [line   (str (str/join " " words) "\n")
         ^SocketAddress at (UnixDomainSocketAddress/of door)]
@@ -109,15 +109,15 @@
 
 (defn- begin!
   "Begins faults that start together, one after the other; a lying nemesis begins
-  none. Each only adds to the lasting ones, so a majority could talk all the time if
-  each answer says so."
+  none. Each fault only adds to those before, so a majority was served throughout if
+  every answer says so."
   [{:keys [door lie]} fault]
   (let [done (mapv (fn [f]
                      [f (change! door (if (= "miss" lie) "miss" "begin") f)])
                    (str/split fault #"\+"))]
     {:value   (into {} (for [[f {:keys [what]}] done] [f what]))
      :hit?    (every? (comp :hit? second) done)
-     ; What the last one left of them all.
+     ; The last fault's answer tells whether the service ran under all of them.
      :served? (:served? (second (peek done)))
      :unbroken? (every? (comp :served? second) done)}))
 
@@ -163,7 +163,7 @@
     (let [door (:door test)]
       (case (:f op)
         :begin (merge op (begin! test (:value op)))
-        ; It only takes from what lasts.
+        ; An end only removes faults, so :unbroken? is :served?.
         :end   (let [{:keys [what served? hit?]} (change! door "end")]
                  (assoc op :value (told what), :served? served?, :hit? hit?, :unbroken? served?))
         :alive (if door

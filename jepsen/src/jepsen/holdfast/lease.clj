@@ -193,7 +193,7 @@
                                  (repeat 30 write)
                                  (repeat 15 (gen/repeat {:f :read}))))
      :final-generator
-     ; The first of all becomes the owner and reads; then all read, the losers too.
+     ; One client takes the lease and reads; then all read, the former owners too.
      (gen/phases (final/by-one {:f :grant})
                  (final/by-one {:f :read})
                  (gen/clients (gen/each-thread (gen/limit 2 (gen/repeat {:f :read})))))

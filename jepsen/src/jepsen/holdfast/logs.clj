@@ -51,7 +51,7 @@
   its log went backwards, or others' lines that it lost part of it."
   [faults lines]
   (let [spoils? (some faults ["corrupt" "truncate"])
-        ; After a power cut it may be of any member.
+        ; After a power cut any member may log it.
         cut?    (and (contains? faults "truncate")
                      (not (some faults ["unsynced" "unsynced-all"])))
         explained?

@@ -101,10 +101,10 @@
     (when (and (seq cut) (not (and disks netns)))
       (refuse cut "expected --netns and --disks PATH with it"))
     (cond-> opts
-      ; Disks in memory are slower, and not everybody's.
+      ; Mounted disks are slower, and not every machine has them: only for faults that need them.
       (empty? cut) (dissoc :disks)
       (seq of-store) (assoc :store "s3")
-      ; No run has them under its clocks that does not mean to turn them.
+      ; Changed clock functions only in runs that change the clocks.
       (empty? clocks) (dissoc :clock))))
 
 (defn- draw [^Random dice coll] (nth coll (.nextInt dice (count coll))))

@@ -129,7 +129,7 @@
     (let [older    (:snapshots @shared)
           _        (swap! shared update :snapshots (fnil conj []) name')
           again    (when (seq older) (rand-nth older))
-          ; One that could not be read now is there, and may be read later.
+          ; A snapshot that cannot be read now exists all the same, and may be read later.
           reading  #(try {% (read-snapshot! test process node %)}
                          (catch clojure.lang.ExceptionInfo _))
           readings (into {} (map reading) (cond-> [name'] again (conj again)))]
@@ -191,7 +191,7 @@
           (assoc op :type :fail, :error [:enough])
           (try
             (assoc op :type :ok, :value (snapshot! test shared (:process op) node))
-            ; It may be there, also one that was refused an older time.
+            ; The snapshot may exist after any error, also after a refusal of a retry.
             (catch clojure.lang.ExceptionInfo e
               (assoc op :type :info, :error (hc/error e))))))))
   (teardown! [_ _])
@@ -281,5 +281,5 @@
    :progress        #{:write}
    :needs           {:write     (* 5 (:time-limit opts))
                      :read-back (:time-limit opts)
-                    ; Each waits for a checkpoint, which an outage of the store holds up.
+                    ; Each snapshot waits for a checkpoint, which an outage of the store holds up.
                     :snapshot  (quot (:time-limit opts) (* 6 snapshot-every-s))}})

@@ -69,7 +69,7 @@
                            {:index     (:index op)
                             :writer    (:writer op)
                             :tentative [(first tentative) (last tentative)]
-                            ; Against all acknowledged and none, or all, of the rest.
+                            ; Missing: compared with all acknowledged numbers. Unexpected: with the uncertain ones, too.
                             :missing   (into (sorted-map)
                                              (remove (fn [[at i]]
                                                        (<= i (get seen at 0))))
@@ -84,7 +84,7 @@
 
           (recur (rest ops) certain unclear errors prefixes batches))
         {:errors errors, :prefixes prefixes
-         ; Nobody read back how much of the last one was there.
+         ; No read-back tells how much of the last batch took effect.
          :batches (cond-> batches
                     unclear (conj (assoc unclear :by nil)))}))))
 
@@ -187,7 +187,7 @@
     (for [{:keys [name seen]} snapshots
           :let  [shown (begun-by begins seen)]
           :when (seq shown)
-          ; All that came before any other one shown came before this one's beginning.
+          ; The shown write that began last: whatever was acknowledged before it must be shown.
           :let  [[from writer number] (reduce (partial max-key first) shown)]
           [other of-it] acks
           :let  [least (upto-before of-it from)

@@ -56,7 +56,7 @@
                         (let [res    (restart-one! test n which)
                               ready? (db/await-ready test n 20)
                               done   (assoc done n (assoc res :ready? ready?))]
-                          ; One that is not ready must not be joined by another.
+                          ; While one gateway is not ready, no second one may be restarted.
                           (if ready? done (reduced done))))
                       {} nodes)]
     [(assoc state :program which)
@@ -94,7 +94,7 @@
   (let [node   (draw dice (or (seq (running test state)) (:nodes test)))
         member (:member (get (db/gateways test) node))]
     (cond
-      ; With another one away, to take this one's disk is to lose a majority.
+      ; With another gateway away, wiping this one's disk would lose a majority.
       (not= (set (:nodes test)) (set (running test state)))
       [state {:said "not all gateways run", :hit? false}]
 
@@ -107,7 +107,7 @@
                            (db/kill! t n)
                            (db/wipe! t n)
                            (db/start! t n)))
-            ; It must answer before it is let in; until then the command tries again.
+            ; The new gateway must answer before it is let in; until then the command tries again.
             res    (db/cli-within test "40s" "gateway" "replace"
                                   (str "m" member) "--by" (db/api test node) "--yes")
             ready? (and (zero? (:exit res)) (db/await-ready test node 20))

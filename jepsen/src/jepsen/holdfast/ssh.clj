@@ -71,7 +71,7 @@
       (c/su
         (when-not (= "yes" (c/exec :bash :-c "[ -e \"$1\" ] && echo yes || echo no" :there at))
           (c/exec :mkdir :-p (str (:dir test) "/programs"))
-          ; It comes under another name and is moved: what is there is whole.
+          ; Uploaded under another name and then moved, so a file at this path is complete.
           (c/upload file at))
         (c/exec :chmod "755" at)))))
 

@@ -32,7 +32,7 @@
   (->> (not-valid r)
        (mapcat (fn [[k v]]
                  (let [parts (not-valid v)]
-                   ; They tell it all only if one of them is why.
+                   ; The parts stand for the checker only if one of them has the checker's own verdict.
                    (if (some #(= (:valid? v) (:valid? (val %))) parts)
                      (map (fn [[part v]] (said [k part] v)) parts)
                      [(said [k] v)]))))

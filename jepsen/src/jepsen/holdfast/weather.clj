@@ -15,7 +15,7 @@
 (def late "One way, each piece; the answer is late as well." "delay=30ms&jitter=40ms")
 
 (def ^:private rule
-  ; Not the connection by which we ourselves reach a node.
+  ; Except SSH, by which the test reaches the node.
   ["INPUT" "-i" "eth0" "-p" "tcp" "!" "--dport" "22"
    "-m" "statistic" "--mode" "random" "--probability" (str loss) "-j" "DROP"])
 

@@ -12,7 +12,7 @@
           (dissoc more :asked))])
 
 (defn nemesis
-  "One of the nemesis, `lasts` seconds long; `done` is what it says when it is done."
+  "One operation of the nemesis, `lasts` seconds long; `done` is its completion."
   [s f lasts done]
   (let [op {:process :nemesis, :type :info, :f f}]
     [(assoc op :time (nanos s), :value (:asked done))

@@ -45,7 +45,7 @@
                                          :seen (contents numbers)}])))
 
 (deftest a-snapshot-is-a-prefix-between-its-call-and-its-answer
-  ; While 17-32 were under way: any part of what of it took effect.
+  ; While 17-32 were under way: any prefix of the part that took effect.
   (doseq [n (range 16 22)]
     (is (= [] (errors 2 4 (range 1 (inc n))))))
   (is (= [:misses-acknowledged] (errors 2 4 (range 1 16))))
