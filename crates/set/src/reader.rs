@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// How often a purged location is looked up again. Between two lookups a whole checkpoint must have finished.
 const LOOKUPS_MAX: u32 = 8;
 
-/// Concurrent journal reads for one batch of a checkpoint …
+/// Concurrent journal reads for one batch of a checkpoint, or for one read of a client …
 const BATCH_READS: usize = 8;
 /// … each of about this many bytes, or of one operation.
 const BATCH_READ_BYTES: usize = 128 << 10;
@@ -181,11 +181,16 @@ impl Reader {
         root: Option<RootRef>,
         demand: Demand,
     ) -> Result<Vec<Part>, ReadError> {
+        let mut from_journal = self.read_scattered(volume, pieces).await?.into_iter();
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match (piece.source, root) {
                 (Source::Journal(place), _) => {
-                    parts.push(Part::Data(self.read_journal(volume, piece.lba, piece.sectors, place).await?));
+                    let data = match from_journal.next() {
+                        Some(data) => data,
+                        None => self.read_journal(volume, piece.lba, piece.sectors, place).await?,
+                    };
+                    parts.push(Part::Data(data));
                     self.mapping.note_journal();
                 }
                 (Source::Zero, _) | (Source::Map, None) => parts.push(Part::Zeroes(piece.sectors)),
@@ -195,6 +200,23 @@ impl Reader {
             }
         }
         Ok(parts)
+    }
+
+    /// The pieces that lie in the journal, several read at once; empty if it is at most one. A large read of data that was
+    /// written in small pieces has up to one for each block: read one after the other, they would take as many disk
+    /// accesses in a row.
+    async fn read_scattered(&self, volume: VolumeId, pieces: &[Piece]) -> Result<Vec<Bytes>, ReadError> {
+        let planned = |piece: &Piece| match piece.source {
+            Source::Journal(place) => {
+                Some(PlannedExtent { volume, lba: piece.lba, parts: vec![(piece.sectors, place)] })
+            }
+            Source::Zero | Source::Map => None,
+        };
+        if pieces.iter().filter(|piece| matches!(piece.source, Source::Journal(_))).count() < 2 {
+            return Ok(Vec::new());
+        }
+        let read = self.read_batch(pieces.iter().filter_map(planned).collect()).await?;
+        Ok(read.into_iter().flat_map(|extent| extent.parts).collect())
     }
 
     /// Reads a piece of one operation's data. The whole operation is read, because its checksum covers all of it.

@@ -81,6 +81,8 @@ struct At {
     entries: Vec<Bytes>,
     /// Runs once when an entry is read: the client's data is there, and its answer has not left.
     between: Option<Box<dyn FnOnce() + Send>>,
+    /// Reads of one entry, and of several at once.
+    reads: (u32, u32),
 }
 
 impl Seat {
@@ -89,7 +91,7 @@ impl Seat {
         let leadership = watch::Sender::new(Leadership { term: TERM, leader, mine: leads, stopped: false });
         let applied = LogId::new(TERM.0, 1);
         host.observe(applied);
-        let at = At { leads, heard: None, applied, entries: vec![Bytes::new()], between: None };
+        let at = At { leads, heard: None, applied, entries: vec![Bytes::new()], between: None, reads: (0, 0) };
         Arc::new(Self { host, leadership, at: Mutex::new(at) })
     }
 
@@ -170,7 +172,13 @@ impl Consensus for Seat {
     }
 
     fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> BoxFuture<'_, Result<Bytes, ReadLogError>> {
+        self.at().reads.0 += 1;
         Box::pin(async move { self.read(ReadPlace { index, offset, len }) })
+    }
+
+    fn read_log_many(&self, places: Vec<ReadPlace>) -> BoxFuture<'_, Result<Vec<Bytes>, ReadLogError>> {
+        self.at().reads.1 += 1;
+        Box::pin(async move { places.into_iter().map(|place| self.read(place)).collect() })
     }
 
     fn trigger_snapshot(&self) -> BoxFuture<'_, Result<(), GroupError>> {
@@ -401,6 +409,31 @@ async fn r3_what_was_read_waits_while_there_is_no_read_lease() {
     world.seat.at().heard = None;
     assert_eq!(soon(read).await, Ok(parts), "no other gateway can have led meanwhile");
     assert_eq!(soon(status).await, Ok(extents));
+}
+
+/// One after the other, as many disk accesses in a row would be waited for as there are blocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_in_small_pieces_is_read_in_few_reads() {
+    const BLOCK: u64 = 4096;
+    let world = World::new(true).await;
+    let device = world.open().await;
+    // Every second block: the holes between are not in the journal.
+    let data = |block: u64| Bytes::from(vec![u8::try_from(block).unwrap() + 1; BLOCK as usize]);
+    for block in (0..64).step_by(2) {
+        assert_eq!(soon(device.clone().write(block * BLOCK, data(block), false)).await, Ok(()));
+    }
+    let parts = soon(device.clone().read(0, 64 * BLOCK as u32)).await.unwrap();
+    assert_eq!(parts.len(), 64, "{parts:?}");
+    for (block, part) in (0..64).zip(parts) {
+        match part {
+            ReadPart::Data(found) => assert!(block % 2 == 0 && found == data(block), "block {block}"),
+            ReadPart::Zeroes(len) => assert!(block % 2 == 1 && u64::from(len) == BLOCK, "block {block}"),
+        }
+    }
+    // 32 operations of a little more than a block: 128 KiB and what is left.
+    assert_eq!(world.seat.at().reads, (0, 2));
+    assert_eq!(soon(device.clone().read(0, BLOCK as u32)).await, Ok(vec![ReadPart::Data(data(0))]));
+    assert_eq!(world.seat.at().reads, (1, 2), "one piece needs no batch");
 }
 
 /// A client of the wrong gateway is told where to connect, whichever name it uses.
