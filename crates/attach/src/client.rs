@@ -20,10 +20,11 @@ use holdfast_nbd::{ExportName, HeaderStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::Notify;
@@ -65,8 +66,16 @@ impl Client for OwnedReadHalf {
     }
 }
 
-/// One of a simulation: its end is not known before its bytes are read.
-impl Client for Box<dyn AsyncRead + Send + Unpin> {
+/// A client of a simulation: its end is not known before its bytes are read.
+pub(crate) struct Simulated(pub Box<dyn AsyncRead + Send + Unpin>);
+
+impl AsyncRead for Simulated {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Client for Simulated {
     fn has_ended(&self) -> bool {
         false
     }

@@ -54,7 +54,7 @@ impl Came {
     async fn serve(self, volume: usize, shared: Arc<Shared>) {
         match self {
             Self::Unix(socket) => client::serve(socket.into_split(), volume, shared).await,
-            Self::Given(halves) => client::serve(halves, volume, shared).await,
+            Self::Given((read, write)) => client::serve((client::Simulated(read), write), volume, shared).await,
         }
     }
 }
