@@ -15,30 +15,31 @@ continue owner=pg-a gw=2 token=1 new=3 req=2
 ----
 i13: granted pg-a at m2 under e12, token 2 (or token 1), renewed i12, since 2026-11-18T11:06:40Z
 
-# Asked under another request id with the token that it surely has: granted, since token 2 was never used. Token 2 is dead now.
+# Asked under another request id with the token that it surely has: granted, since token 2 was never used. Token 2 stays:
+# that request may be a late one of a process that is gone, and its successor may hold token 2.
 continue owner=pg-a gw=3 token=1 new=4 req=3
 continue owner=pg-a gw=2 token=2 new=5 req=4
 ----
-i14: granted pg-a at m3 under e14, token 4 (or token 1), renewed i14, since 2026-11-18T11:06:40Z
-i15: refused: the token is not that of the current lease (epoch e14, at gateway m3 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
+i14: granted pg-a at m3 under e14, token 4 (or token 1) (or token 2), renewed i14, since 2026-11-18T11:06:40Z
+i15: granted pg-a at m2 under e15, token 5 (or token 2) (or token 4), renewed i15, since 2026-11-18T11:06:40Z
 
-# First use of token 4's epoch: token 1 dies, and so does every request of the old gateways.
-write epoch=14 seq=1
-continue owner=pg-a gw=1 token=1 new=6 req=5
+# First use of token 5's epoch: all earlier tokens die, and so does every request of the old gateways.
+write epoch=15 seq=1
+continue owner=pg-a gw=1 token=4 new=6 req=5
 write epoch=12 seq=1
 write epoch=10 seq=2
 ----
 i16: applied
-i17: refused: the token is not that of the current lease (epoch e14, at gateway m3 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
-i18: refused: fenced: found epoch e12, the set is held under epoch e14
-i19: refused: fenced: found epoch e10, the set is held under epoch e14
+i17: refused: the token is not that of the current lease (epoch e15, at gateway m2 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
+i18: refused: fenced: found epoch e12, the set is held under epoch e15
+i19: refused: fenced: found epoch e10, the set is held under epoch e15
 
 # A renewal is a use as well.
-continue owner=pg-a gw=2 token=4 new=7 req=6
+continue owner=pg-a gw=2 token=5 new=7 req=6
 renew epoch=20
-continue owner=pg-a gw=1 token=4 new=8 req=7
+continue owner=pg-a gw=1 token=5 new=8 req=7
 ----
-i20: granted pg-a at m2 under e20, token 7 (or token 4), renewed i20, since 2026-11-18T11:06:40Z
+i20: granted pg-a at m2 under e20, token 7 (or token 5), renewed i20, since 2026-11-18T11:06:40Z
 i21: renewed
 i22: refused: the token is not that of the current lease (epoch e20, at gateway m2 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
 
@@ -51,7 +52,7 @@ continue owner=pg-a gw=3 token=9 new=12 req=11
 i23: granted pg-a at m1 under e23, token 9 (or token 7), renewed i23, since 2026-11-18T11:06:40Z
 i24: granted pg-a at m2 under e24, token 10 (or token 9), renewed i24, since 2026-11-18T11:06:40Z
 i25: refused: the token is not that of the current lease (epoch e24, at gateway m2 since 2026-11-18T11:06:40Z): a newer token was used, or it never was this lease's
-i26: granted pg-a at m3 under e26, token 12 (or token 9), renewed i26, since 2026-11-18T11:06:40Z
+i26: granted pg-a at m3 under e26, token 12 (or token 9) (or token 10), renewed i26, since 2026-11-18T11:06:40Z
 
 # Another owner's token helps nobody, and neither does a token that was drawn twice.
 continue owner=pg-b gw=1 token=12 new=13 req=12

@@ -41,9 +41,9 @@ continue owner=pg-b gw=2 token=6 new=10 req=6
 continue owner=pg-b gw=1 token=6 new=11 req=5
 state
 ----
-i14: granted pg-b at m2 under e14, token 10 (or token 6), renewed i14, since 2026-11-18T11:06:40Z
+i14: granted pg-b at m2 under e14, token 10 (or token 6) (or token 8), renewed i14, since 2026-11-18T11:06:40Z
 i15: refused: this request was granted before and its lease is over (the last epoch is e14): ask anew, under another request id
-pg-b at m2 under e14, token 10 (or token 6), renewed i14, since 2026-11-18T11:06:40Z; last s0 of e14; checkpoint none, none under way, 0 segments
+pg-b at m2 under e14, token 10 (or token 6) (or token 8), renewed i14, since 2026-11-18T11:06:40Z; last s0 of e14; checkpoint none, none under way, 0 segments
 
 # A new request is a new request.
 release epoch=14
