@@ -18,7 +18,7 @@ use crate::command::{
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-pub use common::{Common, DEFAULT_API};
+pub use common::Common;
 pub use dev::DevArgs;
 pub use gateway::GatewayRunArgs;
 pub use keys::KeyCommand;

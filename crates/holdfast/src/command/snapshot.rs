@@ -216,7 +216,7 @@ async fn delete(common: &Common, snapshot: &SnapshotArg, yes: bool) -> Result<()
                 let (of, since) = (found.volumes.len(), since(found.created_unix_ms));
                 confirm(&format!("Delete snapshot {snapshot} ({of} volumes, created {since}) permanently?"))?;
                 // The time limit starts after the answer.
-                api = super::connect(common);
+                api = connect(common);
             }
             let (set, name) = (set.to_string(), name.to_string());
             let request = v1::DeleteSnapshotRequest { set, name, request_id: request_id(), id: found.id };
@@ -238,7 +238,7 @@ async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: boo
     if !yes {
         let asked = since(found.created_unix_ms);
         confirm(&format!("Roll set {} back to {snapshot} (created {asked})?", snapshot.set))?;
-        api = super::connect(common);
+        api = connect(common);
     }
     let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
     let request = v1::RollbackSnapshotRequest { set, name, id: found.id, request_id: request_id(), force };
