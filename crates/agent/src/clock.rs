@@ -2,7 +2,8 @@
 
 use holdfast_types::MonoTime;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use holdfast_host::unix_ms;
 
 /// What a simulation put in place of the machine's clock.
 static REPLACED: OnceLock<fn() -> MonoTime> = OnceLock::new();
@@ -20,10 +21,4 @@ pub fn now() -> MonoTime {
         return clock();
     }
     MonoTime(holdfast_host::boot_ns())
-}
-
-/// The time of day in Unix milliseconds. Nothing is decided by it.
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }

@@ -17,6 +17,7 @@ use crate::status::{Status, VolumeStatus};
 use futures_util::future::BoxFuture;
 use growth::Growing;
 use holdfast_api::{Refusal, v1};
+use holdfast_host::unix_ms;
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner, RequestId};
 use lease_rpc::{acquire, carry_on, holder, renew};
@@ -24,7 +25,7 @@ use resume::earlier;
 use sockets::{Listener, RemoveFile, accept, run_lane};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -174,11 +175,6 @@ struct Keeper {
     kept: Option<Arc<LeaseFile>>,
     /// What an earlier process left, to go on with.
     left: Option<Lease>,
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The time of day that was `age` ago. A clock that was set to its beginning knows no such moment: then its beginning.

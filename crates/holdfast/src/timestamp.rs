@@ -2,7 +2,6 @@
 
 use crate::duration;
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time of day, Unix milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +40,7 @@ impl fmt::Display for Timestamp {
 
 /// Now.
 pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Timestamp(since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    Timestamp(holdfast_host::unix_ms())
 }
 
 /// Reads `2026-11-22T04:00:00Z`, `2026-11-22T05:00+01:00`, or a duration from now, such as `10m`. Seconds may be left out, the zone may not.

@@ -12,9 +12,9 @@
 
 use crate::authority::Authority;
 use crate::mapping::SetKey;
-use crate::wall_clock::unix_ms;
 pub use commit::content_at;
 pub use freshness::NOTICED_AFTER;
+use holdfast_host::unix_ms;
 
 use bytes::Bytes;
 use freshness::{LOOK_LIMIT, Looks, Word};

@@ -48,5 +48,4 @@ mod suspects;
 pub mod tombstone;
 pub mod uploader;
 pub mod verify;
-pub mod wall_clock;
 pub mod warm;

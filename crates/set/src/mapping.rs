@@ -7,11 +7,11 @@
 
 use crate::origins::{At, KeyOf, Origins};
 use crate::roots::{Known, Roots};
-use crate::wall_clock::unix_ms;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
 use holdfast_control::set::RootRef;
+use holdfast_host::unix_ms;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, Standing, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use holdfast_volume::map::{

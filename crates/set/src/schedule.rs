@@ -7,8 +7,8 @@
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::random::random_u128;
 use crate::server::{SetError, SetServer};
-use crate::wall_clock::unix_ms;
 use holdfast_control::set::{SetCommand, Taken, name_at, taken};
+use holdfast_host::unix_ms;
 use holdfast_types::{RequestId, Term};
 use std::sync::Arc;
 use std::time::Duration;

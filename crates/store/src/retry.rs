@@ -18,11 +18,12 @@ use crate::health::{Health, Kind};
 use crate::url_error::StoreUrlError;
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version, page};
 use bytes::Bytes;
+use holdfast_host::unix_ms;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
@@ -185,12 +186,6 @@ impl Call<'_> {
             }
         }
     }
-}
-
-/// The wall clock, shown to people only.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn outcome_name(disposition: Disposition) -> &'static str {

@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("journal", &["types", "seal"]),
     ("control", &["types"]),
     ("nbd", &["types"]),
-    ("store", &["types", "folder"]),
+    ("store", &["types", "folder", "host"]),
     ("api", &["types"]),
     ("tls", &["types"]),
     ("etcd", &[]),
@@ -27,18 +27,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "set",
         &[
-            "types", "folder", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls", "etcd", "front",
-            "cache",
+            "types", "folder", "host", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls", "etcd",
+            "front", "cache",
         ],
     ),
     (
         "gateway",
         &[
-            "types", "settings", "folder", "seal", "control", "volume", "store", "raft", "log", "api", "tls", "etcd",
-            "front", "cache", "set",
+            "types", "settings", "folder", "host", "seal", "control", "volume", "store", "raft", "log", "api", "tls",
+            "etcd", "front", "cache", "set",
         ],
     ),
-    ("pair", &["types", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
+    ("pair", &["types", "host", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
     ("attach", &["types", "host", "nbd", "api", "tls"]),
     ("agent", &["types", "settings", "host", "api", "tls"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),

@@ -3,8 +3,8 @@
 use super::AdminDoor;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Schedule, ScheduleError, SetAnswer, SetCommand, Volume};
+use holdfast_host::unix_ms;
 use holdfast_set::server::SetServer;
-use holdfast_set::wall_clock::unix_ms;
 use holdfast_types::{Name, RequestId, VolumeId};
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 
 use crate::node::Node;
 use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_host::unix_ms;
 use holdfast_set::server::SetServer;
 use holdfast_set::space::RETIRED_FULL;
-use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use holdfast_types::Placement;
 use holdfast_types::sync::RwLockExt;

@@ -3,9 +3,9 @@
 
 use super::{Adopted, Node};
 use holdfast_control::cluster::ClusterCommand;
+use holdfast_host::unix_ms;
 use holdfast_raft::Placer;
 use holdfast_set::server::SetServer;
-use holdfast_set::wall_clock::unix_ms;
 use holdfast_store::{Health, ObjectStore, Op, StoreError};
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Placement, SetId};

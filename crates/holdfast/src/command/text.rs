@@ -62,10 +62,7 @@ pub fn lease_text(lease: &v1::Lease) -> String {
 
 /// A time for people: how long ago, by this machine's clock.
 pub fn since(unix_ms: u64) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-    ago(now, unix_ms)
+    ago(holdfast_host::unix_ms(), unix_ms)
 }
 
 fn ago(now_ms: u64, then_ms: u64) -> String {

@@ -13,11 +13,11 @@ use holdfast_volume::space::{Move, fold_page};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The number of a page in its volume.
-type PageAt = (VolumeId, u32);
+/// A page: its volume, and its number there.
+type PageKey = (VolumeId, u32);
 
 /// The pages that a checkpoint changes, with the uploaded extents of each.
-type Touched = BTreeMap<PageAt, Vec<MapExtent>>;
+type Touched = BTreeMap<PageKey, Vec<MapExtent>>;
 
 /// The map that a checkpoint writes.
 struct NewMap<'a> {
@@ -43,12 +43,12 @@ enum Unreadable {
 }
 
 impl NewMap<'_> {
-    fn moves(&self, at: PageAt) -> &[Move] {
+    fn moves(&self, at: PageKey) -> &[Move] {
         self.collected.moves.get(&at).map_or(&[][..], Vec::as_slice)
     }
 
     /// `None` if the checkpoint fails because of this page.
-    fn unreadable(&self, at: PageAt, extents: &[MapExtent], error: &UploadError) -> Option<Unreadable> {
+    fn unreadable(&self, at: PageKey, extents: &[MapExtent], error: &UploadError) -> Option<Unreadable> {
         let (volume, number) = at;
         if !damaged(error) || !self.moves(at).is_empty() {
             None
@@ -62,7 +62,7 @@ impl NewMap<'_> {
     }
 
     /// The new page. `given_up`: the map has an old page here, but it cannot be read.
-    fn fold(&self, at: PageAt, extents: &[MapExtent], old: Option<Arc<Page>>, given_up: bool) -> Page {
+    fn fold(&self, at: PageKey, extents: &[MapExtent], old: Option<Arc<Page>>, given_up: bool) -> Page {
         let (volume, number) = at;
         let below = self.root.below(volume, number);
         let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
@@ -172,7 +172,7 @@ impl Uploader {
     async fn replace_page(
         &self,
         map: &mut NewMap<'_>,
-        at: PageAt,
+        at: PageKey,
         extents: &[MapExtent],
         OldPage { leaf, place, page: old }: OldPage,
     ) -> Result<(), UploadError> {
@@ -228,13 +228,13 @@ impl Uploader {
     }
 
     /// R9: no write or move concerns this page, so it stays. The checkpoint must not fail for it.
-    fn report_page_that_stays(&self, (volume, page): PageAt, error: &UploadError) {
+    fn report_page_that_stays(&self, (volume, page): PageKey, error: &UploadError) {
         tracing::error!(set = %self.server.name, %volume, page, %error, "R9: a map page cannot be collected");
         self.count_damaged();
     }
 
     /// R9: all of its range was replaced. Its extents stay counted and are never deleted.
-    fn give_up_page(&self, (volume, page): PageAt, error: &UploadError) {
+    fn give_up_page(&self, (volume, page): PageKey, error: &UploadError) {
         tracing::error!(set = %self.server.name, %volume, page, %error, "R9: a damaged map page that is no longer needed is given up");
         metrics::counter!("holdfast_map_pages_given_up_total", "set" => self.server.name.to_string()).increment(1);
         // It prevented segments that it shares with other pages from being emptied.

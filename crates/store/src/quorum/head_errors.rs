@@ -5,7 +5,7 @@ use super::register::{BadSlot, Seat, Seen};
 use super::state::{Register, Replica};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
-use crate::retry::unix_ms;
+use holdfast_host::unix_ms;
 use std::sync::Arc;
 use std::time::Duration;
 

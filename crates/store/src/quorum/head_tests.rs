@@ -73,7 +73,7 @@ async fn a_seat_that_is_taken_is_trouble_of_that_store() {
     let observed = |at: usize| (stores[[1, 2, 0][at]].clone() as Arc<dyn ObjectStore>, Some(health[at].clone()));
     let turned = Quorum::new((0..3).map(observed).collect(), 2);
     turned.get(HEAD).await.expect_err("another order");
-    let now = crate::retry::unix_ms();
+    let now = holdfast_host::unix_ms();
     for standing in turned.standings(now) {
         let trouble = standing.standing.now.expect("shown");
         assert!(trouble.kind.needs_operator() && trouble.error.contains("expected that of store"), "{trouble:?}");

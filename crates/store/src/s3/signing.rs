@@ -13,11 +13,11 @@
 
 use crate::credentials::{KeySource, Keys, parse};
 use crate::health::Health;
-use crate::retry::unix_ms;
 use crate::url_error::StoreUrlError;
 use crate::url_error::{CREDENTIALS_BYTES_MAX, CredentialsProblem};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
+use holdfast_host::unix_ms;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use std::fs::{File, Metadata};
 use std::io::Read;
