@@ -75,7 +75,7 @@ async fn socket_of(address: &str) -> Option<String> {
     if !is_loopback(address) {
         return None;
     }
-    look(address).await.view.map(|view| view.socket).filter(|socket| !socket.is_empty())
+    look(address).await.view.map(|view| view.socket).filter(|socket| socket.starts_with('/'))
 }
 
 fn is_loopback(address: &str) -> bool {
