@@ -131,11 +131,10 @@ fn look_in(proc: &Path, of: &Server) -> Looked {
 
 /// Of the others those that the server started, and what they started.
 fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut Looked) {
-    if looked.found.is_empty() {
-        return;
-    }
+    let none = looked.found.is_empty();
     let mut born = Vec::new();
-    for (pid, veil) in others {
+    // Without a server nobody can be its child; of what works there it matters whether that could be found out.
+    for (pid, veil) in others.into_iter().filter(|(_, veil)| veil.is_none() || !none) {
         match parent(proc, pid) {
             Ok(Some(by)) => born.push((pid, by, veil)),
             Ok(None) => {}
