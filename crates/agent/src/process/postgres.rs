@@ -55,7 +55,7 @@ fn lies_elsewhere(data: &Path, ours: &[u8], theirs: &[u8]) -> bool {
 
 /// Whether a process that says `data` means another place by it: one of a container, which has process numbers of its own and its own files under that path. One of which
 /// this cannot be read means ours.
-fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
+pub fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
     let (own, of) = (proc.join("self"), proc.join(pid.to_string()));
     let namespaces = || Some((own.join("ns/pid").read_link().ok()?, of.join("ns/pid").read_link().ok()?));
     let tables = || Some((std::fs::read(own.join("mountinfo")).ok()?, std::fs::read(of.join("mountinfo")).ok()?));
