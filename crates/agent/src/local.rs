@@ -3,11 +3,12 @@
 //! LOCAL-L1  Only root and the agent's own user are let in, by what the kernel says of the process that connects
 //!     (SO_PEERCRED). The modes of the socket (0600) and of the run directory (0700) say the same once more.
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
-use std::fs::{File, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -20,7 +21,8 @@ fn by_directory(path: &Path) -> io::Result<(File, PathBuf)> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
-    let dir = File::open(dir)?;
+    // A FIFO of that name would keep whoever opens it.
+    let dir = OpenOptions::new().read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed()).open(dir)?;
     let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
     Ok((dir, short))
 }

@@ -6,7 +6,9 @@ mod postgres;
 mod server;
 mod table;
 
-pub use postgres::{kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked};
+pub use postgres::{
+    is_elsewhere, kill_postgres, look_for_postgres, of_postgres, postgres_gone, postgres_runs, postmaster, unlooked,
+};
 pub use server::Server;
 pub use table::{Looked, of_mark, of_name, signal};
 

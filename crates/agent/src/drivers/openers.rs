@@ -7,9 +7,13 @@ use crate::process;
 use holdfast_host::mounts::{self, mounts_of, points_below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where the kernel shows processes.
 const PROC: &str = "/proc";
+
+/// A look that hangs is not waited for longer: what a process has in its memory is not shown while that is being changed, which may wait for a device.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Names in a list, at most.
 const NAMED_MAX: usize = 8;
@@ -100,7 +104,10 @@ fn openers_in(proc: &Path, own: i32, roots: &[PathBuf], but: &BTreeSet<i32>) -> 
     let parents = parents(proc);
     let others = parents.keys().filter(|pid| !comes_from(**pid, but, &parents));
     let named = others.filter_map(|pid| {
-        let open = open_of(proc, *pid, roots, *pid == own)?;
+        // By the same path a process of a container means a place of its own.
+        let here: Vec<PathBuf> =
+            roots.iter().filter(|root| !process::is_elsewhere(proc, *pid, root)).cloned().collect();
+        let open = open_of(proc, *pid, &here, *pid == own)?;
         let name = std::fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
         Some(format!("{} (pid {pid}) {open}", String::from_utf8_lossy(&name).trim_end()))
     });
@@ -124,8 +131,13 @@ fn look(config: &AgentConfig) -> Result<Vec<String>, String> {
 /// The same, beside the runtime's own threads. What cannot be looked at names nobody: the export itself is what counts.
 pub async fn openers(config: &AgentConfig) -> Vec<String> {
     let config = config.clone();
-    let found = tokio::task::spawn_blocking(move || look(&config)).await.map_err(|error| error.to_string());
-    found.and_then(|found| found).unwrap_or_else(|why| {
+    let look = tokio::time::timeout(LOOK_LIMIT, tokio::task::spawn_blocking(move || look(&config))).await;
+    let found = match look {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("not within {} s", LOOK_LIMIT.as_secs())),
+    };
+    found.unwrap_or_else(|why| {
         tracing::warn!(why, "it could not be looked who has the pool open");
         Vec::new()
     })
@@ -171,6 +183,18 @@ mod tests {
         symlink("/tank/pg2", shown(proc, 24, 1, "other").join("cwd")).unwrap();
         // The agent has files there open for moments.
         symlink("/tank/pg/data", shown(proc, 30, 1, "holdfast").join("fd/9")).unwrap();
+        // Two of a container, which has a disk of its own at that path, or the pool itself.
+        let table = |device: &str| format!("1 0 8:1 / / rw - ext4 a rw\n2 1 {device} / /tank/pg rw - zfs b rw\n");
+        for (pid, space, device) in [("self", "pid:[1]", "0:50"), ("40", "pid:[2]", "8:7"), ("41", "pid:[3]", "0:50")] {
+            let of = match pid.parse() {
+                Ok(pid) => shown(proc, pid, 1, "inside"),
+                Err(_) => proc.join(pid),
+            };
+            std::fs::create_dir_all(of.join("ns")).unwrap();
+            symlink(space, of.join("ns/pid")).unwrap();
+            symlink("/tank/pg/data", of.join("cwd")).unwrap();
+            std::fs::write(of.join("mountinfo"), table(device)).unwrap();
+        }
         let found = openers_in(proc, 30, &roots, &BTreeSet::from([10]));
         assert_eq!(
             found,
@@ -179,6 +203,7 @@ mod tests {
                 "tail (pid 21) has /tank/pg/log (deleted) open",
                 "mapper (pid 22) has /tank/pg/a b in its memory",
                 "tool (pid 23) runs from /tank/pg/bin/tool",
+                "inside (pid 41) works in /tank/pg/data",
             ]
         );
         assert!(named(&found).contains("bash (pid 20) works in /tank/pg, tail"));

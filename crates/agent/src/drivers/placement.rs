@@ -23,8 +23,8 @@ const LEVELS_MAX: usize = 8;
 /// Ends of names of files that PostgreSQL only reads.
 const READ_ONLY: [&str; 5] = [".conf", ".crt", ".key", ".pem", ".crl"];
 
-/// What PostgreSQL can do without: its own log, and statistics that it deletes at each start.
-const MAY_BE_LOST: [&str; 3] = ["log", "pg_log", "pg_stat_tmp"];
+/// What PostgreSQL can do without: its own log, and what it deletes at each start, statistics and temporary files (in `base`).
+const MAY_BE_LOST: [&str; 4] = ["log", "pg_log", "pg_stat_tmp", "pgsql_tmp"];
 
 /// A look that waits for a device is not waited for longer than this.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -235,7 +235,8 @@ impl Set<'_> {
         if off.iter().any(|off| off.what == What::Data) {
             return Ok(off);
         }
-        for entry in entries(data)? {
+        // In `base` each database has a folder, which a person may have moved away.
+        for entry in entries(data)?.into_iter().chain(entries(&data.join("base"))?) {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_link =
                 entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_symlink();

@@ -55,7 +55,7 @@ fn lies_elsewhere(data: &Path, ours: &[u8], theirs: &[u8]) -> bool {
 
 /// Whether a process that says `data` means another place by it: one of a container, which has process numbers of its own and its own files under that path. One of which
 /// this cannot be read means ours.
-fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
+pub fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
     let (own, of) = (proc.join("self"), proc.join(pid.to_string()));
     let namespaces = || Some((own.join("ns/pid").read_link().ok()?, of.join("ns/pid").read_link().ok()?));
     let tables = || Some((std::fs::read(own.join("mountinfo")).ok()?, std::fs::read(of.join("mountinfo")).ok()?));
@@ -131,11 +131,10 @@ fn look_in(proc: &Path, of: &Server) -> Looked {
 
 /// Of the others those that the server started, and what they started.
 fn add_started(proc: &Path, others: Vec<(i32, Option<io::Error>)>, looked: &mut Looked) {
-    if looked.found.is_empty() {
-        return;
-    }
+    let none = looked.found.is_empty();
     let mut born = Vec::new();
-    for (pid, veil) in others {
+    // Without a server nobody can be its child; of what works there it matters whether that could be found out.
+    for (pid, veil) in others.into_iter().filter(|(_, veil)| veil.is_none() || !none) {
         match parent(proc, pid) {
             Ok(Some(by)) => born.push((pid, by, veil)),
             Ok(None) => {}

@@ -159,6 +159,8 @@ fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     stage.link("pg_tblspc/16384", stage.at.join("set/space"));
     stage.link("postgresql.conf", "/etc/hostname");
     stage.link("log", stage.at.join("ssd/tmp"));
+    std::fs::create_dir(stage.at.join("set/data/base")).unwrap();
+    stage.link("base/pgsql_tmp", stage.at.join("ssd/tmp"));
     assert_eq!(stage.told(), "", "what is only read, or may be lost, is elsewhere");
     let ssd = stage.at.join("ssd");
     stage.link("pg_wal", ssd.join("wal"));
@@ -177,11 +179,13 @@ fn wal_and_tablespaces_over_a_link_are_looked_at_where_they_lie() {
     assert_eq!(stage.told(), "");
     stage.link("pg_xact", ssd.join("wal"));
     stage.link("pg_tblspc/16385", ssd.join("tmp/a"));
+    stage.link("base/16384", ssd.join("tmp/a"));
     let told = stage.told();
+    assert!(told.contains("base/16384 (a link to"), "{told}");
     assert!(told.contains("pg_xact (a link to") && told.contains("pg_tblspc/16385 (a link to"), "{told}");
     assert!(told.contains(&format!("if database.allow_off_set names {}/tmp/a", ssd.display())), "{told}");
-    // Both, whatever was found first.
-    assert_eq!(stage.off().len(), 2);
+    // All of them, whatever was found first.
+    assert_eq!(stage.off().len(), 3);
 }
 
 #[test]

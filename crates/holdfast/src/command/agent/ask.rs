@@ -52,7 +52,7 @@ pub async fn command(agents: &Agents, address: &str, path: &str, body: serde_jso
     let token = token(agents)?;
     if let Some(socket) = socket_of(address).await {
         match client::ask(&socket, path, Some(&body), None, MOVE_LIMIT).await {
-            // Not root, or the answer came from another host through a tunnel.
+            // The agent ended meanwhile.
             Err(ClientError::NotSent { .. }) => {}
             asked => return asked.map_err(unanswered),
         }
@@ -70,12 +70,15 @@ fn unanswered(error: ClientError) -> CliError {
     }
 }
 
-/// The Unix socket of an agent that is reached by loopback, as it shows it.
+/// The Unix socket of an agent that is reached by loopback, as it shows it. Through a tunnel that agent is on another
+/// host, and this host's own agent may listen at the same path: a command must not go to the wrong one.
 async fn socket_of(address: &str) -> Option<String> {
     if !is_loopback(address) {
         return None;
     }
-    look(address).await.view.map(|view| view.socket).filter(|socket| !socket.is_empty())
+    let asked = look(address).await.view.filter(|view| view.socket.starts_with('/'))?;
+    let there = look(&asked.socket).await.view?;
+    (there.name == asked.name && there.set == asked.set).then_some(asked.socket)
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -148,6 +151,40 @@ pub async fn survey(agents: &Agents) -> Vec<Seen> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+    use tokio::net::{TcpListener, UnixListener};
+
+    /// Answers one request with the status of the agent `name`.
+    async fn tell(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: &str, socket: &str) {
+        let view = serde_json::json!({
+            "name": name, "set": "demo", "state": "standby", "since_unix_ms": 0, "role": "standby", "why": "", "paused": false,
+            "mode": "automatic", "nofailover": false, "priority": 100, "epoch": 0, "lease_owner": "", "cluster_answers": true,
+            "database": "gone", "attach": null, "renewed_ms_ago": null, "obstacle": "", "version": "x", "socket": socket,
+        });
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{view}").as_bytes()).await.unwrap();
+    }
+
+    /// An agent of another host, through a tunnel, shows the path at which this host's own agent listens.
+    #[tokio::test]
+    async fn the_socket_is_that_of_the_agent_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let socket = path.to_str().unwrap().to_string();
+        let (tunnel, own) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), UnixListener::bind(&path).unwrap());
+        let address = tunnel.local_addr().unwrap().to_string();
+        for (asked, found) in [("db1", Some(socket.clone())), ("db2", None)] {
+            let answers = async {
+                tell(tunnel.accept().await.unwrap().0, asked, &socket).await;
+                tell(own.accept().await.unwrap().0, "db1", &socket).await;
+            };
+            let (told, ()) = tokio::join!(socket_of(&address), answers);
+            assert_eq!(told, found, "{asked}");
+        }
+    }
 
     #[test]
     fn only_loopback_is_this_host_for_certain() {
