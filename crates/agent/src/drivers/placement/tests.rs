@@ -13,7 +13,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0` are of the agent's attach, `sda`, `nbd7` and `loop7` are not.
+    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0` are of the agent's attach, `sda`,
+    /// `nbd7` and `loop7` are not.
     fn new(kind: PoolKind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().canonicalize().unwrap();
@@ -228,7 +229,8 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     assert!(stage.told().contains("pg_tblspc/16384 (a link to"), "{}", stage.told());
 }
 
-/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root, or loop devices, nothing is tested, and that is said.
+/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root, or loop devices, nothing is tested,
+/// and that is said.
 #[tokio::test]
 async fn a_real_loop_device_over_a_file_of_attachs_is_the_sets() {
     let dir = tempfile::tempdir().unwrap();
