@@ -126,7 +126,7 @@ impl OffSet {
                 "it may be on the host where PostgreSQL ran before: copy it from there onto the set, and make the link lead to the copy".into()
             }
             (What::Wal, _) => {
-                "commits there are lost with this host: stop PostgreSQL, move the folder onto the set, and make the link lead there".into()
+                "commits there are lost with this host: in a pause (`holdfast agent pause`) stop PostgreSQL, move the folder onto the set, and make the link lead there".into()
             }
             (What::Tablespace, _) => format!(
                 "move it onto the set; a tablespace that holds only temporary files may stay if database.allow_off_set names {}",
