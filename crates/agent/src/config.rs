@@ -226,8 +226,9 @@ settings! {
         import_timeout_s: u64 = 60;
         /// To unmount or export, in seconds, 1 to 3600.
         export_timeout_s: u64 = 20;
-        /// When a host that has lost its lease, or gives it up for a fault of its own, cannot let go of device or pool: "retry" for ever, or "reboot" the machine, the only
-        /// way out of a suspended ZFS pool. Not for a pool that somebody has open, nor for a switchover. Left out: "reboot" where kind is "zfs", else "retry".
+        /// When a host that has lost its lease, or gives it up for a fault of its own, cannot let go of device or pool: "retry" for ever, or
+        /// "reboot" the machine, the only way out of a suspended ZFS pool. Never for a switchover, nor for a pool that somebody has open. Left out:
+        /// "reboot" where kind is "zfs", else "retry".
         fence_action: Option<FenceAction> = None, sample "retry";
     }
 }
@@ -259,8 +260,8 @@ settings! {
         kind: DatabaseKind = DatabaseKind::PgCtl;
         /// Its data directory, on the pool.
         data: PathBuf = PathBuf::from("/srv/pg/data");
-        /// Folders off the set in which tablespaces may lie. What is there is lost with the host, and PostgreSQL goes on without it elsewhere: for tablespaces with
-        /// nothing but temporary files. Data directory and WAL are on the set whatever this says, or PostgreSQL is not started.
+        /// Folders off the set in which tablespaces may lie. What is there is lost with the host, and PostgreSQL goes on without it elsewhere:
+        /// for tablespaces with nothing but temporary files. Data directory and WAL are on the set whatever this says, or PostgreSQL is not started.
         allow_off_set: Vec<PathBuf> = Vec::new();
         /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");

@@ -48,8 +48,8 @@ const PEERS_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is looked where PostgreSQL's files lie while it runs (ONSET-L2).
 const PLACES_INTERVAL: Duration = Duration::from_secs(5);
 
-/// For that look when an agent begins.
-const PLACES_LIMIT: Duration = Duration::from_secs(5);
+/// For that look when an agent begins: its first sign of life waits for it, and the device may hang. Then the next look tells.
+const PLACES_LIMIT: Duration = Duration::from_millis(500);
 
 /// What /sys, /etc and /proc of this host lie below. In tests that is nowhere, until they say where: none reads the id of the machine that it runs on, and none
 /// reboots it.

@@ -21,8 +21,9 @@
 //! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
 //! - AGENT-A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
 //! - AGENT-A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
-//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its device does not work here. A planned move, or the end
-//!   of the agent, that cannot let go keeps the lease; so does whatever fails because somebody has the pool open, where fencing could end in a reboot.
+//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its device does not work here. A
+//!   planned move, or the end of the agent, that cannot let go keeps the lease; so does whatever fails because somebody has the pool open, where fencing
+//!   could end in a reboot.
 
 mod health;
 mod parts;
@@ -246,6 +247,10 @@ impl Machine {
                 }
                 _ => Err(self.only_in(StateName::Standby, "wait until it is, see `holdfast agent status`")),
             },
+            Command::Restart if !self.off_set.is_empty() => {
+                // ONSET-L1: it would only be stopped.
+                Err(Refused(format!("{name}: PostgreSQL would not be started again: {}", self.off_set)))
+            }
             Command::Restart => match self.state {
                 State::Primary | State::Following => {
                     self.rise(now, "by command", Stop::Fast, true, out);

@@ -51,6 +51,15 @@ fn lost() -> Vec<Peer> {
     vec![("db1".into(), Err("no route".into()))]
 }
 
+/// What lies on a disk of this host does not move: PostgreSQL would be stopped here and started nowhere.
+#[test]
+fn a_postgresql_that_is_not_all_on_the_set_is_not_moved() {
+    let mut own = view("db1", StateName::Primary, "ready");
+    own.off_set = "/srv/pg/data/pg_wal: found /ssd/wal on /: move it".into();
+    let why = switchover(&own, None, &[("db2".to_string(), Ok(standby()))], None).may_go(false, "").unwrap_err();
+    assert!(why.contains("no host would start it again: /srv/pg/data/pg_wal: found /ssd/wal"), "{why}");
+}
+
 /// One shell in the pool keeps it from being exported: that is found before anything is stopped.
 #[test]
 fn a_pool_that_others_use_is_not_moved() {

@@ -1,5 +1,5 @@
-//! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted and no pool exported. They are found by what the kernel
-//! shows of them, without a read from the pool's device.
+//! Processes other than PostgreSQL that have something of the pool open: while one does, no file system is unmounted and no pool exported. They are found by
+//! what the kernel shows of them, without a read from the pool's device.
 
 use super::placement::of_pool;
 use crate::config::{AgentConfig, PoolKind};

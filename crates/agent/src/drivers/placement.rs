@@ -1,8 +1,9 @@
 //! Where PostgreSQL's files lie. A commit is safe only on the set: what lies on a disk of this host is lost with the host, and no other host has it.
 //!
-//! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data directory lie on a file system over the set's devices,
-//!     by the kernel's table of mounts. `database.allow_off_set` names folders for tablespaces that may be lost.
-//! ONSET-L2  While PostgreSQL runs this is looked at again: a tablespace may come later. What is found then is told in log, status, history and metrics. It ends nothing.
+//! ONSET-L1  PostgreSQL is started only if its data directory, its WAL, every tablespace and every link of the data directory lie on a file system over the
+//!     set's devices, by the kernel's table of mounts. `database.allow_off_set` names folders for tablespaces that may be lost.
+//! ONSET-L2  While PostgreSQL runs this is looked at again: a tablespace may come later. What is found then is told in log, status, history and metrics. It
+//!     ends nothing.
 
 use super::ownership::{self, Behind, NotOurs};
 use super::zfs::datasets;
@@ -125,7 +126,7 @@ impl OffSet {
                 "it may be on the host where PostgreSQL ran before: copy it from there onto the set, and make the link lead to the copy".into()
             }
             (What::Wal, _) => {
-                "commits there are lost with this host: stop PostgreSQL, move the folder onto the set, and make the link lead there".into()
+                "commits there are lost with this host: in a pause (`holdfast agent pause`) stop PostgreSQL, move the folder onto the set, and make the link lead there".into()
             }
             (What::Tablespace, _) => format!(
                 "move it onto the set; a tablespace that holds only temporary files may stay if database.allow_off_set names {}",

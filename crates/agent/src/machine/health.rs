@@ -25,8 +25,8 @@ impl Machine {
         }
     }
 
-    /// What of the files of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. People are told. It ends nothing: a primary that is
-    /// stopped for it would not be started again on any host.
+    /// What of the files of a PostgreSQL that runs does not lie on the set, and what to do about it; "" for nothing. People are told. It ends nothing: a
+    /// primary that is stopped for it would not be started again on any host.
     pub fn set_off_set(&mut self, found: &str, out: &mut Vec<Action>) {
         if self.off_set == found {
             return;

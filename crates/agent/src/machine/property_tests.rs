@@ -340,7 +340,8 @@ enum Ends {
     Refused,
 }
 
-/// AGENT-A9: a machine that is primary on ZFS, and is asked to hand over or to end, while its lease is renewed all the time and each job ends in some way. What it did.
+/// AGENT-A9: a machine that is primary on ZFS, and is asked to hand over or to end, while its lease is renewed all the time and each job ends in some way.
+/// What it did.
 fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
     let mut now = MonoTime(1_000_000_000_000);
     let mut machine = Machine::new(Policy { fence_reboot: true, ..policy() }, now, Vec::new());

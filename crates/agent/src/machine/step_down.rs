@@ -4,8 +4,8 @@
 //! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
 //! stand for the lease.
 //!
-//! A step in good order that fails while the lease is ours is no reason to lose it: PostgreSQL that does not stop is stopped at once; a pool that somebody has open
-//! sends a planned move back to where it began, and else is waited for where the way by all means could end in a reboot (AGENT-A9).
+//! A step in good order that fails while the lease is ours is no reason to lose it: PostgreSQL that does not stop is stopped at once; a pool that somebody
+//! has open sends a planned move back to where it began, and else is waited for where the way by all means could end in a reboot (AGENT-A9).
 
 use super::takeover::Way;
 use super::{Action, Event, Job, Machine, State, Stop};
@@ -274,7 +274,8 @@ impl Machine {
         }
     }
 
-    /// The move is off: PostgreSQL is started again here, under the lease that was kept. By the word of the person who asked for the move, in a pause too (AGENT-A4).
+    /// The move is off: PostgreSQL is started again here, under the lease that was kept. By the word of the person who asked for the move, in a pause too
+    /// (AGENT-A4).
     fn stay(&mut self, now: MonoTime, to: &str, why: &str, out: &mut Vec<Action>) {
         let reason = format!("switchover to {to} refused, the lease is kept and PostgreSQL started again: {why}");
         self.record(Event::SwitchoverRefused, &reason, out);

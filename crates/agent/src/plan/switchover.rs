@@ -95,6 +95,10 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
         );
         plan.check(Finding::Note, found, "");
     }
+    if !own.off_set.is_empty() {
+        let found = format!("not all of PostgreSQL lies on the set, so no host would start it again: {}", own.off_set);
+        plan.check(Finding::Impossible, found, "mend that first, while PostgreSQL goes on here or in a pause");
+    }
     if !own.openers.is_empty() {
         let (first, more) = (own.openers.iter().take(OPENERS_SHOWN).cloned().collect::<Vec<_>>(), own.openers.len());
         let found = format!(

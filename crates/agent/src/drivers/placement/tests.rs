@@ -13,7 +13,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0` are of the agent's attach, `sda`, `nbd7` and `loop7` are not.
+    /// The set's file system at `set`, with PostgreSQL in it; this host's disk has `ssd`. Devices: `nbd0` and `loop0` are of the agent's attach, `sda`,
+    /// `nbd7` and `loop7` are not.
     fn new(kind: PoolKind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().canonicalize().unwrap();
@@ -135,7 +136,7 @@ fn a_dataset_that_is_not_mounted_leaves_the_hosts_own_disk() {
     let data = stage.config.database.data.display();
     assert!(told.starts_with(&format!("{data}: found {data} on / (ext4, /dev/sda1), expected")), "{told}");
     assert!(told.contains("keystatus -r tank` shows the datasets"), "{told}");
-    let [off] = &stage.off()[..] else { panic!("{told}") };
+    let off = stage.off().remove(0);
     assert!(off.told(&stage.config, "`zfs mount tank/pg`").ends_with(": `zfs mount tank/pg`"));
     for (source, on) in [("tank/pg", true), ("tank", true), ("tank2/pg", false), ("other/tank", false)] {
         stage.mounts.clear();
@@ -232,7 +233,8 @@ fn a_file_system_that_is_mounted_in_the_data_directory_is_seen() {
     assert!(stage.told().contains("pg_tblspc/16384 (a link to"), "{}", stage.told());
 }
 
-/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root, or loop devices, nothing is tested, and that is said.
+/// The kernel's own table and devices: a loop device over a file of the attach's folder, as with nbdfuse. Without root, or loop devices, nothing is tested,
+/// and that is said.
 #[tokio::test]
 async fn a_real_loop_device_over_a_file_of_attachs_is_the_sets() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Datasets that are not mounted: `zpool import` leaves those out that are encrypted and have no key, or that are not to be mounted by themselves, and succeeds all the same.
+//! Datasets that are not mounted: `zpool import` leaves those out that are encrypted and have no key, or that are not to be mounted by themselves, and
+//! succeeds all the same.
 
 use crate::process::{run, system};
 use std::path::Path;
