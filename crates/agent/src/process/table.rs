@@ -1,5 +1,5 @@
-//! What the kernel shows of processes. Names are bytes: it cuts them in the middle of a character. Whoever cannot be looked at keeps nobody else from being found, for
-//! any user of the host may start such a one.
+//! The kernel's process table. Names are bytes: the kernel cuts them in the middle of a character. A process that
+//! cannot be inspected does not keep others from being found, because any user of the host may start such a process.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,31 +8,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the kernel shows processes.
+/// The kernel's process table as files.
 pub(super) const PROC: &str = "/proc";
 
-/// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
+/// How often a process in the middle of an exec is inspected again before its state counts as unknown, and the pause
+/// between. An exec takes less than a millisecond.
 const BECOMING_LOOKS_MAX: u32 = 50;
 const BECOMING_PAUSE: Duration = Duration::from_millis(1);
 
-/// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
-/// on being found by where it works until it has let go of its files): neither has arguments.
+/// In the flags of a process's `stat`: a kernel thread (PF_KTHREAD), or a process that is ending (PF_EXITING: it has
+/// released its memory, and keeps its working directory until it releases its files). Neither has arguments.
 const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
 
-/// What was found among all processes of the host.
+/// The result of a search among all processes of the host.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Those.
+    /// The processes found.
     pub found: BTreeSet<i32>,
-    /// Why the first of those that could not be looked at could not: there may be more than were found.
+    /// The error of the first process that could not be inspected: there may be more processes than were found.
     pub missed: Option<io::Error>,
 }
 
 impl Looked {
-    /// All that there are.
+    /// All matching processes.
     ///
     /// # Errors
-    /// Not all could be looked at.
+    /// Not all processes could be inspected.
     pub fn whole(self) -> io::Result<BTreeSet<i32>> {
         match self.missed {
             None => Ok(self.found),
@@ -43,7 +44,7 @@ impl Looked {
     /// Whether there is any.
     ///
     /// # Errors
-    /// None was found, and not all could be looked at.
+    /// None was found, and not all processes could be inspected.
     pub fn any(self) -> io::Result<bool> {
         if self.found.is_empty() { self.whole().map(|_| false) } else { Ok(true) }
     }
@@ -52,17 +53,18 @@ impl Looked {
         self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}")));
     }
 
-    /// How often the next process is looked at at most: many of which nothing is to be known must not make a look, and with it a SIGKILL, late.
+    /// Maximum number of inspections of the next process. Many processes with unknown state must not delay a search,
+    /// and with it a SIGKILL.
     pub(super) fn looks(&self) -> u32 {
         if self.missed.is_none() { BECOMING_LOOKS_MAX } else { 1 }
     }
 }
 
-/// What a process shows, `None` for one that has ended meanwhile.
+/// The content of a file about a process; `None` if the process has ended.
 fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
-        // The second: of a process that has ended and was not reaped yet.
+        // The second error: the process has ended and is not reaped yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
         // Of another user, seen by one who is not root: none of ours.
@@ -98,20 +100,21 @@ pub(super) fn parent(proc: &Path, pid: i32) -> Option<i32> {
     stat_field(proc, pid, 1)?.parse().ok()
 }
 
-/// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
+/// Whether a process has memory of its own: it lives, is not ending, and is no kernel thread.
 fn has_memory(proc: &Path, pid: i32) -> bool {
     let lives = stat_field(proc, pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
     let flags = stat_field(proc, pid, 6).and_then(|flags| flags.parse::<u64>().ok());
     lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0)
 }
 
-/// The name of a process; `None` of one that has ended.
+/// The name of a process; `None` if it has ended.
 pub(super) fn name_of(proc: &Path, pid: i32) -> io::Result<Option<Vec<u8>>> {
     let name = of_living(std::fs::read(proc.join(pid.to_string()).join("comm")))?;
     Ok(name.map(|name| name.trim_ascii_end().to_vec()))
 }
 
-/// Where a process works; `None` of one that has ended, and where that path is longer than the kernel shows, which nothing is that settings name.
+/// The working directory of a process; `None` if it has ended, or if the path is longer than the kernel shows. No path
+/// in the settings is that long.
 pub(super) fn place_of(proc: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     match std::fs::read_link(proc.join(pid.to_string()).join("cwd")) {
         Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Ok(None),
@@ -119,14 +122,15 @@ pub(super) fn place_of(proc: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` of one that has ended. In the middle of an exec, where a process has its new memory
-/// and nothing is written there yet, it shows neither: then those that it has after it. Looks `looks` times at most.
+/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` if it has ended. In the middle of an
+/// exec the process has new memory with neither of them in it: then it is inspected again, at most `looks` times, for
+/// those that it has afterwards.
 pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Result<Option<Vec<u8>>> {
     let read = |what: &str| of_living(std::fs::read(proc.join(pid.to_string()).join(what)));
     for left in (0..looks).rev() {
         let before = read("cmdline")?;
         let words = read(what)?;
-        // An environment can be empty where no exec is under way; arguments never are.
+        // An environment may be empty without an exec under way; arguments never are.
         let settled =
             || Ok::<_, io::Error>(before.as_ref().is_some_and(|args| !args.is_empty()) && before == read("cmdline")?);
         if words.as_ref().is_none_or(|words| !words.is_empty())
@@ -172,7 +176,7 @@ pub fn of_name(name: &str, word: &str) -> Vec<i32> {
     pids(proc, &mut None).into_iter().filter(fits).collect()
 }
 
-/// Sends a signal. A process that is gone is no error.
+/// Sends a signal. It is no error if the process has ended.
 pub fn signal(pid: i32, what: Signal) {
     if let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 1) {
         let _ = kill_process(pid, what);
@@ -195,7 +199,8 @@ mod tests {
         assert!(!Looked::default().any().unwrap());
     }
 
-    /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
+    /// Inspected without a pause through many an exec: the arguments are the old program's or the new one's, never
+    /// empty.
     #[tokio::test]
     async fn arguments_are_seen_through_an_exec() {
         for exec in 0..200 {
@@ -216,7 +221,8 @@ mod tests {
         }
     }
 
-    /// What a start left on its way is ended though something else of the host shows nothing of itself, and "none is left" is not said.
+    /// Leftovers of a start are ended even if another process of the host cannot be inspected, and the result is not
+    /// "none is left".
     #[test]
     fn a_mark_is_found_beside_what_cannot_be_looked_at() {
         let dir = tempfile::tempdir().unwrap();
@@ -233,7 +239,7 @@ mod tests {
         assert_eq!(looked.found, BTreeSet::from([8]));
         let why = looked.whole().unwrap_err().to_string();
         assert!(why.contains("shows no arguments"), "{why}");
-        // By a name that is no text nothing else is told either.
+        // A name that is no text does not hide the other fields.
         std::fs::remove_dir_all(dir.path().join("7")).unwrap();
         let why = of_mark_in(dir.path(), "START=1 2").whole().unwrap_err().to_string();
         assert!(why.starts_with("process 9: shows no arguments"), "{why}");
@@ -253,7 +259,7 @@ mod tests {
         }
         let begun = Instant::now();
         assert!(of_mark_in(dir.path(), "START=1").missed.is_some());
-        // Each to its end would take more than ten seconds.
+        // To inspect each until its exec is over would take more than ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     }
 }
