@@ -5,11 +5,11 @@
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
 //!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
-//! WATCHDOG-W1  PostgreSQL may run until `ahead` before the later of two times: the agent's last word, and the end of
+//! WATCHDOG-W1  PostgreSQL may run until `ahead` before the later of two times: the agent's last word, and the end of
 //!     the lease by attach's own last renewal (attach outlives the agent). I/O that waits in the device ends only once
 //!     the device fails. So the helper acts before the lease ends, and after the agent would have. It ends the device
 //!     that early only where something waits in it.
-//! WATCHDOG-W2  Whatever the lease says, PostgreSQL may not run for longer than `timeout_ms` without a sign of life of
+//! WATCHDOG-W2  Whatever the lease says, PostgreSQL may not run for longer than `timeout_ms` without a sign of life of
 //!     an agent. One exception: the agent was told to end in a pause and left it running; then it may run until the
 //!     next agent's first sign.
 //! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left of PostgreSQL.
@@ -286,10 +286,9 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         match &verdict {
             Verdict::Kill(Kill { why, device }) => {
                 let data = &config.database.data;
-                // A state that cannot be read counts as present.
+                // What cannot be looked at may be there.
                 let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
-                // In a pause a person has the device and the pool, and may work on the files: an outage is no reason to
-                // remove them.
+                // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
                 if there || *device && !left_alone && attach_process::may_run(&attach_dir) {
                     if !killing {
@@ -298,10 +297,9 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                         tracing::error!(why, "{what}");
                     }
                     killing = true;
-                    // Each process has its signal, and does nothing more, before the device begins to fail.
+                    // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
-                    // WATCHDOG-W3: there is no reason left to reset the machine, however long its device takes to go.
-                    // Checked again each time: an agent that still runs may start another PostgreSQL.
+                    // WATCHDOG-W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
                     let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
                     let mut meanwhile = || {
                         if process::of_postgres(data).is_ok_and(|left| left.is_empty()) {
@@ -495,8 +493,7 @@ mod tests {
         assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
     }
 
-    /// The helper checks the agent's lock ten times a second, the agent checks the helper's: neither may block the
-    /// other's start.
+    /// The helper looks at the agent's lock ten times a second, the agent at the helper's: neither may keep the other from its start.
     #[test]
     fn who_only_looks_at_a_lock_keeps_nobody_out() {
         let dir = tempfile::tempdir().unwrap();

@@ -100,7 +100,7 @@ pub(super) fn parent(proc: &Path, pid: i32) -> Option<i32> {
     stat_field(proc, pid, 1)?.parse().ok()
 }
 
-/// Whether a process has memory of its own: it lives, is not ending, and is no kernel thread.
+/// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
 fn has_memory(proc: &Path, pid: i32) -> bool {
     let lives = stat_field(proc, pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
     let flags = stat_field(proc, pid, 6).and_then(|flags| flags.parse::<u64>().ok());
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(looked.found, BTreeSet::from([8]));
         let why = looked.whole().unwrap_err().to_string();
         assert!(why.contains("shows no arguments"), "{why}");
-        // A name that is no text does not hide the other fields.
+        // By a name that is no text nothing else is told either.
         std::fs::remove_dir_all(dir.path().join("7")).unwrap();
         let why = of_mark_in(dir.path(), "START=1 2").whole().unwrap_err().to_string();
         assert!(why.starts_with("process 9: shows no arguments"), "{why}");
@@ -259,7 +259,7 @@ mod tests {
         }
         let begun = Instant::now();
         assert!(of_mark_in(dir.path(), "START=1").missed.is_some());
-        // To inspect each until its exec is over would take more than ten seconds.
+        // Each to its end would take more than ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     }
 }
