@@ -1,5 +1,5 @@
-//! The kernel's process table. Names are bytes: the kernel cuts them in the middle of a character. A process that
-//! cannot be inspected does not keep others from being found, because any user of the host may start such a process.
+//! What the kernel shows of processes. Names are bytes: it cuts them in the middle of a character. Whoever cannot be looked at keeps nobody else from being found, for
+//! any user of the host may start such a one.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,13 +11,12 @@ use std::time::Duration;
 /// The kernel's process table as files.
 pub(super) const PROC: &str = "/proc";
 
-/// How often a process in the middle of an exec is inspected again before its state counts as unknown, and the pause
-/// between. An exec takes less than a millisecond.
+/// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
 const BECOMING_LOOKS_MAX: u32 = 50;
 const BECOMING_PAUSE: Duration = Duration::from_millis(1);
 
-/// In the flags of a process's `stat`: a kernel thread (PF_KTHREAD), or a process that is ending (PF_EXITING: it has
-/// released its memory, and keeps its working directory until it releases its files). Neither has arguments.
+/// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
+/// on being found by where it works until it has let go of its files): neither has arguments.
 const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
 
 /// The result of a search among all processes of the host.
@@ -53,8 +52,7 @@ impl Looked {
         self.missed.get_or_insert_with(|| io::Error::new(error.kind(), format!("process {pid}: {error}")));
     }
 
-    /// Maximum number of inspections of the next process. Many processes with unknown state must not delay a search,
-    /// and with it a SIGKILL.
+    /// How often the next process is looked at at most: many of which nothing is to be known must not make a look, and with it a SIGKILL, late.
     pub(super) fn looks(&self) -> u32 {
         if self.missed.is_none() { BECOMING_LOOKS_MAX } else { 1 }
     }
@@ -64,7 +62,7 @@ impl Looked {
 fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
-        // The second error: the process has ended and is not reaped yet.
+        // The second: of a process that has ended and was not reaped yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
         // Of another user, seen by one who is not root: none of ours.
@@ -107,7 +105,7 @@ fn has_memory(proc: &Path, pid: i32) -> bool {
     lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0)
 }
 
-/// The name of a process; `None` if it has ended.
+/// The name of a process; `None` of one that has ended.
 pub(super) fn name_of(proc: &Path, pid: i32) -> io::Result<Option<Vec<u8>>> {
     let name = of_living(std::fs::read(proc.join(pid.to_string()).join("comm")))?;
     Ok(name.map(|name| name.trim_ascii_end().to_vec()))
@@ -199,8 +197,7 @@ mod tests {
         assert!(!Looked::default().any().unwrap());
     }
 
-    /// Inspected without a pause through many an exec: the arguments are the old program's or the new one's, never
-    /// empty.
+    /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
     #[tokio::test]
     async fn arguments_are_seen_through_an_exec() {
         for exec in 0..200 {
