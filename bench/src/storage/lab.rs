@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const TELL_EVERY: Duration = Duration::from_secs(20);
 /// Limit until everything written is in the store.
 const CHECKPOINT_LIMIT: &str = "300s";
-/// Nobody serves, or everybody is slow.
+/// Limit of the wait for a serving gateway.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Everything runs on one machine, and the load uses its CPUs: gateways that expect answers within milliseconds would

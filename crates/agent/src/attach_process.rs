@@ -1,4 +1,5 @@
-//! `holdfast attach` as a child process that outlives the agent: started in a group of its own, watched by its lock and its status file.
+//! `holdfast attach` as a child process that outlives the agent: started in its own process group, watched by its lock
+//! and its status file.
 
 use crate::clock;
 use crate::config::AgentConfig;
@@ -15,13 +16,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Exit code of attach where a gateway refused the lease.
+/// Exit code of attach if a gateway refused the lease.
 const EXIT_REFUSED: i32 = 3;
 
-/// Exit code of attach where another owner took the set.
+/// Exit code of attach if another owner took the set.
 const EXIT_FENCED: i32 = 7;
 
-/// Where it is to be killed anyway: how long it may take to go by itself, its devices with it.
+/// Before a kill: how long it may take to end by itself, with its devices.
 const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
 
 /// From SIGKILL until its lock is free.
@@ -33,7 +34,7 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// For umount and losetup, in clearing away what a killed process left.
+/// Time limit of umount and losetup when a killed process's remains are removed.
 const CLEAR_LIMIT: Duration = Duration::from_secs(3);
 
 /// What the agent reads in attach's `status.json`. Further fields are attach's own business.
@@ -41,30 +42,31 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(3);
 pub struct Status {
     /// acquiring, connecting, serving, reconnecting, fenced, detaching or detached.
     pub phase: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Epoch of its lease, 0 before the first grant.
     #[serde(default)]
     pub epoch: u64,
-    /// The devices can be used, all of them.
+    /// All devices can be used.
     #[serde(default)]
     pub ready: bool,
-    /// The devices can be used, but for those of lost volumes.
+    /// The devices can be used, except those of lost volumes.
     #[serde(default)]
     pub others_ready: bool,
     /// Its volumes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
-    /// When the last renewal that was acknowledged was sent, Unix milliseconds: of an attach from before `lease_renewed_boot_ns`.
+    /// When the last acknowledged renewal was sent, Unix milliseconds: written by an attach from before
+    /// `lease_renewed_boot_ns`.
     #[serde(default)]
     pub lease_renewed_at: Option<u64>,
     /// The same in nanoseconds of CLOCK_BOOTTIME.
     #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
-    /// How long the lease lasts from there: of an attach of today.
+    /// How long the lease lasts from there: written by an attach of this build.
     #[serde(default)]
     pub lease_ttl_ms: Option<u64>,
-    /// Who fenced it.
+    /// The owner that fenced it.
     #[serde(default)]
     pub fenced_by: Option<String>,
 }
@@ -77,24 +79,25 @@ pub struct Volume {
     /// Its block device.
     #[serde(default)]
     pub device: Option<String>,
-    /// Why its device fails for good: deleted, shrunk or renamed under it.
+    /// Reason why its device fails for good: deleted, shrunk or renamed meanwhile.
     #[serde(default)]
     pub lost: Option<String>,
 }
 
 impl Status {
-    /// What a run directory shows.
+    /// The content of a run directory.
     pub fn read(dir: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
     }
 
-    /// When the last renewal was sent, by the clock of leases; `None` where an attach of an earlier build says it by the time of day only.
+    /// When the last renewal was sent, by the clock of leases; `None` if an attach of an earlier build has only
+    /// wall-clock time.
     pub fn renewed(&self) -> Option<MonoTime> {
-        // Later than now: of an earlier boot of this machine.
+        // Later than now: from an earlier boot of this machine.
         self.lease_renewed_boot_ns.map(MonoTime).filter(|at| *at <= clock::now())
     }
 
-    /// As the machine is told of it.
+    /// In the machine's terms.
     pub fn view(&self, renewed: Option<MonoTime>) -> AttachView {
         let fenced_by = self.fenced_by.clone().unwrap_or_default();
         let lost = self.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
@@ -105,12 +108,13 @@ impl Status {
     fn phase(&self) -> AttachPhase {
         match self.phase.as_str() {
             "acquiring" => AttachPhase::Acquiring,
-            // With a lost volume too: whether the pool can do without it PostgreSQL shows, which is watched as ever. Elsewhere the volume is lost as well.
+            // With a lost volume too: PostgreSQL shows whether the pool works without it, and is watched as always. On
+            // another host the volume is lost as well.
             "serving" if self.ready || self.others_ready => AttachPhase::Serving,
             "serving" | "connecting" => AttachPhase::Connecting,
             "fenced" => AttachPhase::Fenced,
             "detached" => AttachPhase::Detached,
-            // Detaching by another's word: for us its requests wait, until it has ended.
+            // Another process ordered the detach: for us its requests wait until it has ended.
             _ => AttachPhase::Reconnecting,
         }
     }
@@ -119,12 +123,12 @@ impl Status {
 /// Whether a process holds the lock of a run directory.
 ///
 /// # Errors
-/// It could not be looked (no more file descriptors).
+/// It could not be checked (no more file descriptors).
 pub fn running(dir: &Path) -> io::Result<bool> {
     holdfast_host::lock::is_locked(dir, "attach.lock")
 }
 
-/// The same for who has to go on: what could not be looked at may be there.
+/// The same for callers that must continue: unknown counts as present.
 pub fn may_run(dir: &Path) -> bool {
     running(dir).unwrap_or(true)
 }
@@ -138,7 +142,7 @@ fn unlooked(dir: &Path, error: &io::Error) -> String {
 pub struct Attach {
     program: PathBuf,
     args: Vec<String>,
-    /// Takes away what a killed one left in the kernel.
+    /// Removes what a killed process left in the kernel.
     abandon: Vec<String>,
     dir: PathBuf,
     log: PathBuf,
@@ -149,17 +153,17 @@ pub struct Attach {
 #[derive(Debug, Default)]
 struct Inner {
     child: Option<Child>,
-    /// It was started or found, and was not detached by us since.
+    /// It was started or found, and we have not detached it since.
     expected: bool,
-    /// The last renewal as the status file said it and what that was by our clock when it was first read: a step of the time of day after that
-    /// does not move it.
+    /// The last renewal as in the status file, and its time by our clock when it was first read: a later step of the
+    /// wall clock does not move it.
     renewed: Option<(u64, MonoTime)>,
-    /// Of the last look while it ran.
+    /// From the last look while it ran.
     last: Option<AttachView>,
 }
 
 impl Attach {
-    /// For these settings; nothing is started.
+    /// For these settings; starts nothing.
     pub fn new(config: &AgentConfig) -> Self {
         let dir = config.run_dir.join("attach");
         let abandon = abandon_args(config);
@@ -181,7 +185,7 @@ impl Attach {
         }
     }
 
-    /// A process that shows itself as attach does and holds no lease: started with `args` instead of attach's.
+    /// A process that imitates attach and holds no lease, started with `args` instead of attach's.
     pub fn without_lease(config: &AgentConfig, args: Vec<String>) -> Self {
         Self { args, ..Self::new(config) }
     }
@@ -195,10 +199,10 @@ impl Attach {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one runs; from then on it counts as ours.
+    /// Whether a process runs; from then on it counts as ours.
     ///
     /// # Errors
-    /// It could not be looked.
+    /// It could not be checked.
     pub fn adopt(&self) -> Result<bool, String> {
         let runs = running(&self.dir).map_err(|error| unlooked(&self.dir, &error))?;
         self.inner().expected = runs;
@@ -213,7 +217,7 @@ impl Attach {
         if running(&self.dir).map_err(|error| unlooked(&self.dir, &error))? {
             return Err(format!("{}: an attach process runs there already", self.dir.display()));
         }
-        // One that was killed had no chance to.
+        // A killed process had no chance to do this.
         self.clear().await;
         let _ = std::fs::remove_file(self.dir.join("status.json"));
         let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
@@ -221,14 +225,14 @@ impl Attach {
         let mut command = Command::new(&self.program);
         command.args(&self.args).args(force.then_some("--force"));
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(at)?).stderr(log);
-        // A group of its own: what is sent to the agent's does not end the device under a running PostgreSQL.
+        // In its own process group: a signal to the agent's group does not end the device of a running PostgreSQL.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
         *self.inner() = Inner { child: Some(child), expected: true, renewed: None, last: None };
         Ok(())
     }
 
-    /// How it is.
+    /// Its state.
     pub fn look(&self) -> AttachLook {
         let mut inner = self.inner();
         if !inner.expected {
@@ -277,7 +281,7 @@ impl Attach {
         }
     }
 
-    /// What it said last: its error, without what it logged on the way.
+    /// Its last error message, without its log lines.
     fn words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let error = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
@@ -307,9 +311,9 @@ impl Attach {
     /// Ends it.
     ///
     /// # Errors
-    /// As [`crate::host::Host::detach`] says.
+    /// See [`crate::host::Host::detach`].
     pub async fn detach(&self, hard: bool) -> Result<(), String> {
-        // From here on its end is no news.
+        // From here on its end is expected.
         self.inner().expected = false;
         let done = end(&self.dir, if hard { HARD_DETACH_LIMIT } else { self.detach_limit }).await;
         let child = self.inner().child.take();
@@ -318,7 +322,7 @@ impl Attach {
             Some(mut child) => match reap(&mut child).await {
                 Some(status) => status.code(),
                 None => {
-                    // It stands in the kernel and has not even heard SIGKILL: to be reaped by the next to look.
+                    // It hangs in the kernel and does not react to SIGKILL: the next look reaps it.
                     self.inner().child = Some(child);
                     None
                 }
@@ -337,10 +341,10 @@ impl Attach {
     }
 }
 
-/// What the kernel appends to the path of a program that runs and whose file is there no more.
+/// The kernel appends this to the path of a running program whose file was deleted.
 const DELETED: &str = " (deleted)";
 
-/// This program, by its path: where an upgrade replaced it meanwhile, what is there now.
+/// This program, by its path: after an upgrade, the new file.
 fn own() -> PathBuf {
     std::env::current_exe().map_or_else(|_| PathBuf::from("holdfast"), by_path)
 }
@@ -350,7 +354,7 @@ fn by_path(shown: PathBuf) -> PathBuf {
     replaced.map(PathBuf::from).unwrap_or(shown)
 }
 
-/// Arguments of the program that disconnects the kernel's devices of a process that is gone.
+/// Arguments of the program that disconnects the kernel's devices of an ended process.
 fn abandon_args(config: &AgentConfig) -> Vec<String> {
     let dir = config.run_dir.join("attach").display().to_string();
     ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
@@ -368,8 +372,8 @@ fn signal(dir: &Path, what: Signal) {
     }
 }
 
-/// The end of a child whose lock is free or that was killed: it is at its last instructions, or stands in the kernel for as long as a
-/// device does not answer. None if it is still there after [`KILL_LIMIT`].
+/// The end of a child whose lock is free or that was killed: it is about to exit, or hangs in the kernel for as long as
+/// a device does not answer. `None` if it still exists after [`KILL_LIMIT`].
 async fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -410,10 +414,11 @@ async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
     Err(format!("{}: attach is still there after SIGKILL", dir.display()))
 }
 
-/// Of an earlier round of [`kill`], if it is still there.
+/// Left by an earlier round of [`kill`], if it still exists.
 static ABANDONING: Mutex<Option<Child>> = Mutex::new(None);
 
-/// Ends attach and takes its devices away, from a process that has no runtime. Blocks, for seconds where they do not go; `meanwhile` is called again and again while it waits.
+/// Ends attach and removes its devices, from a process without a runtime. Blocks, for seconds if the devices do not go;
+/// calls `meanwhile` repeatedly while it waits.
 pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
     let dir = &config.run_dir.join("attach");
     if may_run(dir) {
@@ -425,18 +430,18 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
         std::thread::sleep(LOOK_PAUSE);
     }
     if left_devices(dir) {
-        // Whoever waits on them, PostgreSQL's processes after their SIGKILL too, gets errors and goes.
+        // Processes that wait for the device, also PostgreSQL's after their SIGKILL, get errors and end.
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
         let left = || tracing::error!("devices that attach left in the kernel stay");
         let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that hangs is not joined by another each round.
+        // If one hangs, later rounds start no other.
         let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
         match begin.then(|| command.spawn()) {
             None | Some(Err(_)) => left(),
             Some(Ok(mut child)) => {
                 let begun = Instant::now();
-                // Whoever is called here has a host to fence, and no time for one that hangs.
+                // The caller has a host to fence, and no time for a program that hangs.
                 while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < CLEAR_LIMIT {
                     meanwhile();
                     std::thread::sleep(LOOK_PAUSE);
@@ -457,8 +462,8 @@ pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
     }
 }
 
-/// The file of a loop device (`loop0`), as the kernel says it; none for what is no loop device. Where its mount was let go of lazily, this is its path
-/// below that mount only.
+/// The backing file of a loop device (`loop0`), from the kernel; `None` for another device. After a lazy unmount, the
+/// path is relative to the former mount.
 pub fn backing_file(name: &str) -> Option<PathBuf> {
     let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
     Some(PathBuf::from(backing.trim_end()))
@@ -473,7 +478,8 @@ fn loop_devices(dir: &Path) -> Vec<String> {
 }
 
 impl Attach {
-    /// Takes away what a killed attach left in the kernel or beside it. Whatever still uses the device has errors from then on.
+    /// Removes what a killed attach left in the kernel and in its directory. Users of the device get errors from then
+    /// on.
     async fn clear(&self) {
         if left_devices(&self.dir) {
             let mut command = tokio::process::Command::new(&self.program);
@@ -486,12 +492,12 @@ impl Attach {
     }
 }
 
-/// nbdfuse, its loop device, its mount.
+/// Ends nbdfuse, its loop device and its mount.
 async fn clear(dir: &Path) {
     for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
         process::signal(pid, Signal::KILL);
     }
-    // The devices first: without its mount a backing file has lost its path.
+    // The devices first: without its mount a backing file has no path.
     for device in loop_devices(dir) {
         let mut command = system("losetup");
         command.arg("--detach").arg(&device);

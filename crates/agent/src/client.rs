@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The longest answer, in bytes: a whole history fits.
+/// Maximum length of an answer in bytes: a whole history fits.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// What an agent answered.
+/// An agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -23,7 +23,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The words of a refusal, or the body as it is.
+    /// The text of a refusal, or the body as it is.
     pub fn words(&self) -> String {
         let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
         let words = value.and_then(|value| value["message"].as_str().map(str::to_string));
@@ -31,23 +31,23 @@ impl Answer {
     }
 }
 
-/// Why there was no answer.
+/// Reason why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody was reached: nothing happened.
+    /// No connection: nothing happened.
     #[error("{address}: {why}")]
     NotSent {
-        /// Whom.
+        /// The address.
         address: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// It was sent, and what came of it is unknown (R12).
+    /// The request was sent; its outcome is unknown (R12).
     #[error("{address}: no answer: {why}")]
     NoAnswer {
-        /// Whom.
+        /// The address.
         address: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -79,7 +79,7 @@ pub async fn ask(
     ask_over(&over_tcp(), address, path, body, token, limit).await
 }
 
-/// The same over another network than TCP's.
+/// The same over another network than TCP.
 ///
 /// # Errors
 /// As [`ask`].
@@ -132,7 +132,7 @@ fn parse(bytes: &[u8]) -> Option<Answer> {
     let mut words = lines.next()?.split(' ');
     words.next().filter(|version| version.starts_with("HTTP/1."))?;
     let code = words.next()?.parse().ok()?;
-    // An answer that was cut short is none.
+    // A truncated answer is not an answer.
     let length =
         lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length: usize = length.map_or(Some(body.len()), |(_, value)| value.trim().parse().ok())?;

@@ -1,4 +1,4 @@
-//! Asks all gateways at once who holds the lease; the first answer that knows it counts.
+//! Asks all gateways at once for the owner of the lease; the first answer that knows it counts.
 
 use crate::machine::LeaseView;
 use holdfast_api::v1::GetLeaseRequest;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// How long the gateways have for one question.
+/// Time limit of one question.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// A gateway that is cut off is noticed by its silence.
+/// A gateway that is cut off is noticed because it does not answer.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ impl Gateways {
     /// Connects when asked. Must be called on a runtime.
     ///
     /// # Errors
-    /// An address that is none.
+    /// An invalid address.
     pub fn new(set: &str, addresses: &[String], dialer: &Dialer) -> Result<Self, String> {
         let mut doors = Vec::new();
         for address in addresses {
@@ -37,7 +37,7 @@ impl Gateways {
         Ok(Self { set: set.into(), doors })
     }
 
-    /// Who holds the lease.
+    /// The owner of the lease.
     pub async fn lease(&self) -> LeaseView {
         let mut asked = JoinSet::new();
         for (address, door) in &self.doors {

@@ -1,27 +1,28 @@
-//! What the agent can do on its host, as a trait: [`crate::drivers::Real`] is the real one, tests have their own.
+//! Everything that the agent does on its host, as a trait. [`crate::drivers::Real`] implements it; tests have their
+//! own.
 
 use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
 use std::future::Future;
 
-/// How the attach process is.
+/// State of the attach process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachLook {
     /// It runs.
     Runs(AttachView),
-    /// It ran and has ended; told until the next start.
+    /// It ran and has ended; reported until the next start.
     Ended(AttachEnd),
     /// None was started or found.
     None,
 }
 
-/// What there is to say of the pool beside whether it is there.
+/// State of the pool, except whether it is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolLook {
-    /// Host id of ZFS, "" where the pool is no ZFS pool, or it is not known.
+    /// Host id of ZFS; "" if the pool is no ZFS pool, or the id is not known.
     pub host_id: String,
     /// The pool is imported only under a host id that no other host has (`pool.multihost`).
     pub multihost: bool,
-    /// Why it could not be imported on this host as it is, and what would make it possible; "" for nothing.
+    /// Reason why it could not be imported on this host, with the remedy; "" for none.
     pub unable: String,
     /// What is not as it should be; "" for nothing.
     pub warning: String,
@@ -46,14 +47,14 @@ impl From<String> for NotDone {
 
 /// A host.
 ///
-/// Every call MUST end within a bound of its own. A call may be dropped only where its effect may then have happened or not. What changes something
-/// is called by one task at a time and MUST be idempotent: stopping what is stopped, exporting what is not there and detaching what is not
-/// attached succeed.
+/// Every call MUST end within a bound of its own. A call may be dropped only if its effect may then have happened or
+/// not. Calls that change something come from one task at a time and MUST be idempotent: to stop a stopped PostgreSQL,
+/// to export an absent pool and to detach a detached device succeed.
 pub trait Host: Send + Sync + 'static {
-    /// What an earlier agent left.
+    /// The state that an earlier agent left.
     ///
     /// # Errors
-    /// What is there is not ours, or could not be looked at: nothing may be touched.
+    /// The state is not ours, or could not be read: nothing may be touched.
     fn found(&self) -> impl Future<Output = Result<Found, String>> + Send;
     /// Asks the cluster who holds the lease. Reads only.
     fn lease(&self) -> impl Future<Output = LeaseView> + Send;
@@ -62,9 +63,9 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// It could not be started.
     fn attach(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
-    /// How it is. Reads only, and is called several times a second.
+    /// State of the attach process. Reads only, and is called several times a second.
     fn attach_look(&self) -> impl Future<Output = AttachLook> + Send;
-    /// Ends it; with `hard` by all means, without waiting for what is on its way.
+    /// Ends it. With `hard` it is killed if necessary, and pending I/O is not waited for.
     ///
     /// # Errors
     /// It did not end in good order. With `hard` it is gone all the same.
@@ -74,7 +75,7 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// Why not.
     fn import(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
-    /// What there is to say of the pool. Asks nobody, waits for no disk, and is called several times a second.
+    /// State of the pool. Makes no request, waits for no disk, and is called several times a second.
     fn pool_look(&self) -> PoolLook {
         PoolLook::default()
     }
@@ -102,9 +103,9 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// Some are left.
     fn stop_database(&self, how: Stop) -> impl Future<Output = Result<(), String>> + Send;
-    /// How it is; `None` where that could not be found out, which is no news. Reads only.
+    /// Its state; `None` if that could not be found out, which is not an event. Reads only.
     fn probe(&self) -> impl Future<Output = Option<DatabaseView>> + Send;
-    /// A checkpoint while clients go on.
+    /// A checkpoint while clients continue.
     ///
     /// # Errors
     /// Not in time.
@@ -114,15 +115,16 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// It may have happened or not.
     fn first_write(&self) -> impl Future<Output = Result<(), String>> + Send;
-    /// Tells scripts of a role. Returns at once.
+    /// Runs the hooks of a role. Returns at once.
     fn hook_role(&self, role: Role, epoch: u64);
-    /// Tells scripts of a line of the history. Returns at once.
+    /// Runs the hooks of a line of the history. Returns at once.
     fn hook_event(&self, line: &str, role: Role, epoch: u64);
     /// Reboots the machine at once.
     fn reboot(&self, why: &str);
-    /// A sign of life for whoever watches over the agent, and until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME; 0 where it does not;
-    /// and whether the machine's watchdog has to count (`guarded`).
+    /// A sign of life for the watchdog: until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME (0 if it does
+    /// not run), and whether the machine's watchdog has to count down (`guarded`).
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
-    /// The last sign of an agent that ends and leaves PostgreSQL running: from here on only the lease ends it.
+    /// The last sign of an agent that ends and leaves PostgreSQL running: from here on only the end of the lease ends
+    /// it.
     fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
 }

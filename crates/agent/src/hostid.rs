@@ -1,25 +1,25 @@
 //! The host id that ZFS stores in a pool to tell hosts apart.
 //!
-//! HOSTID-H1  A pool with `multihost=on` is watched over by writes that carry this id. With none, ZFS imports no such pool; with the same one on two hosts, each takes
-//!     the other's writes for its own, and finds nothing wrong.
+//! HOSTID-H1  A pool with `multihost=on` is protected by writes that carry this id. Without an id, ZFS imports no such
+//!     pool. With the same id on two hosts, each takes the other's writes for its own, and notices nothing.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// The id of a host that has none.
+/// The id of a host without one.
 pub const NONE: &str = "00000000";
 
-/// What makes one.
+/// The command that creates one.
 pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it one of its own; where the kernel module has spl_hostid= among its parameters, take that away";
 
-/// Another host's agent: its name, and the id that it tells, or why none is known.
+/// Another host's agent: its name, and its host id or the reason why that is unknown.
 pub type Told = (String, Result<String, String>);
 
 /// The id of a host, whose system lies below `root`, as ZFS sees it: the module's parameter, else the file.
 ///
 /// # Errors
-/// There is one and it cannot be read.
+/// The id exists but cannot be read.
 pub fn read_in(root: &Path) -> Result<String, String> {
     let (parameter, file) = (root.join("sys/module/spl/parameters/spl_hostid"), root.join("etc/hostid"));
     let there = |path: &Path| match std::fs::read(path) {
@@ -33,7 +33,7 @@ pub fn read_in(root: &Path) -> Result<String, String> {
             .trim()
             .parse()
             .map_err(|_| format!("{}: found {:?}, expected a number", parameter.display(), text.trim()))?;
-        // ZFS looks at the lower half.
+        // ZFS uses the lower half.
         let id = id & u64::from(u32::MAX);
         if id != 0 {
             return Ok(format!("{id:08x}"));
@@ -43,11 +43,11 @@ pub fn read_in(root: &Path) -> Result<String, String> {
     Ok(format!("{id:08x}"))
 }
 
-/// Whether this host, with the id `own`, may import a pool with `multihost=on` beside the hosts that told theirs (HOSTID-H1). A host that told none is no
-/// hindrance: it may be the one that is lost.
+/// Whether this host, with the id `own`, may import a pool with `multihost=on`, given the other hosts' ids (HOSTID-H1).
+/// A host with an unknown id is no obstacle: it may be the lost one.
 ///
 /// # Errors
-/// Why not, and what would make it possible.
+/// The reason, and the remedy.
 pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
     if own == NONE {
         return Err(format!(
@@ -65,8 +65,9 @@ pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
     ))
 }
 
-/// Asks the agents of the other hosts of `set` for their ids, all at once, for at most `limit`. One that is not who it should be tells nothing: a line of
-/// `[peers]` that leads back to this host would have it refuse its own id.
+/// Asks the agents of the other hosts of `set` for their ids, concurrently, for at most `limit`. An answer under
+/// another name than expected is ignored: otherwise a line of `[peers]` that leads back to this host would make it
+/// refuse its own id.
 pub async fn ask(set: &str, peers: &BTreeMap<String, String>, limit: std::time::Duration) -> Vec<Told> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in peers.clone() {
@@ -117,7 +118,7 @@ mod tests {
         std::fs::remove_file(sys.join("spl_hostid")).unwrap();
         std::fs::write(etc.join("hostid"), [1, 2]).unwrap();
         assert_eq!(read().unwrap(), NONE, "cut short");
-        // "Could not look" is not "there is none".
+        // An id that cannot be read is not the same as no id.
         std::fs::remove_file(etc.join("hostid")).unwrap();
         std::fs::create_dir(etc.join("hostid")).unwrap();
         assert!(read().unwrap_err().contains("etc/hostid"));
@@ -131,7 +132,7 @@ mod tests {
         let same = may_import("00000001", &[told("db2", "00000002"), told("db3", "00000001"), silent()]).unwrap_err();
         assert!(same.contains("is that of db3 too") && same.contains("zgenhostid"), "{same}");
         assert_eq!(may_import("00000003", &[told("db2", "00000002"), told("db3", ""), silent()]), Ok(()));
-        // One that another has not set is that host's trouble.
+        // Another host without an id is not this host's problem.
         assert_eq!(may_import("00000003", &[told("db2", NONE)]), Ok(()));
     }
 }

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// A state that was shown longer ago than this is not believed.
+/// A state older than this is not used.
 pub const STALE: Duration = Duration::from_secs(2);
 
 /// Longest body of a command, in bytes.
@@ -44,7 +44,7 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 /// How long the agent's task may take to answer a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 
-/// Whether a health check is answered with 200; `None` for a path that is none.
+/// Whether a health check is answered with 200; `None` if the path is not a health check.
 fn healthy(view: &View, path: &str) -> Option<bool> {
     let primary = view.role == Role::Primary;
     let standby = view.database == "standby";
@@ -62,10 +62,11 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
     })
 }
 
-/// Why a health check is not answered as it was asked: under one of Patroni's conditions, such as `/replica?lag=16MB`. How far a PostgreSQL that follows is behind
-/// is not known here (Patroni compares with what the leader keeps in its consensus store), and a limit that is not kept must not count as none. It is refused on every
-/// host and in every state: whoever writes a load balancer's file sees it at once, not after the first failover. `None` for a path that looks at no standby, and for what
-/// is no such condition: a load balancer may add words of its own.
+/// Reason why a health check with a condition of Patroni, such as `/replica?lag=16MB`, is refused. The agent does not
+/// know the lag of a standby (Patroni compares with a value in its consensus store), and an unchecked limit must not
+/// count as fulfilled. It is refused on every host and in every state, so that the author of a load balancer's file
+/// sees it at once, not after the first failover. `None` for a path that checks no standby, and for other parameters: a
+/// load balancer may add its own.
 fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     let query = query?;
     let of_standbys = matches!(
@@ -83,7 +84,8 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     })
 }
 
-/// The status of a health check at `now`; `None` for a path that is none. HEALTH-H1: what was shown too long ago is not believed, whatever it says.
+/// The status of a health check at `now`; `None` if the path is not one. HEALTH-H1: an old state is not used, whatever
+/// it says.
 fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
     let fresh = now.saturating_since(view.at) < STALE;
     healthy(view, path).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
@@ -92,7 +94,7 @@ fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
 /// A command on its way to the agent's task.
 pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Clone)]
 pub(crate) struct Door {
     pub config: Arc<AgentConfig>,
@@ -119,7 +121,8 @@ impl Door {
             let words = "the agent's task takes no command: nothing was done; its log says what it is at; ask again";
             return Err(Reply::no(StatusCode::SERVICE_UNAVAILABLE, words));
         }
-        // R12: asked, and what came of it is not known. It is dropped where the task finds that nobody waits any more, but it may be at it just now.
+        // R12: the outcome is unknown. The task drops the command when it finds no caller waiting, but it may be
+        // carrying it out just now.
         match tokio::time::timeout_at(until, answered).await {
             Ok(Ok(Ok(said))) => Ok(said),
             Ok(Ok(Err(refused))) => Err(Reply::no(StatusCode::PRECONDITION_FAILED, refused.to_string())),
@@ -134,7 +137,7 @@ impl Door {
         self.view.borrow().clone()
     }
 
-    /// A line of the history that is not the machine's.
+    /// A line of the history that does not come from the machine.
     fn note(&self, event: Event, reason: &str) {
         let record =
             Record { event, reason: reason.into(), other: String::new(), epoch: self.view().epoch, phases: None };
@@ -157,12 +160,12 @@ impl Door {
     }
 }
 
-/// Takes as long wherever they differ.
+/// Constant time, wherever they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (x, y)| all | (x ^ y)) == 0
 }
 
-/// What a command is answered with.
+/// The answer to a command.
 #[derive(Debug)]
 pub(crate) struct Reply {
     code: StatusCode,
@@ -174,7 +177,7 @@ impl Reply {
         Self { code: StatusCode::OK, body: serde_json::json!({ "message": message.into() }) }
     }
 
-    /// With a plan beside the words.
+    /// The answer with a plan.
     fn with(mut self, plan: &Plan) -> Self {
         self.body["plan"] = serde_json::to_value(plan).unwrap_or_default();
         self
@@ -186,7 +189,7 @@ impl Reply {
 }
 
 impl Reply {
-    /// What it says.
+    /// Its text.
     fn words(&self) -> String {
         self.body["message"].as_str().unwrap_or_default().into()
     }
@@ -203,7 +206,7 @@ impl IntoResponse for Reply {
     }
 }
 
-/// Answers until it is dropped.
+/// Serves until it is dropped.
 pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::Result<()> {
     let app = Router::new()
         .route("/metrics", any(metrics))
@@ -226,7 +229,7 @@ pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::
 
 fn shown(view: &View) -> serde_json::Value {
     let mut value = serde_json::to_value(view).unwrap_or_default();
-    // What Patroni's readers look for, beside ours.
+    // Fields that Patroni's clients read, beside ours.
     if let Some(map) = value.as_object_mut() {
         let scope = serde_json::json!({ "scope": view.set, "name": view.name, "version": view.version });
         map.insert("patroni".into(), scope);

@@ -1,4 +1,5 @@
-//! The agent on a PostgreSQL host: takes the set's lease when it is this host's turn, brings up device, pool and PostgreSQL, watches over them, and lets go.
+//! The agent on a PostgreSQL host. It takes the set's lease when it is this host's turn, brings up device, pool and
+//! PostgreSQL, watches them, and releases them.
 //!
 //! ```text
 //!   gateways ◀─ who holds the lease? ─┐            ┌─▶ attach (child)      takes and renews the lease, makes the devices
@@ -6,9 +7,10 @@
 //!   operators, peers ◀────┘      └▶ Machine, pure  └─▶ PostgreSQL          start, look, stop
 //!                                       └─ signs of life ─▶ watchdog (second process) ─SIGKILL─▶ PostgreSQL, attach
 //! ```
-//! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a file system, PostgreSQL, watchdog,
-//! hooks, health over HTTP, history. Does not own: the lease protocol and the device (the attach process has both), who may write (the gateways',
-//! R2). Depends on: api, host, settings, tls, types. docs/adr/0010-agent.md says why it is built as it is.
+//! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a
+//! file system, PostgreSQL, watchdog, hooks, health over HTTP, history. Does not own: the lease protocol and the device
+//! (the attach process has both), the right to write (the gateways decide, R2). Depends on: api, host, settings, tls,
+//! types. docs/adr/0010-agent.md has the reasons.
 
 pub mod attach_process;
 pub mod client;

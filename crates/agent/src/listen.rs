@@ -1,5 +1,5 @@
-//! Connections of a door that anybody may knock at: bounded in number and in patience, so that whoever opens many, or says nothing, takes neither the process's file
-//! descriptors nor others' places.
+//! Connections of a port that anyone can reach: limited in number and idle time. So a client that opens many, or sends
+//! nothing, uses up neither the process's file descriptors nor the places of others.
 //!
 //! LISTEN-L1  There are [`CONNECTIONS_MAX`] at most. One more, and the oldest is closed: who is asked about health a thousand times a second answers each at once, so the oldest
 //!     are those that say nothing.
@@ -21,13 +21,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-/// Connections at once.
+/// Maximum number of connections.
 pub const CONNECTIONS_MAX: usize = 128;
 
 /// Longer than any command takes.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// After a failure to accept (no more file descriptors).
+/// Pause after a failure to accept (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where connections come from.
+/// Source of connections.
 #[derive(Debug)]
 enum Source {
     Tcp(TcpListener),
@@ -107,7 +107,7 @@ impl Listener for Bounded {
         loop {
             match self.source.accept().await {
                 Ok((socket, from)) => return (Guest::new(socket, &self.places, self.idle), from),
-                // Of a single connection, which was gone before it was accepted.
+                // An error of one connection, which was gone before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept HTTP connections");
@@ -146,7 +146,7 @@ pub struct Guest {
     socket: Box<dyn Wire>,
     id: u64,
     places: Arc<Mutex<Places>>,
-    /// Ready once a newer one takes the place. `None` after that: a receiver that has ended must not be polled again.
+    /// Ready once a newer connection takes the place. `None` after that: a finished receiver must not be polled again.
     evicted: Option<oneshot::Receiver<()>>,
     idle: Duration,
     alarm: Pin<Box<Sleep>>,
@@ -169,7 +169,7 @@ impl Guest {
         Self { socket, id, places: places.clone(), evicted, idle, alarm: Box::pin(tokio::time::sleep(idle)) }
     }
 
-    /// LISTEN-L1, LISTEN-L2: whether it may go on. `cx` is woken when it may not.
+    /// LISTEN-L1, LISTEN-L2: whether the connection may continue. `cx` is woken when it may not.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(evicted) = &mut self.evicted
             && Pin::new(evicted).poll(cx).is_ready()
@@ -246,7 +246,7 @@ mod tests {
         assert!(lock(&bounded.places).taken.is_empty(), "its place is free");
     }
 
-    /// A server that failed to read answers all the same: it was a panic, and anybody who could connect could cause it.
+    /// A read failure was once a panic, which any client could cause. Now the server still answers.
     #[tokio::test]
     async fn a_connection_that_lost_its_place_may_be_asked_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

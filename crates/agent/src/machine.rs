@@ -1,4 +1,5 @@
-//! The agent's decisions as a state machine: no I/O, no clock; time comes in with each input ([`MonoTime`]), what to do comes out as [`Action`]s.
+//! The agent's decisions as a state machine, without I/O and without a clock. Each input carries the time
+//! ([`MonoTime`]); the output is [`Action`]s.
 //!
 //! ```text
 //!              lease free or expired, and our turn                      ┌▶ following   (PostgreSQL is a standby, and may be)
@@ -9,8 +10,9 @@
 //!      │                    │ a step failed                     │                 ▼
 //!      └─────────────── fencing ◀── another owner, device gone ─┴───────────── cutoff   (lease about to end: PostgreSQL stopped)
 //! ```
-//! Owns: every decision about lease, device, pool and database of one host. Does not own: how any of it is done (the shell's drivers), who may
-//! write (the gateways decide that by the epoch, R2: a mistake here costs availability, never data).
+//! Owns: every decision about lease, device, pool and database of one host. Does not own: how they are carried out (the
+//! shell's drivers), the right to write (the gateways decide that by the epoch, R2: a mistake here costs availability,
+//! never data).
 //!
 //! Invariants, checked by property tests:
 //! - AGENT-A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
@@ -50,14 +52,15 @@ use std::time::Duration;
 use step_down::{Leaving, Then};
 use takeover::Way;
 
-/// What happens while PostgreSQL is on its way up.
+/// Steps until PostgreSQL is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rising {
-    /// Rests of the last one are being cleared away: how, and whether a person asked for the restart.
+    /// Remains of the last PostgreSQL are cleared away: by which kind of stop, and whether a person requested the
+    /// restart.
     Clearing { job: Job, how: Stop, asked: bool },
-    /// The machine's watchdog is made to count; whether PostgreSQL is started also if a pause comes meanwhile.
+    /// Waits until the machine's watchdog counts down; whether PostgreSQL is started even if a pause begins meanwhile.
     Arming { job: Job, sure: bool },
-    /// The start was given.
+    /// PostgreSQL was started.
     Launching(Job),
     /// It recovers.
     Recovering,
@@ -81,7 +84,7 @@ enum State {
     Ended,
 }
 
-/// A promise of the present primary to let go for us.
+/// The present primary's promise to give the lease to us.
 #[derive(Clone, Debug)]
 struct Claim {
     from: String,
@@ -96,7 +99,7 @@ pub struct Machine {
     state: State,
     since: MonoTime,
     last_step: MonoTime,
-    /// Time in this state during which the device did not answer: no fault of PostgreSQL's.
+    /// Time in this state without an answer from the device: it does not count against PostgreSQL.
     stalled: Duration,
     jobs: u64,
     looked: bool,
@@ -111,11 +114,11 @@ pub struct Machine {
     claim: Option<Claim>,
     takeover: TakeoverLimits,
     restarts: VecDeque<MonoTime>,
-    /// A pause has kept PostgreSQL from being started: its next start counts as no restart.
+    /// A pause has prevented a start of PostgreSQL: its next start is not counted as a restart.
     held: bool,
     attach: Option<AttachView>,
     leased_at: MonoTime,
-    /// Of our last grant, also after it ended: for the history.
+    /// Epoch of our last grant, kept after its end for the history.
     granted: u64,
     ttl: Duration,
     probes: Probes,
@@ -124,7 +127,8 @@ pub struct Machine {
     told_role: Role,
 }
 
-/// The history waits for a disk: nothing that has to be done in time stands behind it (AGENT-A3), but for the end of the machine, which it must be written before.
+/// The history waits for a disk, so no time-critical step may wait for it (AGENT-A3). The exception is the end of the
+/// machine: the history is written before that.
 fn in_order(out: &mut [Action]) {
     out.sort_by_key(|action| match action {
         Action::Record(_) => 1,
@@ -134,7 +138,7 @@ fn in_order(out: &mut [Action]) {
 }
 
 impl Machine {
-    /// A machine that does nothing before [`Input::Found`]. `takeovers` are the automatic ones of the last hour.
+    /// A machine that does nothing before [`Input::Found`]. `takeovers`: the automatic ones of the last hour.
     pub fn new(policy: Policy, now: MonoTime, takeovers: Vec<MonoTime>) -> Self {
         let ttl = policy.lease_ttl;
         Self {
@@ -167,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// Pause survives the agent: the shell tells what it kept.
+    /// A pause outlives the agent: the shell passes the stored value.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -192,10 +196,10 @@ impl Machine {
         in_order(out);
     }
 
-    /// Takes in a command; what it says is for the operator.
+    /// Takes in a command. The returned text is for the operator.
     ///
     /// # Errors
-    /// Why not, and what would make it possible.
+    /// The reason for a refusal, and the remedy.
     pub fn command(&mut self, now: MonoTime, command: Command, out: &mut Vec<Action>) -> Result<String, Refused> {
         self.last_step = now;
         let name = self.policy.name.clone();
@@ -212,7 +216,7 @@ impl Machine {
                 if changed {
                     self.record(Event::Resumed, "by command", out);
                     if matches!(self.state, State::Starting(_)) {
-                        // The time of the pause is not PostgreSQL's.
+                        // The time of the pause does not count against PostgreSQL.
                         (self.since, self.stalled) = (now, Duration::ZERO);
                     }
                 }
@@ -279,7 +283,7 @@ impl Machine {
             (found.attach, found.mounted, found.database);
         match (found.attach, found.mounted, found.database) {
             (false, false, false) => self.why = "nothing known of the lease yet".into(),
-            // AGENT-A4: in a pause it may be on purpose that PostgreSQL is not there.
+            // AGENT-A4: in a pause PostgreSQL may be stopped on purpose.
             (true, true, runs) if runs || self.paused => {
                 self.leased_at = now;
                 self.way = Some(Way::new(Event::Adopted, "an earlier agent had ended".into(), None, false, now, now));
@@ -297,7 +301,8 @@ impl Machine {
     fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
         if let LeaseView::Held { owner, remaining, ttl, .. } = &view {
             if *owner == self.policy.name {
-                // Not another's: were that one longer, ours would end while PostgreSQL runs (AGENT-A3).
+                // Only our own lease's length counts: with a longer one of another owner, ours would end while
+                // PostgreSQL runs (AGENT-A3).
                 self.ttl = if *ttl > Duration::ZERO { *ttl } else { self.policy.lease_ttl };
             } else {
                 if !remaining.is_zero() {
@@ -326,10 +331,11 @@ impl Machine {
                 self.present.attached = false;
                 self.give_up(now, reason, out);
             }
-            // It was being asked to end. That job still runs: it must not meet the attach of a next campaign.
+            // It was already being ended. That job still runs, and must not meet the attach process of a next campaign.
             State::Demoting(ref leaving) if leaving.gives_back() => self.present.attached = false,
             State::Standby | State::Ended => self.present.attached = false,
-            // Where it was killed its devices are left in the kernel, and who waits on them waits on: detaching, the last step, takes them away.
+            // If it was killed, its devices are still in the kernel, and their requests wait: detaching, the last step,
+            // removes them.
             State::Fencing(_) => {}
             _ => self.fence(now, reason, out),
         }
@@ -362,7 +368,7 @@ impl Machine {
             },
             (State::Starting(Rising::Writing(expected)), result) if *expected == job => match result {
                 Ok(()) => self.arrived(now, out),
-                // Asked again by the next probe that finds it ready, until the start takes too long.
+                // Repeated after the next probe that finds PostgreSQL ready, until the start takes too long.
                 Err(why) => {
                     self.why = format!("the first write: {why}");
                     self.probes.database = DatabaseView::Busy;
@@ -394,7 +400,7 @@ impl Machine {
 
     // ---- what follows
 
-    /// Whatever the input was: safety first, then what time asks.
+    /// Runs after each input: first safety, then the steps that are due by time.
     fn settle(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         self.keep_safe(now, out);
         match self.state.clone() {
@@ -409,7 +415,7 @@ impl Machine {
             State::Importing(_) | State::CutOff(Some(_)) | State::Ended => {}
         }
         let role = self.role();
-        // An agent that leaves PostgreSQL running has nothing to tell.
+        // An agent that leaves PostgreSQL running reports nothing.
         let left_alone = matches!(self.state, State::Ended) && self.present.running;
         if role != self.told_role && !left_alone {
             self.told_role = role;
@@ -486,12 +492,12 @@ impl Machine {
         }
     }
 
-    /// Since when it is in that state.
+    /// Begin of that state.
     pub fn since(&self) -> MonoTime {
         self.since
     }
 
-    /// What load balancers are told.
+    /// Role as shown to load balancers.
     pub fn role(&self) -> Role {
         let takes_writes = matches!(self.probes.database, DatabaseView::Ready | DatabaseView::Silent);
         let serves = match &self.state {
@@ -502,12 +508,12 @@ impl Machine {
         if serves && takes_writes { Role::Primary } else { Role::Standby }
     }
 
-    /// Why it is in its state, or what it waits for.
+    /// Reason for the state, or what it waits for.
     pub fn why(&self) -> &str {
         &self.why
     }
 
-    /// Nothing happens by itself.
+    /// Paused: nothing happens by itself.
     pub fn paused(&self) -> bool {
         self.paused
     }
@@ -522,7 +528,7 @@ impl Machine {
         self.cluster.lease.as_ref().map(|(_, view)| view)
     }
 
-    /// How PostgreSQL was when it was last looked at.
+    /// State of PostgreSQL at the last probe.
     pub fn database(&self) -> DatabaseView {
         self.probes.database
     }
@@ -532,29 +538,30 @@ impl Machine {
         self.present.running
     }
 
-    /// The machine's watchdog has to count: this host is, or is about to become, primary.
+    /// The machine's watchdog has to count down: this host is primary, or is about to be.
     pub fn guarded(&self) -> bool {
         let holds = !matches!(self.state, State::Standby | State::Acquiring | State::Ended);
         self.policy.guard != Guard::Off && (holds || self.present.running)
     }
 
-    /// When the lease could end unless it is renewed: until then PostgreSQL may run. `None` where it does not.
+    /// End of the lease unless it is renewed: until then PostgreSQL may run. `None` if it does not run.
     pub fn watchdog_deadline(&self) -> Option<MonoTime> {
         self.present.running.then(|| self.renewed().saturating_add(self.ttl))
     }
 
-    /// When PostgreSQL is stopped unless the lease is renewed (AGENT-A3).
+    /// Time at which PostgreSQL is stopped unless the lease is renewed (AGENT-A3).
     pub fn stop_at(&self) -> MonoTime {
         self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))
     }
 
-    /// How long before the lease could end PostgreSQL is stopped: as configured, but half of a lease at most. The gateways may grant a shorter one than the margin was
-    /// chosen for, and a margin as long as the lease would let PostgreSQL never start.
+    /// Time between the stop of PostgreSQL and the end of the lease: as configured, at most half of a lease. The
+    /// gateways may grant a shorter lease than the margin was chosen for, and with a margin as long as the lease
+    /// PostgreSQL would never start.
     pub fn stop_margin(&self) -> Duration {
         self.policy.stop_margin.min(self.ttl / 2)
     }
 
-    /// When our lease was last renewed; `None` without one.
+    /// Time of the last renewal of our lease; `None` without one.
     pub fn last_renewal(&self) -> Option<MonoTime> {
         self.attach.as_ref().and_then(|attach| attach.renewed)
     }
@@ -568,7 +575,7 @@ impl Machine {
         self.attach.as_ref().and_then(|attach| attach.renewed).unwrap_or(self.leased_at)
     }
 
-    /// When to ask the cluster for the lease again: soon where something is about to change.
+    /// Time of the next question to the cluster about the lease: soon if a change is near.
     pub fn poll_in(&self, calm: Duration, eager: Duration) -> Duration {
         if self.state != State::Standby {
             return calm;
@@ -583,10 +590,10 @@ impl Machine {
         }
     }
 
-    /// Whether this host could take over now if the lease were free, and why not.
+    /// Whether this host could take over now if the lease were free.
     ///
     /// # Errors
-    /// What stands against it.
+    /// The obstacle.
     pub fn may_take_over(&self, now: MonoTime) -> Result<(), String> {
         match (&self.state, &self.cluster.lease) {
             (State::Primary | State::Following, _) => Ok(()),

@@ -1,10 +1,12 @@
 //! Checks a failover or switchover of PostgreSQL before anything is done. Decides from the views of the agents; no I/O.
 //!
-//! SWITCH-P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
-//! SWITCH-P2  Every refusal says what would make it possible.
+//! SWITCH-P1  An impossible move is always refused. A move that loses data is refused unless it is requested
+//!     explicitly, with a reason.
+//! SWITCH-P2  Every refusal says what would make the move possible.
 //!
-//! The gateways lose nothing in a takeover: what they acknowledged is there (R1). PostgreSQL does where it is killed while it is well: commits
-//! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
+//! The gateways lose nothing in a takeover: acknowledged writes are there (R1). A PostgreSQL that is killed while it
+//! works loses data: commits acknowledged under `synchronous_commit = off` that were not written yet, and the contents
+//! of unlogged tables.
 
 use crate::hostid;
 use crate::machine::{Role, StateName};
@@ -17,40 +19,40 @@ mod switchover;
 
 pub use switchover::{When, switchover};
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// As it should be.
+    /// In order.
     Good,
-    /// Nothing against it, but worth knowing.
+    /// No obstacle, but worth knowing.
     Note,
     /// Data would be lost.
     LosesData,
-    /// It cannot be done.
+    /// The move is impossible.
     Impossible,
 }
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// How it came out.
+    /// Its result.
     pub finding: Finding,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What would make it possible, or better; "" where nothing has to be.
+    /// The remedy; "" if none is needed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next: String,
 }
 
-/// What a plan is for.
+/// Kind of move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Move {
     /// A takeover by force.
     #[default]
     Failover,
-    /// The primary lets go in good order first.
+    /// The primary releases everything in good order first.
     Switchover,
 }
 
@@ -63,25 +65,25 @@ impl fmt::Display for Move {
     }
 }
 
-/// A move as it would go.
+/// A planned move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which sort.
+    /// Its kind.
     #[serde(default)]
     pub kind: Move,
     /// The set.
     pub set: String,
-    /// Who holds the lease now; "" for nobody or unknown. Of a switchover: whom it was asked of.
+    /// Present owner of the lease; "" if there is none or it is not known. For a switchover: the host that was asked.
     pub from: String,
-    /// Who would hold it; "" where that is not clear.
+    /// Next owner; "" if that is not clear.
     pub to: String,
-    /// What was looked at.
+    /// The checks.
     pub checks: Vec<Check>,
-    /// What would be done, in order.
+    /// The steps, in order.
     pub steps: Vec<String>,
 }
 
-/// Another host's agent: its name, and what it shows or why it shows nothing.
+/// Another host's agent: its name, and its view or the reason why there is none.
 pub type Peer = (String, Result<View, String>);
 
 impl Plan {
@@ -96,7 +98,7 @@ impl Plan {
     /// Whether it may be carried out (SWITCH-P1).
     ///
     /// # Errors
-    /// Why not, and what would make it possible (SWITCH-P2).
+    /// The reason, and the remedy (SWITCH-P2).
     pub fn may_go(&self, allow_data_loss: bool, reason: &str) -> Result<(), String> {
         let told = |check: &Check| {
             if check.next.is_empty() { check.found.clone() } else { format!("{}: {}", check.found, check.next) }
@@ -176,7 +178,7 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     plan
 }
 
-/// A host and its state, and why.
+/// A host with its state and the reason for that state.
 fn in_state(view: &View) -> String {
     let why = if view.why.is_empty() { String::new() } else { format!(" ({})", view.why) };
     format!("{} is in state {}{why}", view.name, view.state)
@@ -190,21 +192,21 @@ fn no_gateway(plan: &mut Plan, host: &str) {
     );
 }
 
-/// Words for a view that is another agent's than was asked.
+/// The error for a view that comes from another agent than expected.
 fn other(own: &View, name: &str, view: &View) -> Option<String> {
     let words = || format!("{name}: found {} of set {}, expected {name} of set {}", view.name, view.set, own.set);
     (view.set != own.set || view.name != name).then(words)
 }
 
-/// What prevents a takeover, however it was asked for.
+/// Obstacles to a takeover, however it was requested.
 fn able(plan: &mut Plan, taker: &View) {
     if !taker.unable.is_empty() {
         plan.check(Finding::Impossible, format!("{} cannot take over: {}", taker.name, taker.unable), "");
     }
 }
 
-/// Hosts that ZFS cannot tell apart. Who writes is decided by the lease all the same: a note, but where the taker imports nothing under an id that is not
-/// its own alone.
+/// Hosts with the same ZFS host id. The lease still decides which host writes, so this is only a note. It is an
+/// obstacle if the new host imports nothing under an id that another host has too.
 fn host_ids(plan: &mut Plan, own: &View, peers: &[Peer]) {
     let right = |(name, view): &&Peer| view.as_ref().is_ok_and(|view| other(own, name, view).is_none());
     let hosts = || std::iter::once(own).chain(peers.iter().filter(right).filter_map(|(_, view)| view.as_ref().ok()));

@@ -22,18 +22,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
-/// What is kept of what a program says, in bytes.
+/// Maximum number of bytes kept of a program's output.
 pub const SAID_BYTES_MAX: usize = 16 << 10;
 
-/// How long the end of a program's output is waited for after its own: what it left in the background may keep the pipe for ever. What lies in the pipe by then is
-/// read in any case.
+/// After a program's end, its output is read for this long: a program left in the background may keep the pipe open for
+/// ever. Data that is in the pipe by then is read in any case.
 const AFTERWORDS: Duration = Duration::from_millis(100);
 
-/// Programs that were killed and are still there, by their whole command line, and when they were killed: they stand in the kernel, for as long as a device does
-/// not answer.
+/// Killed programs that still exist, by their whole command line, with the time of the kill: they hang in the kernel
+/// for as long as a device does not answer.
 static LEFT: Mutex<BTreeMap<String, (Child, Instant)>> = Mutex::new(BTreeMap::new());
 
-/// A program that runs. However its run ends, also when the task that waits for it is aborted, it is killed, and noted in [`LEFT`] until it is gone.
+/// A running program. However its run ends, also when the task that waits for it is aborted, it is killed, and noted in
+/// [`LEFT`] until it is gone.
 struct Running {
     name: String,
     child: Option<Child>,
@@ -68,16 +69,16 @@ impl Drop for Running {
     }
 }
 
-/// Of those in [`LEFT`] the ones that hang. A healthy program is still there for a moment after it was killed: it is no sign of anything.
+/// The programs in [`LEFT`] that hang. A healthy program may exist for a moment after its kill, which means nothing.
 fn left_since_long(left: &mut BTreeMap<String, (Child, Instant)>) -> impl Iterator<Item = (&String, Instant)> {
     left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
     left.iter().filter(|(_, (_, since))| since.elapsed() >= AFTERWORDS).map(|(name, (_, since))| (name, *since))
 }
 
-/// Why there is no [`Ran`].
+/// Reason why there is no [`Ran`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRan {
-    /// It could not be started, or not be looked at: nothing is known of what it was to find out.
+    /// It could not be started, or not be watched: its question has no answer.
     Unable(String),
     /// It did not end in time.
     Late(String),
@@ -96,14 +97,14 @@ impl From<NotRan> for String {
     }
 }
 
-/// How a program ended.
+/// Result of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     /// Exit code, `None` after a signal.
     pub code: Option<i32>,
     /// Its output.
     pub out: String,
-    /// Its words of error.
+    /// Its standard error.
     pub err: String,
 }
 
@@ -116,20 +117,20 @@ fn shown(command: &Command) -> String {
     text
 }
 
-/// An earlier one of the same command line that was killed and is still there; since when.
+/// Time at which an earlier program of the same command line was killed, if it still exists.
 fn left_since(name: &str) -> Option<Instant> {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left_since_long(&mut left).find(|(of, _)| *of == name).map(|(_, since)| since)
 }
 
-/// The command lines of those for which `is` holds, of the programs that were killed and hang in the kernel. Waits for nothing.
+/// Command lines of killed programs that hang in the kernel and for which `is` holds. Waits for nothing.
 pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left_since_long(&mut left).map(|(name, _)| name).filter(|name| is(name)).cloned().collect()
 }
 
-/// Runs `command` for at most `limit`, then kills it; whatever its exit code is. While an earlier one of the same command line hangs in the kernel, no further one
-/// is started: that would hang as well, and each would stay.
+/// Runs `command` for at most `limit`, then kills it; any exit code is accepted. While an earlier program of the same
+/// command line hangs in the kernel, no other is started: it would hang as well, and each would stay.
 ///
 /// # Errors
 /// It could not be started, or took too long.
@@ -153,7 +154,8 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
         Err(_) => {
             let late = NotRan::Late(format!("{name}: not within {} ms; {err}", limit.as_millis()));
             running.kill();
-            // Hardly waited for: a process in an uninterruptible wait on a dead device ends when the device is let go of.
+            // Waits only briefly: a process in an uninterruptible wait on a dead device ends when the device is
+            // released.
             let _ = tokio::time::timeout(AFTERWORDS, running.wait()).await;
             Err(late)
         }
@@ -163,13 +165,13 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
 /// As [`ran`]; any exit code but 0 is an error.
 ///
 /// # Errors
-/// Those too.
+/// Also those of [`ran`].
 pub async fn run(command: Command, limit: Duration) -> Result<String, String> {
     run_explained(command, limit, "", |_| String::new()).await
 }
 
-/// The same; `late`, if it is not empty, is what a program that took too long may have been at, and `failed` makes words of what one that failed said; either goes
-/// with the error.
+/// As [`run`]. `late`, if not empty, is a possible reason for a timeout; `failed` makes text of a failed program's
+/// output. Either is added to the error.
 ///
 /// # Errors
 /// As [`run`].
@@ -195,13 +197,13 @@ pub async fn run_explained(
     }
 }
 
-/// A program of the system's, found also where root's paths are left out of PATH.
+/// A program of the system, found also if PATH lacks root's directories.
 pub fn system(program: &str) -> Command {
     let full = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).join(program));
     full.iter().find(|path| path.is_file()).map_or_else(|| Command::new(program), Command::new)
 }
 
-/// The last `lines` lines of a file, for an error's words.
+/// The last `lines` lines of a file, for an error message.
 pub fn tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(SAID_BYTES_MAX)..]).into_owned();
@@ -247,8 +249,8 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
 
-    /// The agent aborts the job of a step that it gives up. A program of that job which hangs in the kernel must still be known. Healthy ones are noted as well,
-    /// for as long as their end takes; a few end before that.
+    /// The agent aborts the job of a step that it gives up. A program of that job that hangs in the kernel must still
+    /// be known. Healthy programs are noted as well until they have ended; a few end before that.
     #[tokio::test]
     async fn a_program_whose_job_was_aborted_is_noted() {
         let noted = async |at: u32| {
@@ -271,7 +273,8 @@ mod tests {
         assert!(found, "none of 20 aborted programs was noted");
     }
 
-    /// One that hangs in the kernel is imitated by one that was not killed: it is kept as if it had been, and does not end.
+    /// A program that hangs in the kernel is imitated by one that was not killed: it is kept as if it had been killed,
+    /// and does not end.
     #[tokio::test]
     async fn what_hangs_in_the_kernel_is_not_started_again_and_again() {
         let command = || sh("exec sleep 61.125");

@@ -1,8 +1,9 @@
 //! I/O shell of the agent's state machine: one task passes it inputs and carries out its actions.
 //!
-//! - TASK-N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
-//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
-//! - TASK-N3 A sign of life is given before PostgreSQL is started, with the moment until which it may run.
+//! - TASK-N1 All inputs reach the machine through this task, in one order. A probe of PostgreSQL from before its last
+//!   start or stop is dropped.
+//! - TASK-N2 At most one job is at work. A later one ends the earlier one first: an abandoned job must not go on.
+//! - TASK-N3 A sign of life is given before PostgreSQL is started, with the time until which it may run.
 
 use crate::client;
 use crate::clock;
@@ -34,27 +35,27 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
-/// How often the machine is told that time went by, and attach is looked at.
+/// Interval of the machine's tick, and of the looks at attach.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How often PostgreSQL is asked while it starts.
+/// Interval of the probes while PostgreSQL starts.
 const EAGER_PROBE: Duration = Duration::from_millis(100);
 
-/// How often it is made sure that the helper is there.
+/// Interval of the checks that the helper runs.
 const HELPER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// News that may wait for the agent's task.
+/// Length of the queue of events for the agent's task.
 const NEWS_MAX: usize = 64;
 
-/// Why an agent ended other than by being told to.
+/// Reason why an agent ended without an order.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A directory of its own, or the file with the token.
+    /// One of its own directories, or the file with the token.
     #[error("{}: {source}", path.display())]
     Dir {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
@@ -64,16 +65,16 @@ pub enum RunError {
     /// The HTTP address.
     #[error("http.listen {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// Something in the settings that only shows when it is used.
+    /// A setting whose fault shows only in use.
     #[error("{0}")]
     Settings(String),
-    /// What is there already is not this agent's, or could not be looked at.
+    /// Existing devices, pools or processes are not this agent's, or could not be checked.
     #[error("nothing was touched: {0}")]
     Found(String),
 }
@@ -82,7 +83,7 @@ fn dir_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
     |source| RunError::Dir { path: path.into(), source }
 }
 
-/// The token that is in this file.
+/// The token in this file.
 fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
     let text = files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;
     let token = text.trim();
@@ -92,8 +93,8 @@ fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
     Ok(Arc::from(token))
 }
 
-/// Runs an agent until `stop` ends. Then it lets go in good order first, unless it is paused.
-/// `helper` starts the watchdog's process; it may be called again whenever none is there.
+/// Runs an agent until `stop` ends. Then it first releases everything in good order, unless it is paused. `helper`
+/// starts the watchdog's process; it may be called again whenever none runs.
 ///
 /// # Errors
 /// [`RunError`]; all of them come before anything was done.
@@ -156,8 +157,8 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     agent.run(stop, helper).await
 }
 
-/// The same on another host than this machine, over other seams than a machine's own: for a simulation (ADR 0017). It takes no lock, and starts `helper` whenever
-/// there is none of this run directory.
+/// The same on another host than this machine, over other seams: for a simulation (ADR 0017). It takes no lock, and
+/// starts `helper` whenever none runs for this run directory.
 ///
 /// # Errors
 /// As [`run`].
@@ -203,14 +204,14 @@ struct Agent<H: Host> {
     news: mpsc::Sender<News>,
     told: mpsc::Receiver<News>,
     probing: watch::Sender<Probing>,
-    /// How often the lease is asked for, in milliseconds.
+    /// Interval of the questions for the lease, in milliseconds.
     poll_ms: Arc<AtomicU64>,
-    /// Number of the run of PostgreSQL that probes are about.
+    /// Number of the run of PostgreSQL that is probed.
     life: u64,
     job: Option<AbortHandle>,
     attach: Option<AttachPhase>,
     shown: (StateName, bool),
-    /// The stop margin that is used, as told last.
+    /// The stop margin in use, as last logged.
     margin: Duration,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -355,7 +356,8 @@ impl<H: Host> Agent<H> {
         }
     }
 
-    /// Carries a command out. R12: a caller whose time ran out was told that the outcome is unknown, so the command is dropped.
+    /// Carries a command out. R12: if the caller's time ran out, it was told that the outcome is unknown, so the
+    /// command is dropped.
     async fn obey(&mut self, command: Command, answer: oneshot::Sender<Result<String, Refused>>) {
         if answer.is_closed() {
             tracing::warn!(?command, "command dropped: it waited too long, and its caller is gone");
@@ -394,7 +396,7 @@ impl<H: Host> Agent<H> {
         self.follow(out).await;
     }
 
-    /// Shows what is now, then does what is to be done.
+    /// Publishes the present state, then carries the actions out.
     async fn follow(&mut self, out: Vec<Action>) {
         let now = clock::now();
         if self.machine.paused() != self.shown.1 {
@@ -417,7 +419,7 @@ impl<H: Host> Agent<H> {
         let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
         let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
         match self.machine.state() {
-            // Told to end while paused.
+            // Ordered to end while paused.
             StateName::Ended if until != 0 => self.host.left_alone(until, ttl_ms, self.machine.guarded()),
             _ => self.host.alive(until, ttl_ms, self.machine.guarded()),
         }
@@ -450,7 +452,7 @@ impl<H: Host> Agent<H> {
         match action {
             Action::Attach { force } => {
                 if let Err(why) = self.host.attach(force).await {
-                    // Told at once: there is no process whose end would tell it.
+                    // Reported at once: no process exists whose end would report it.
                     let mut out = Vec::new();
                     let end = crate::machine::AttachEnd::Failed(why);
                     self.machine.step(clock::now(), Input::AttachEnded(end), &mut out);
@@ -529,7 +531,7 @@ fn paused_file(config: &AgentConfig) -> PathBuf {
     config.dir.join("paused")
 }
 
-/// Asks PostgreSQL, one question at a time.
+/// Probes PostgreSQL, one probe at a time.
 async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news: mpsc::Sender<News>) {
     loop {
         let Some((life, pace)) = *plan.borrow_and_update() else {
@@ -550,7 +552,7 @@ async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news:
     }
 }
 
-/// Asks the cluster for the lease, as often as is wanted at the moment.
+/// Asks the cluster for the lease, at the present interval.
 async fn poller<H: Host>(host: Arc<H>, poll_ms: Arc<AtomicU64>, slice_ms: u64, news: mpsc::Sender<News>) {
     let mut asked = MonoTime(0);
     loop {

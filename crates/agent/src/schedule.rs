@@ -1,41 +1,42 @@
 //! A scheduled switchover: kept on disk until it is due, then carried out once or dropped with a reason.
 //!
-//! TIMED-T1  At most once: it is taken off the disk before it is begun. An agent that ends in between has not done it, and says so in its log only.
-//! TIMED-T2  Never late by more than [`LATE_MAX`]: an operator who chose a time meant that time.
+//! TIMED-T1  At most once: it is removed from the disk before it begins. An agent that ends in between has not done it,
+//!     and only its log says so.
+//! TIMED-T2  Never later than [`LATE_MAX`]: an operator who chose a time meant that time.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How late it may begin: an agent may be restarted meanwhile.
+/// Maximum delay: the agent may restart meanwhile.
 pub const LATE_MAX: Duration = Duration::from_secs(60);
 
-/// How far ahead it may be asked for.
+/// Maximum time ahead.
 pub const AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// One that is to come.
+/// A scheduled switchover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduled {
-    /// When, Unix milliseconds.
+    /// Its time, Unix milliseconds.
     pub at_unix_ms: u64,
-    /// To which host; the only other one if none.
+    /// The target host; `None`: the only other one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
 
-/// What is to be done with it now.
+/// Its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Nothing yet.
     Later,
     /// It begins.
     Now,
-    /// It is dropped, and why.
+    /// It is dropped, with the reason.
     Dropped(String),
 }
 
-/// What is to be done at `now_unix_ms` by a host that runs PostgreSQL (`is_primary`) or not.
+/// The next step at `now_unix_ms`, on a host that runs PostgreSQL (`is_primary`) or does not.
 pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
     if now_unix_ms < scheduled.at_unix_ms {
         return Due::Later;
@@ -54,19 +55,19 @@ pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
     Due::Now
 }
 
-/// Why a time may not be asked for.
+/// Reason why a time is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untimely {
-    /// What was found, and what was expected.
+    /// The found and the expected value.
     pub found: String,
-    /// What would do.
+    /// The remedy.
     pub next: String,
 }
 
-/// Whether a time may be asked for.
+/// Whether a time is accepted.
 ///
 /// # Errors
-/// Why not, and what would do.
+/// The reason, and the remedy.
 pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
     if at_unix_ms <= now_unix_ms {
         let ago = (now_unix_ms - at_unix_ms) / 1000;
@@ -86,7 +87,7 @@ pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
     Ok(())
 }
 
-/// The one that an agent keeps.
+/// The scheduled switchover of an agent.
 #[derive(Debug)]
 pub struct Schedule {
     path: PathBuf,
@@ -94,7 +95,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// What this directory has. A file that cannot be read is as none.
+    /// Reads it from this directory. A file that cannot be read counts as absent.
     pub fn open(dir: &Path) -> Self {
         let path = dir.join("scheduled.json");
         let kept = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -105,15 +106,15 @@ impl Schedule {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one to come.
+    /// The scheduled switchover.
     pub fn get(&self) -> Option<Scheduled> {
         self.lock().clone()
     }
 
-    /// Keeps it, in the place of any earlier one, which is given back.
+    /// Stores it and returns the earlier one that it replaces.
     ///
     /// # Errors
-    /// It could not be written: it is not kept.
+    /// It could not be written, and is not stored.
     pub fn set(&self, scheduled: Scheduled) -> std::io::Result<Option<Scheduled>> {
         let mut kept = self.lock();
         let new = self.path.with_extension("new");
@@ -124,10 +125,10 @@ impl Schedule {
         Ok(kept.replace(scheduled))
     }
 
-    /// Takes it away (TIMED-T1).
+    /// Removes it (TIMED-T1).
     ///
     /// # Errors
-    /// It could not be removed: it is still kept.
+    /// It could not be removed, and is still stored.
     pub fn take(&self) -> std::io::Result<Option<Scheduled>> {
         let mut kept = self.lock();
         match std::fs::remove_file(&self.path) {

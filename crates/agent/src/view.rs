@@ -1,4 +1,4 @@
-//! What an agent shows of itself: to load balancers, operators and the agents of other hosts.
+//! An agent's view of itself: for load balancers, operators and the agents of other hosts.
 
 use crate::clock;
 use crate::config::{AgentConfig, Mode};
@@ -10,22 +10,22 @@ use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What an agent shows of itself; also the body of each health check.
+/// An agent's view of itself; also the body of each health check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct View {
-    /// Host.
+    /// The host's name.
     pub name: String,
-    /// Set.
+    /// The set's name.
     pub set: String,
-    /// Where the machine is.
+    /// State of the machine.
     pub state: StateName,
-    /// Since when, Unix milliseconds.
+    /// Begin of that state, Unix milliseconds.
     pub since_unix_ms: u64,
-    /// As load balancers are told.
+    /// Role as shown to load balancers.
     pub role: Role,
-    /// Why it is in that state, or what it waits for.
+    /// Reason for the state, or what it waits for.
     pub why: String,
-    /// Nothing happens by itself.
+    /// Paused: nothing happens by itself.
     pub paused: bool,
     /// As configured.
     pub mode: Mode,
@@ -33,19 +33,19 @@ pub struct View {
     pub nofailover: bool,
     /// As configured.
     pub priority: u32,
-    /// Of our grant, 0 without one.
+    /// Epoch of our grant, 0 without one.
     pub epoch: u64,
-    /// Who holds the lease as far as known; "" for nobody or unknown.
+    /// Owner of the lease as far as known; "" if there is none or it is not known.
     pub lease_owner: String,
-    /// A gateway said something about the lease when it was last asked.
+    /// A gateway reported the lease when it was last asked.
     pub cluster_answers: bool,
     /// ready, standby, busy, silent or gone.
     pub database: String,
-    /// Where attach is, where there is one.
+    /// State of attach, if there is one.
     pub attach: Option<AttachPhase>,
     /// Time since the last renewal of our lease, in milliseconds.
     pub renewed_ms_ago: Option<u64>,
-    /// What stands against a takeover by this host; "" where nothing does.
+    /// Obstacle to a takeover by this host; "" for none.
     pub obstacle: String,
     /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -53,7 +53,7 @@ pub struct View {
     /// Its pool is imported only under a host id that no other host has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multihost: bool,
-    /// Why it could not take over whoever asked for it, and what would make it possible; "" for nothing.
+    /// Reason why it could not take over at all, with the remedy; "" for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unable: String,
     /// What is not as it should be, and keeps nothing from working; "" for nothing.
@@ -85,13 +85,13 @@ pub struct View {
     /// The switchover that is to come, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<Scheduled>,
-    /// When this was so.
+    /// Time of this view.
     #[serde(skip)]
     pub at: MonoTime,
 }
 
 impl View {
-    /// What is to be seen of a machine.
+    /// The visible part of a machine's state.
     pub(crate) fn of(
         machine: &Machine,
         config: &AgentConfig,

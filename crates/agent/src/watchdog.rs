@@ -1,18 +1,21 @@
-//! Stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
+//! Stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without
+//! sockets.
 //!
 //! ```text
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
 //!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
-//! WATCHDOG-W1  PostgreSQL may run until `ahead` before the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent. What waits
-//!     in the device goes only once that fails, so the helper acts before the lease ends, and after the agent would have; the device it ends so early only where
-//!     something does wait.
-//! WATCHDOG-W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
-//!     pause and left it running, until a next agent gives its first sign.
+//! WATCHDOG-W1  PostgreSQL may run until `ahead` before the later of two times: the agent's last word, and the end of
+//!     the lease by attach's own last renewal (attach outlives the agent). I/O that waits in the device ends only once
+//!     the device fails. So the helper acts before the lease ends, and after the agent would have. It ends the device
+//!     that early only where something waits in it.
+//! WATCHDOG-W2  Whatever the lease says, PostgreSQL may not run for longer than `timeout_ms` without a sign of life of
+//!     an agent. One exception: the agent was told to end in a pause and left it running; then it may run until the
+//!     next agent's first sign.
 //! WATCHDOG-W3  The machine's watchdog (`guard`) is fed only while WATCHDOG-W1 and WATCHDOG-W2 hold, or nothing is left of PostgreSQL.
 //!
-//! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
-//! data is the gateways' to guard (R2).
+//! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails makes failover
+//! less safe for the database; the gateways still protect the data (R2).
 
 mod device;
 mod guard;
@@ -29,24 +32,24 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two looks. Below a second: the guard reckons with its nanoseconds.
+/// Time between two looks. Below a second: the guard computes with its nanoseconds.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 
-/// The same while the machine's watchdog counts and is not fed.
+/// The same while the machine's watchdog counts down and is not fed.
 const URGENT_PAUSE: Duration = Duration::from_millis(20);
 
-/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second, on a busy machine later:
-/// a takeover that fails for it costs more than the wait.
+/// How long the helper may take to open the machine's watchdog. The helper is started within a second if it is not
+/// there, and tries once a second, on a busy machine later. A takeover that fails for this costs more than the wait.
 const ARM_LIMIT: Duration = Duration::from_secs(10);
 
-/// For what has its SIGKILL to be gone, where it waits for nothing.
+/// How long killed processes may take to disappear, if they do not wait for a device.
 const DIE_LIMIT: Duration = Duration::from_millis(20);
 
-/// For one round of SIGKILL.
+/// Limit of one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
+/// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: no further sign is expected.
 pub const LEFT_ALONE: u64 = u64::MAX;
 
 /// A sign of life.
@@ -54,11 +57,11 @@ pub const LEFT_ALONE: u64 = u64::MAX;
 pub struct Sign {
     /// When, in nanoseconds of CLOCK_BOOTTIME, or [`LEFT_ALONE`].
     pub at_ns: u64,
-    /// Until when PostgreSQL may run, likewise; 0 where it does not run.
+    /// Until when PostgreSQL may run, likewise; 0 if it does not run.
     pub may_run_until_ns: u64,
     /// How long the lease lasts, in milliseconds.
     pub ttl_ms: u64,
-    /// The machine's watchdog has to count.
+    /// The machine's watchdog must count down.
     pub guarded: bool,
 }
 
@@ -67,7 +70,7 @@ impl Sign {
         format!("{} {} {} {}\n", self.at_ns, self.may_run_until_ns, self.ttl_ms, u64::from(self.guarded))
     }
 
-    /// An agent of an earlier build says nothing of the machine's watchdog: helpers outlive agents.
+    /// An agent of an earlier build does not write this field; a helper may outlive its agent.
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.strip_suffix('\n')?.split(' ').map(|word| word.parse::<u64>().ok());
         let (at_ns, may_run_until_ns, ttl_ms) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -88,9 +91,9 @@ impl Signs {
         Self { path: run_dir.join("watchdog"), complained: AtomicBool::new(false) }
     }
 
-    /// Gives one.
+    /// Writes a sign of life.
     pub fn give(&self, sign: Sign) {
-        // A helper of an earlier build writes `watchdog.new`, at the same time.
+        // Not `watchdog.new`: a helper of an earlier build writes that, at the same time.
         let new = self.path.with_extension("sign.new");
         let written = std::fs::write(&new, sign.text()).and_then(|()| std::fs::rename(&new, &self.path));
         match written {
@@ -113,14 +116,14 @@ pub const HELPER_LOCK: &str = "watchdog.lock";
 /// The lock of the agent.
 pub const AGENT_LOCK: &str = "agent.lock";
 
-/// Waits until the helper says that the machine's watchdog counts; the agent's signs ask it to.
+/// Waits until the helper reports that the machine's watchdog counts down; the agent's signs ask for it.
 ///
 /// # Errors
-/// It cannot be had, and why; or no helper answers.
+/// It cannot be opened, and why; or no helper answers.
 pub async fn armed(run_dir: &Path) -> Result<(), String> {
     let begun = std::time::Instant::now();
     loop {
-        // What is shown without a helper is an earlier one's.
+        // Without a helper, the status file is from an earlier one.
         let helper = is_locked(run_dir, HELPER_LOCK).unwrap_or(false);
         match Shown::read(run_dir).filter(|_| helper) {
             Some(Shown::Armed(_)) => return Ok(()),
@@ -133,7 +136,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
     }
 }
 
-/// What to say where nothing was said of the device for so long: `helper` is whether there is one.
+/// The message if the device's state was not reported for this long. `helper`: whether a helper runs.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
         "one runs; it hangs, or knows no device, having begun under other settings or as an earlier build: such a one ends once its agent has ended and everything was let go of"
@@ -146,30 +149,32 @@ fn silent_for(limit: Duration, helper: bool) -> String {
     )
 }
 
-/// What the helper has to do.
+/// The helper's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// All is well.
+    /// Nothing.
     Well,
-    /// PostgreSQL has to go.
+    /// End PostgreSQL.
     Kill(Kill),
 }
 
-/// PostgreSQL has to go.
+/// PostgreSQL must end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
     /// Why.
     pub why: String,
-    /// Its device too, whether or not anything is left that waits for it: the lease has ended, or nobody is there to give it back.
+    /// End the device too, even if nothing waits in it any more: the lease has ended, or no agent is there to give it
+    /// back.
     pub device: bool,
 }
 
-/// What the helper goes by.
+/// The settings that the helper follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// WATCHDOG-W2: without a sign of life for longer PostgreSQL has to go, in nanoseconds.
+    /// WATCHDOG-W2: after this time without a sign of life PostgreSQL must end, in nanoseconds.
     pub timeout_ns: u64,
-    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL so long before the lease ends (AGENT-A3), in nanoseconds.
+    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL this long before the lease ends (AGENT-A3), in
+    /// nanoseconds.
     pub stop_margin_ns: u64,
 }
 
@@ -180,14 +185,14 @@ impl Limits {
         Self { timeout_ns: ns(config.watchdog.timeout_ms), stop_margin_ns: ns(config.lease.stop_margin_ms) }
     }
 
-    /// How long before the end of a lease of `ttl_ms` the helper acts: half of what the agent takes for itself. A look, the signals and what the kernel takes to
-    /// let go of a dead device fit into the rest by default.
+    /// How long before the end of a lease of `ttl_ms` the helper acts: half of the agent's own margin. By default the
+    /// rest is enough for one look, the signals, and the kernel's release of a dead device.
     fn ahead_ns(self, ttl_ms: u64) -> u64 {
         self.stop_margin_ns.min(ttl_ms.saturating_mul(1_000_000) / 2) / 2
     }
 }
 
-/// Pure: `lease_until_ns` is what attach's own last renewal gives.
+/// Pure. `lease_until_ns`: the end of the lease by attach's own last renewal.
 fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdict {
     if sign.may_run_until_ns == 0 {
         return Verdict::Well;
@@ -210,7 +215,8 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdic
     Verdict::Well
 }
 
-/// Why PostgreSQL has to go at `now_ns`, if it has to (WATCHDOG-W1, WATCHDOG-W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
+/// Reason why PostgreSQL must end at `now_ns`, if there is one (WATCHDOG-W1, WATCHDOG-W2), as the helper finds at one
+/// look. `attach_dir` is attach's run directory.
 pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<Kill> {
     match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), limits) {
         Verdict::Well => None,
@@ -223,19 +229,20 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     match last {
         None => true,
         Some(Sign { at_ns: LEFT_ALONE, .. }) => !attached,
-        // It let go of all: the next agent's helper may begin under other settings.
+        // The agent released everything: the next agent's helper may begin, with other settings.
         Some(Sign { may_run_until_ns: 0, .. }) if !attached => true,
         Some(sign) => now_ns.saturating_sub(sign.at_ns) > timeout_ns,
     }
 }
 
-/// Whether one that outlived its agent may leave the next agent to a helper of its own: that one has nothing yet, or let go of all. A restart of the agent may be
-/// over between two looks at its lock, and this one goes by the settings, and is the build, of before.
+/// Whether a helper that outlived its agent may leave the next agent to a new helper: that agent has nothing yet, or
+/// released everything. An agent may restart between two looks at its lock, and this helper has the settings and the
+/// build of before.
 fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
     last.is_some_and(|sign| sign.may_run_until_ns == 0 && !sign.guarded) && !attached
 }
 
-/// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
+/// Until when attach's own last renewal lets PostgreSQL run; 0 if attach reports none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     let Some(status) = attach_process::Status::read(attach_dir).filter(|status| status.phase != "fenced") else {
         return 0;
@@ -243,19 +250,20 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     if let Some(renewed) = status.renewed() {
         return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
     }
-    // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within
-    // WATCHDOG-W2; without bound where an agent of this build left such an attach alone in a pause.
+    // An attach of an earlier build reports wall-clock time. A clock that was set makes it wrong in either direction,
+    // by at most WATCHDOG-W2's limit; without limit if an agent of this build left such an attach running in a pause.
     let Some(renewed) = status.lease_renewed_at else { return 0 };
     let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
 }
 
-/// Watches over the agent of these settings, and over those that follow it while something is held, until it is gone and nothing is left of its PostgreSQL. Blocks.
+/// Watches the agent of these settings, and the agents that follow it while something is held, until no agent and
+/// nothing of its PostgreSQL is left. Blocks.
 ///
 /// # Errors
-/// Another helper is there.
+/// Another helper runs.
 pub fn run(config: &AgentConfig) -> Result<(), String> {
-    // The agent that started it: a process whose parent has ended has another one.
+    // Our parent is the agent that started us. A process whose parent has ended has another parent.
     let agent = getppid();
     let _lock = lock(&config.run_dir, HELPER_LOCK)?;
     let device = match config.watchdog.mode {
@@ -299,7 +307,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                         }
                     };
                     if !left_alone && (*device || first.is_err()) {
-                        // Those that wait on the device end only once it answers, if with an error.
+                        // Processes that wait for the device end only once it answers, if only with an error.
                         attach_process::kill(config, &mut meanwhile);
                     }
                     clear = first.is_ok() || process::kill_postgres(&processes, KILL_LIMIT).is_ok();
@@ -317,7 +325,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
             Verdict::Kill(_) => 0,
         });
         let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns };
-        // By the clock as it is now: killing takes time.
+        // Reads the clock again: killing takes time.
         let now_ns = clock::now().0;
         guard.look(now_ns, wish);
         let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
@@ -358,7 +366,7 @@ mod tests {
         assert!(
             matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
         );
-        // After the agent's own stop, and before the end.
+        // After the agent's own stop, and before the lease ends.
         assert_eq!(judge(103 * S - 150 * MS, sign, 0, LIMITS), Verdict::Well);
         let soon = judge(103 * S - 149 * MS, sign, 0, LIMITS);
         assert!(matches!(soon, Verdict::Kill(kill) if kill.why.contains("ends in 149 ms") && !kill.device));
@@ -381,11 +389,12 @@ mod tests {
         assert!(
             matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
         );
-        // The helper stays as long as there is something to guard, and ends with it.
+        // The helper stays as long as there is something to guard, then it ends.
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));
         assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
-        // An agent that let go of everything is not waited for; one that was killed under PostgreSQL is.
+        // The helper does not wait for an agent that released everything. It waits for one that was killed while
+        // PostgreSQL ran.
         let stopped = Sign { at_ns: 998 * S, may_run_until_ns: 0, ..sign };
         assert!(over(999 * S, Some(stopped), 10 * S, false));
         assert!(!over(999 * S, Some(stopped), 10 * S, true));
@@ -427,7 +436,7 @@ mod tests {
         assert_eq!(Sign::parse("1 22\n"), None);
     }
 
-    /// The lease of a paused host ended in an outage. A person may be at work on the files: only PostgreSQL goes.
+    /// The lease of a paused host ended in an outage. A person may be at work on the files: only PostgreSQL is ended.
     #[test]
     fn what_was_left_alone_in_a_pause_keeps_its_device() {
         use std::process::{Child, Command};
@@ -449,7 +458,8 @@ mod tests {
             let (attach_dir, postgres) = (dir.path().join("attach"), dir.path().join("postgres"));
             std::fs::create_dir_all(&attach_dir).unwrap();
             std::fs::create_dir_all(&config.database.data).unwrap();
-            // A link, not a copy: what was just written cannot be run while a child of another test still has it open.
+            // A link, not a copy: a fresh file cannot be executed while a child of another test still has it open for
+            // writing.
             std::os::unix::fs::symlink("/bin/sleep", &postgres).unwrap();
             let mut attach = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
             let _held = lock(&attach_dir, "attach.lock").unwrap();
@@ -462,7 +472,8 @@ mod tests {
             if !keeps {
                 assert!(ended(&mut attach), "without a pause the device goes too");
             }
-            // Nothing is guarded any more, and no agent is there: the helper ends, after the look in which it ended PostgreSQL.
+            // Nothing is guarded any more, and no agent is there: the helper ends, after the look in which it ended
+            // PostgreSQL.
             signs.give(Sign { at_ns: 1, may_run_until_ns: 0, ttl_ms: 3000, guarded: false });
             helper.join().unwrap().unwrap();
             assert_eq!(attach.try_wait().unwrap().is_none(), keeps, "at {at_ns}");

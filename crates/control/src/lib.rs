@@ -6,7 +6,7 @@
 //!   cluster  group 0: members and their disks, sets and their wrapped keys                 (the same at every replica)
 //!   members  next voters of a group, possible leaders, allowed removals                    (decided by leaders)
 //!   keys     next step of a change of the cluster key                                      (decided by group 0's leader)
-//!   pair     two gateways with an etcd: who may answer, and whose a head is                (one node only)
+//!   pair     two gateways with an etcd: which one may answer, and which one wrote a head   (one node only)
 //!   serve    a leader's decisions by its own clock: read lease, expiry, embargo, cut-off   (one node only)
 //! ```
 //!

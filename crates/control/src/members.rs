@@ -94,13 +94,13 @@ pub enum Waiting {
     /// The cluster's first members come with its initialisation; until all are registered, none counts as removed.
     #[error("{id} votes and is not registered yet")]
     NotRegistered {
-        /// Who.
+        /// The member.
         id: MemberId,
     },
     /// MEMBER-M2.
     #[error("{learning:?} still learn")]
     Learning {
-        /// Who.
+        /// Members that have not caught up.
         learning: BTreeSet<MemberId>,
     },
     /// MEMBER-M3: the leader is leaving, and no other member could lead.

@@ -7,10 +7,10 @@
 //! Depends on `log`, `folder`, `tls` and `types`.
 //!
 //! ```text
-//!   Group::submit ──▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ─┐
-//!                          │ └───────▶ PeerClient ─▶ other gateways ────┤ quorum
-//!                          ▼                                            ▼
-//!                    StateMachine::apply ◀──────────────────────── committed
+//!   Group::submit ──▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ───────────────────────────────┐
+//!                          │ └───────▶ PeerClient ─▶ server of a peer ─▶ its LogStore ─▶ its journal ──┤ quorum
+//!                          ▼                                                                           ▼
+//!                    StateMachine::apply ◀─────────────────────────────────────────────────────── committed
 //! ```
 
 mod candidacy;

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants:
-//! - **SEAL-S1** An object key seals each part number at most once. A sealer tracks what it used; whoever seals again
-//!   draws a new object id, whoever sends again sends the same bytes. Two sealers of one object id are never made.
+//! - **SEAL-S1** An object key seals each part number at most once. A sealer tracks the numbers it used. Sealing
+//!   again takes a new object id; sending again sends the same bytes. Two sealers of one object id are never made.
 //! - **SEAL-S2** Every part is bound to format version, key id, set, object, kind, number, volume, place, lengths and
 //!   codec: a part that is opened as anything else than what it was sealed as is an error, never other bytes (R9).
 //! - **SEAL-S3** Key bytes are wiped when dropped and never printed.

@@ -6,7 +6,8 @@
 //!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
 //!   listing ─▶ objects of earlier terms, and those that checkpoints of this term gave up (SPACE-G4), that no kept root names ─┘
 //! ```
-//! Nothing waits for this task, and a failure only costs space: the next turn tries again.
+//! Nothing waits for this task, and a failure only costs space: the next turn tries again. Objects of a set that is
+//! itself deleted are deleted elsewhere: `tombstone`.
 
 use crate::host::SetHost;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};

@@ -485,7 +485,7 @@ impl World {
         });
     }
 
-    /// Whom gateway `index` knows to have the set.
+    /// Notes the lease that gateway `index` knows of.
     pub fn agents_see_grants(&mut self, index: usize) {
         let lease = self.set(index).and_then(|set| set.lease());
         if let (Some(lease), Some(agents)) = (lease, &mut self.agents) {

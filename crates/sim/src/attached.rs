@@ -182,7 +182,7 @@ impl World {
         });
     }
 
-    /// Whom gateway `index` knows to have the set.
+    /// Notes the lease that gateway `index` knows of.
     pub fn see_grants(&mut self, index: usize) {
         if self.agents.is_some() {
             return self.agents_see_grants(index);

@@ -385,7 +385,7 @@ impl Nemesis {
         world.want(&mut self.rng, wish);
     }
 
-    /// Once everything has healed, nobody is to stay drained.
+    /// Once everything has healed, no gateway is to stay drained.
     pub fn want_all_active(&mut self, world: &mut World) {
         world.want_all_active(&mut self.rng);
     }

@@ -13,8 +13,8 @@ const STARTS: u64 = 4;
 const RUNS: u64 = 8_000;
 
 impl World {
-    /// A quorum holds writes; one member goes back to an earlier copy, and all others of that quorum are down: nobody
-    /// may serve. Then one of these comes back: the restored machine is told, and every answered write is read.
+    /// A quorum holds writes; one member goes back to an earlier copy, and all others of that quorum are down: no
+    /// gateway may serve. Then one of these comes back: the restored machine is told, and every answered write is read.
     ///
     /// # Errors
     /// A broken rule, or no progress.

@@ -120,7 +120,7 @@ impl World {
         self.clients.clear();
         let rotten: usize = self.stores.servers.iter().map(|server| server.rot("/map/")).sum();
         anyhow::ensure!(rotten > 0, "no pack of map pages is there");
-        // Nobody has the pages in memory.
+        // Restarted, so that no gateway has the pages in memory.
         for host in &mut self.hosts {
             host.kill(self.now);
             host.start(self.now, self.rtt_ms)?;

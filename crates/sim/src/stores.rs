@@ -425,7 +425,7 @@ impl World {
         self.keep_away();
     }
 
-    /// Nobody reaches store `at`.
+    /// Store `at` answers no host.
     pub fn lose_store(&self, at: usize) {
         self.spoil(Some(at), &Faults { down: true, ..Faults::default() });
     }

@@ -122,7 +122,7 @@ impl Standby {
         Ok(())
     }
 
-    /// The code of a health check; 0 where nobody answers.
+    /// The code of a health check; 0 without an answer.
     fn asks(&self, path: &str) -> u16 {
         asks_at(self.http, path)
     }

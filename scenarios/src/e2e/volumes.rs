@@ -4,7 +4,7 @@
 //! ```text
 //!  16 TiB are trimmed that nothing was ever written to: nothing but entries of the log
 //!  load on vol2 all the time ─▶ vol1 grows, is refused to shrink, shrinks by force: errors beyond its end, grows again: zeroes there
-//!    ─▶ renamed once nobody is connected ─▶ vol3 is written and deleted under that: errors, for it alone; of its name a new, empty one
+//!    ─▶ renamed once no client is connected ─▶ vol3 is deleted while it is written: errors, for it alone; then a new, empty one of its name
 //!    ─▶ its snapshot shows it still ─▶ kill -9 of the serving gateway, vol4 is deleted meanwhile ─▶ all others are whole
 //!    ─▶ the snapshot goes: the store shrinks ─▶ rollback brings a deleted volume back, and takes a newer one away
 //! ```

@@ -1,7 +1,7 @@
 //! Hooks: programs that are called on events. Nothing waits for them or depends on them.
 //!
-//! Of roles the newest is the last word: one hook at a time, and those that were overtaken before they began are left out. Events are told side by
-//! side, within [`AT_ONCE_MAX`].
+//! Role hooks run one at a time, and only the newest role matters: roles that were replaced before their hook began are
+//! skipped. Event hooks run concurrently, at most [`AT_ONCE_MAX`].
 
 use crate::config::AgentConfig;
 use crate::machine::Role;
@@ -12,20 +12,20 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 
-/// Hooks on events that run at once at most; beyond that one is left out, and the log says so.
+/// Maximum number of event hooks that run at once; beyond that a hook is skipped, and the log says so.
 const AT_ONCE_MAX: usize = 8;
 
 /// The hooks of one agent.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    /// To the task that tells of roles.
+    /// Sends roles to the task that runs their hooks.
     roles: Option<watch::Sender<Option<(Role, u64)>>>,
     on_event: Option<String>,
     facts: Facts,
     places: Arc<Semaphore>,
 }
 
-/// What every hook is told, and how long it may take.
+/// The variables of every hook, and its time limit.
 #[derive(Clone, Debug)]
 struct Facts {
     name: String,
@@ -66,7 +66,7 @@ impl Hooks {
     }
 }
 
-/// One at a time; ends with its [`Hooks`].
+/// Runs role hooks one at a time; ends with its [`Hooks`].
 async fn tell_roles(script: String, facts: Facts, mut told: watch::Receiver<Option<(Role, u64)>>) {
     while told.changed().await.is_ok() {
         let newest = *told.borrow_and_update();
@@ -89,7 +89,7 @@ impl Facts {
         let work = async {
             let mut child = command.spawn()?;
             if let Some(mut stdin) = child.stdin.take() {
-                // One that does not read has heard enough.
+                // A hook that does not read its input is not an error.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
             child.wait().await
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// What a script is told of a line of the history, and who it is told of.
+    /// The variables that a script gets for a line of the history, with host and set.
     #[tokio::test]
     async fn a_line_of_the_history_is_told_with_host_set_role_and_epoch() {
         let dir = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ mod tests {
         let hooks = Hooks::new(&config);
         hooks.role(Role::Primary, 1);
         wait_for(&dir.path().join("said"), "begin primary 1").await;
-        // All of these places are taken: a role needs none.
+        // All places are taken: a role hook needs none.
         (0..AT_ONCE_MAX).for_each(|_| hooks.event("a line", Role::Primary, 1));
         hooks.role(Role::Standby, 2);
         hooks.role(Role::Primary, 3);

@@ -6,7 +6,8 @@
 //!                                A             3. checkpoint, stop, export, give the lease back
 //!                                              B   4. takes it
 //! ```
-//! A claim that never comes true ends by itself. Nothing of this decides who may write: the lease does.
+//! A claim that is not followed by a free lease expires. No claim or command decides which host may write: the lease
+//! does.
 
 use super::{Door, Reply};
 use crate::client::{self, Answer, ClientError};
@@ -20,7 +21,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// For one question to another agent.
+/// Time limit of one question to another agent.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Between two looks at a switchover that is to come.
@@ -33,14 +34,14 @@ const OPENERS_PAUSE: Duration = Duration::from_millis(100);
 /// The longest claim.
 const CLAIM_MAX: Duration = Duration::from_secs(7200);
 
-/// As Patroni's, as far as it goes: `leader` is checked where it is given, `candidate` says where to.
+/// As Patroni's body, in part: `leader` is checked if it is given, `candidate` is the target.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Switchover {
     leader: Option<String>,
     candidate: Option<String>,
     dry_run: bool,
-    /// When, Unix milliseconds; now if none.
+    /// Time, Unix milliseconds; now if none.
     scheduled_at_unix_ms: Option<u64>,
 }
 
@@ -102,12 +103,12 @@ pub(super) async fn failover(door: &Door, body: &Bytes) -> Result<Reply, Reply> 
     door.command(Command::Failover { reason }).await.map(|words| Reply::yes(words).with(&plan))
 }
 
-/// The answer to somebody who only wants to know.
+/// The answer to a dry run.
 fn would(plan: &Plan, may_go: Result<(), String>, words: &str) -> Reply {
     Reply::yes(may_go.map_or_else(|why| format!("would be refused: {why}"), |()| words.to_string())).with(plan)
 }
 
-/// What the other hosts' agents show, all asked at once.
+/// The views of the other hosts' agents, all asked at once.
 async fn peers(door: &Door) -> Vec<plan::Peer> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in door.config.peers.0.clone() {
@@ -199,7 +200,7 @@ pub(super) fn cancel(door: &Door) -> Result<Reply, Reply> {
     }
 }
 
-/// Looks at the kept switchover now and then, for as long as the agent runs.
+/// Checks the scheduled switchover from time to time, for as long as the agent runs.
 pub(crate) async fn keep_schedule(door: Door) {
     let mut ticks = tokio::time::interval(SCHEDULE_INTERVAL);
     loop {
@@ -219,7 +220,7 @@ pub(crate) async fn keep_schedule(door: Door) {
         }
         let outcome = match due {
             Due::Dropped(why) => Err(why),
-            // AGENT-A4: it was asked for before the pause was.
+            // AGENT-A4: it was requested before the pause.
             Due::Now if view.paused => Err("the host is paused: ask for it anew".to_string()),
             Due::Later | Due::Now => match switch(&door, scheduled.to, false).await {
                 Ok(_) => Ok(()),
@@ -243,7 +244,7 @@ async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result
     }
     may_go.map_err(|why| refused(why).with(&plan))?;
     let to = plan.to.clone();
-    // A plan that may go is to one of them.
+    // A plan that may be carried out has a target.
     let address = config.peers.0.get(&to).cloned().unwrap_or_default();
     let (database, pool) = (&config.database, &config.pool);
     let seconds = database.checkpoint_timeout_s + database.stop_timeout_s + pool.export_timeout_s;
@@ -259,19 +260,19 @@ async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result
                 refused(format!("{to} does not take over: {}", unclaimed(&answer, &config.name, &to))).with(&plan)
             );
         }
-        // Whether it heard it does not matter: we keep the lease, and the claim ends by itself.
+        // The target need not have received it: we keep the lease, and the claim expires.
         Err(error) => return Err(unreached(&to, &error).with(&plan)),
     }
     let said = door.command(Command::Switchover { to }).await;
     said.map(|words| Reply::yes(words).with(&plan)).map_err(|reply| reply.with(&plan))
 }
 
-/// SWITCH-P2 of the plan: why a claim was not taken, and what would make it one.
+/// SWITCH-P2: reason why a claim was refused, with the remedy.
 fn unclaimed(answer: &Answer, from: &str, to: &str) -> String {
     let words = answer.words();
     match answer.code {
         403 => format!("{words}: give {from} and {to} the same http.token_file"),
-        // It says what would help itself.
+        // The refusal contains its remedy.
         412 => words,
         _ => format!("{words}: `holdfast agent status` shows how it is; ask again"),
     }

@@ -1,4 +1,4 @@
-//! Health of PostgreSQL, and what follows from it while it runs.
+//! Health of PostgreSQL while it runs, and the reactions to it.
 
 use super::{Action, AttachPhase, DatabaseView, Event, Machine, State};
 use holdfast_types::MonoTime;
@@ -55,8 +55,8 @@ impl Machine {
         }
     }
 
-    /// PostgreSQL lives, and takes no queries. What recovers is waited for, for it would begin anew after a restart; people are told. What shuts down for so
-    /// long counts as ended.
+    /// PostgreSQL lives, but takes no queries. One in recovery is waited for, because a restart would begin the
+    /// recovery again; the history reports it. One that shuts down for this long counts as ended.
     fn no_queries(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         let Some((view, since, told)) = self.probes.busy_since else { return };
         let time = now.saturating_since(since);

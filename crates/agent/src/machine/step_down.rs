@@ -12,10 +12,10 @@ use super::{Action, Event, Job, Machine, State, Stop};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
-/// Rounds of a forced end before the history says "stuck", and the machine is rebooted where that is wanted.
+/// Rounds of a forced end before the history reports "stuck", and the machine is rebooted if that is configured.
 pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
 
-/// Pause between two rounds; once it is stuck twice as long after each, up to the longest.
+/// Pause between two rounds. Once it is stuck, the pause doubles after each, up to a maximum.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -25,12 +25,12 @@ fn pause_after(round: u32) -> Duration {
     ROUND_PAUSE.saturating_mul(doubled).min(ROUND_PAUSE_MAX)
 }
 
-/// What comes when all is let go of.
+/// Next step after everything is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// Standby, and no campaign for a while.
     Standby {
-        /// How long.
+        /// Length of that time.
         wait: Duration,
         /// Why.
         why: String,
@@ -56,7 +56,7 @@ enum Step {
     Rest(MonoTime),
 }
 
-/// Where the way down is.
+/// Present step on the way to standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leaving {
     step: Step,
@@ -73,21 +73,21 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Clients may still write: the checkpoint ahead of the stop is under way.
+    /// Clients may still write: the checkpoint before the stop is under way.
     pub fn before_stop(&self) -> bool {
         self.step == Step::Checkpoint
     }
 }
 
 impl Leaving {
-    /// All that is left is attach, and it has been asked to end.
+    /// Only attach is left, and it has been ordered to end.
     pub fn gives_back(&self) -> bool {
         self.step == Step::Detach && self.job.is_some()
     }
 }
 
 impl Machine {
-    /// The agent ends: lets go in good order first, unless it is paused.
+    /// The agent ends: first it releases everything in good order, unless it is paused.
     pub(super) fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {
         self.ended_by_shutdown = true;
         match &mut self.state {
@@ -100,7 +100,7 @@ impl Machine {
                 self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
                 return "ends; PostgreSQL and its device go on without an agent".into();
             }
-            // What stops PostgreSQL is waited for.
+            // Waits for the job that stops PostgreSQL.
             State::CutOff(_) if self.paused => return "ends; device and pool stay as they are".into(),
             State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
             State::Ended => {}
@@ -127,14 +127,14 @@ impl Machine {
         self.enter(now, State::CutOff(Some(job)), &reason);
     }
 
-    /// Becoming primary failed: let go, and wait longer each time.
+    /// The takeover failed: releases everything, and waits longer each time.
     pub(super) fn give_up(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
         self.record(Event::TakeoverFailed, &reason, out);
         let wait = self.next_backoff();
         self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
     }
 
-    /// A fault of this host: others first.
+    /// A fault of this host: other hosts get the first chance.
     pub(super) fn give_away(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
         if self.way.is_some() {
             self.record(Event::TakeoverFailed, &reason, out);
@@ -148,7 +148,7 @@ impl Machine {
         self.takeover.backoff
     }
 
-    /// The lease is another's, or the device is dead.
+    /// Another owner has the lease, or the device is dead.
     pub(super) fn fence(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
         self.record(Event::Fenced, &reason, out);
         let wait = self.policy.backoff_min;
@@ -159,7 +159,7 @@ impl Machine {
         self.leave(now, true, false, reason, then, out);
     }
 
-    /// Begins the way down.
+    /// Begins the way to standby.
     pub(super) fn leave(
         &mut self,
         now: MonoTime,
@@ -178,7 +178,7 @@ impl Machine {
         self.go_on(now, leaving, out);
     }
 
-    /// Takes the next step that has something to do.
+    /// Takes the next step that is needed.
     fn go_on(&mut self, now: MonoTime, mut leaving: Leaving, out: &mut Vec<Action>) {
         loop {
             let hard = leaving.hard;
@@ -308,7 +308,7 @@ impl Machine {
             }
             leaving.failed = why;
             if step == Step::Detach {
-                // It was killed: what it left is the drivers' to clear when it is started the next time.
+                // It was killed: the drivers clear what it left before its next start.
                 (self.present.attached, self.attach) = (false, None);
             }
         }
@@ -321,7 +321,7 @@ impl Machine {
         self.go_on(now, leaving, out);
     }
 
-    /// A pause between two rounds may be over.
+    /// The pause between two rounds may be over.
     pub(super) fn rested(&mut self, now: MonoTime, leaving: &Leaving, out: &mut Vec<Action>) {
         if let Step::Rest(until) = leaving.step
             && now >= until

@@ -10,25 +10,25 @@ use std::time::Duration;
 /// The window of `takeovers_per_hour_max`.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How this host is becoming primary.
+/// Progress on the way to primary.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
-    /// What it will be called once it has arrived.
+    /// The event that the history gets on arrival.
     pub event: Event,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Who had the lease before.
+    /// The previous owner of the lease.
     pub other: Option<String>,
-    /// The pool was not let go of in good order.
+    /// The previous owner did not export the pool in good order.
     pub force_import: bool,
-    /// Its phases so far.
+    /// Duration of each phase so far.
     pub phases: Phases,
-    /// When the last one ended.
+    /// End of the last phase.
     mark: MonoTime,
 }
 
 impl Way {
-    /// A way that begins at `now`; `sign` is when the lease was last seen in use.
+    /// A takeover that begins at `now`; `sign`: when the lease was last seen in use.
     pub fn new(
         event: Event,
         reason: String,
@@ -47,7 +47,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Forgets what is older than `window`.
+/// Forgets entries older than `window`.
 fn forget(times: &mut std::collections::VecDeque<MonoTime>, now: MonoTime, window: Duration) {
     while times.front().is_some_and(|at| now.saturating_since(*at) >= window) {
         times.pop_front();
@@ -55,7 +55,7 @@ fn forget(times: &mut std::collections::VecDeque<MonoTime>, now: MonoTime, windo
 }
 
 impl Machine {
-    /// Ends a phase of the way.
+    /// Ends a phase.
     pub(super) fn mark(&mut self, now: MonoTime, keep: impl FnOnce(&mut Phases, u64)) {
         if let Some(way) = &mut self.way {
             keep(&mut way.phases, millis(now.saturating_since(way.mark)));
@@ -63,8 +63,8 @@ impl Machine {
         }
     }
 
-    /// Why this host could not take the set over whoever asked for it, and what would make it possible; "" for nothing. Such a host takes no lease:
-    /// it would only have to give it back.
+    /// Reason why this host could not take over the set at all, with the remedy; "" for none. Such a host takes no
+    /// lease: it would only have to give it back.
     pub fn set_unable(&mut self, why: &str) {
         if self.unable != why {
             why.clone_into(&mut self.unable);
@@ -78,7 +78,7 @@ impl Machine {
         Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
     }
 
-    /// What stands against taking a free lease. A host that was asked to (`claimed`) looks only at what it cannot do.
+    /// Obstacle to taking a free lease. A host that was asked to take it (`claimed`) checks only whether it is able to.
     pub(super) fn against(&self, now: MonoTime, claimed: bool) -> Option<String> {
         if !self.unable.is_empty() {
             return Some(self.unable.clone());
@@ -117,7 +117,7 @@ impl Machine {
         if !self.looked {
             return;
         }
-        // A view from before this state may show our own lease, or one that we gave up on.
+        // A view from before this state may show our own lease, or one that we gave up.
         let Some((at, view)) = self.cluster.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
         let expired = match &view {
             LeaseView::Unreachable => {
@@ -176,7 +176,8 @@ impl Machine {
         if view.epoch != 0 {
             self.granted = view.epoch;
         }
-        // What was granted, from the first moment on and with no gateway in reach: it may be shorter than what the settings say (AGENT-A3).
+        // The granted length counts from the first moment on, even with no gateway reachable: it may be shorter than
+        // the configured one (AGENT-A3).
         if let Some(ttl) = view.ttl.filter(|_| self.present.attached) {
             self.ttl = ttl;
         }
@@ -190,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// What people are told of volumes that are lost.
+    /// Text about lost volumes, for users.
     pub(super) fn lost_volumes(&self) -> Option<String> {
         let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
         let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
@@ -229,7 +230,8 @@ impl Machine {
         }
     }
 
-    /// Starts PostgreSQL, of which none runs, under the machine's watchdog where that is wanted. `sure`: also if a pause comes before the start.
+    /// Starts PostgreSQL, of which no process runs, with the machine's watchdog if that is wanted. `sure`: also if a
+    /// pause begins before the start.
     pub(super) fn launch(&mut self, now: MonoTime, sure: bool, out: &mut Vec<Action>) {
         if self.policy.guard == Guard::Off {
             return self.start(now, out);
@@ -240,14 +242,14 @@ impl Machine {
         self.enter(now, State::Starting(Rising::Arming { job, sure }), "the machine's watchdog is armed");
     }
 
-    /// The machine's watchdog counts, or why not.
+    /// The machine's watchdog counts down, or the reason why it does not.
     pub(super) fn armed(&mut self, now: MonoTime, sure: bool, result: Result<(), String>, out: &mut Vec<Action>) {
         match result {
-            // AGENT-A7. Another host may have one.
+            // AGENT-A7. Another host may have a watchdog.
             Err(why) if self.policy.guard == Guard::Required => {
                 self.give_away(now, format!("the machine's watchdog is required: {why}"), out);
             }
-            // AGENT-A4: the pause came after the question.
+            // AGENT-A4: the pause began after the watchdog was requested.
             _ if self.paused && !sure => self.hold(now, "nothing was started", false),
             _ => self.start(now, out),
         }
@@ -299,7 +301,7 @@ impl Machine {
         self.enter(now, State::Starting(Rising::Clearing { job, how, asked }), why);
     }
 
-    /// The last one was stopped, or not.
+    /// The previous PostgreSQL was stopped, or could not be.
     pub(super) fn cleared(
         &mut self,
         now: MonoTime,
@@ -309,7 +311,7 @@ impl Machine {
         out: &mut Vec<Action>,
     ) {
         match result {
-            // AGENT-A4: the pause came after the stop. That restart is none.
+            // AGENT-A4: the pause began after the stop. It does not count as a restart.
             Ok(()) if self.paused && !asked => {
                 if !self.held {
                     self.restarts.pop_back();
@@ -318,7 +320,7 @@ impl Machine {
                 self.hold(now, &why, false);
             }
             Ok(()) => self.launch(now, asked, out),
-            // Its clients were too slow: nothing is wrong with this host.
+            // Its clients were too slow: this host is in order.
             Err(why) if how == Stop::Fast => {
                 self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
             }
@@ -326,35 +328,36 @@ impl Machine {
         }
     }
 
-    /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (AGENT-A4).
+    /// Waits for PostgreSQL as for one in recovery, without starting it. A PostgreSQL that is found missing is started,
+    /// but not in a pause (AGENT-A4).
     pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
         self.present.running = true;
         self.held |= self.paused;
-        // Whether it runs the next probe says; where it does not for certain, nobody has to wait for that.
+        // The next probe shows whether it runs. If that is not certain, nothing has to wait for it.
         self.probes.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
         let paused = if self.paused { "; paused: nothing is started" } else { "" };
         self.enter(now, State::Starting(Rising::Recovering), &format!("{why}{paused}"));
     }
 
-    /// The lease may be ours still.
+    /// The lease may still be ours.
     pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.ended_by_shutdown {
-            // Somebody may start it by hand: the watchdog's helper guards that (WATCHDOG-W1).
+            // A person may start it by hand: the watchdog's helper covers that (WATCHDOG-W1).
             self.present.running = true;
             return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
         }
         let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
-        // Still ours: renewed with enough time ahead to be worth a start.
+        // Still ours, and renewed early enough for a start.
         if serving && now < self.stop_at() {
             let why = "the lease is ours still, the cluster is back";
             self.way = Some(Way::new(Event::Restart, why.into(), None, false, now, now));
             if self.paused {
-                // AGENT-A4: somebody may work on its files.
+                // AGENT-A4: a person may work on its files.
                 return self.hold(now, why, false);
             }
             return self.launch(now, false, out);
         }
-        // Ours, and of no use here: renewed too seldom, or too late, for PostgreSQL to run under it. Others may do better.
+        // Ours, but renewed too seldom or too late for PostgreSQL to run under it. Another host may do better.
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
         if serving && spent >= self.policy.start_timeout && !self.paused {
             let (ttl, margin) = (millis(self.ttl), millis(self.stop_margin()));
@@ -371,7 +374,7 @@ impl Machine {
         forget(&mut self.restarts, now, self.policy.restart_window);
         if self.restarts.len() < self.policy.restarts_max {
             self.restarts.push_back(now);
-            // Before the first arrival the way stays what it is: a takeover that needed two starts.
+            // Before the first arrival the takeover continues: it needed two starts.
             let way = self.way.take();
             self.rise(now, reason, Stop::Kill, false, out);
             if way.is_some() {
@@ -385,7 +388,7 @@ impl Machine {
 
     pub(super) fn recover(&mut self, now: MonoTime, rising: Rising, out: &mut Vec<Action>) {
         if matches!(rising, Rising::Arming { .. }) {
-            // It has a bound of its own, and is none of PostgreSQL's time.
+            // This step has its own limit, and does not count against PostgreSQL.
             return;
         }
         if rising == Rising::Recovering {
@@ -398,7 +401,7 @@ impl Machine {
                     return;
                 }
                 DatabaseView::Gone if self.paused => {}
-                // Nothing of PostgreSQL's has failed: the pause is over.
+                // PostgreSQL has not failed: the pause is over.
                 DatabaseView::Gone if self.held => {
                     let way = self.way.take();
                     self.rise(now, "started after a pause", Stop::Kill, false, out);
@@ -417,7 +420,7 @@ impl Machine {
             }
         }
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
-        // AGENT-A4: a promotion may fall into a pause.
+        // AGENT-A4: a promotion may happen during a pause.
         if spent >= self.policy.start_timeout && !self.paused {
             let limit = millis(self.policy.start_timeout);
             self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
@@ -444,7 +447,8 @@ impl Machine {
         self.enter(now, state, why);
     }
 
-    /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (AGENT-A5).
+    /// PostgreSQL is a standby of another one. After its promotion this host is primary once a write was durable
+    /// (AGENT-A5).
     pub(super) fn follow(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.probes.database != DatabaseView::Ready {
             return self.watch(now, out);

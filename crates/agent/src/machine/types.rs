@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// What the machine is told once: settings that are durations and counts already.
+/// Settings of the machine, already converted to durations and counts.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// This host's name: the owner of its leases.
     pub name: String,
-    /// `false`: only an operator's word makes this host take a lease.
+    /// `false`: this host takes a lease only on an operator's command.
     pub automatic: bool,
     /// Never takes over by itself, whatever happens.
     pub nofailover: bool,
@@ -40,48 +40,48 @@ pub struct Policy {
     pub restarts_max: usize,
     /// See `restarts_max`.
     pub restart_window: Duration,
-    /// After a switchover away: how long the other host may take before this one stands again.
+    /// Time for another host to take over after a switchover, before this one competes again.
     pub switchover_hold: Duration,
-    /// A device or pool that cannot be let go of is ended by a reboot.
+    /// A device or pool that cannot be released is ended by a reboot.
     pub fence_reboot: bool,
-    /// A PostgreSQL that is a standby is as it should be.
+    /// A PostgreSQL that is a standby is accepted.
     pub follows: bool,
     /// The machine's watchdog.
     pub guard: Guard,
 }
 
-/// Whether the machine's watchdog has to count before PostgreSQL is started.
+/// Whether the machine's watchdog has to count down before PostgreSQL is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// It is left alone.
+    /// It is not used.
     Off,
-    /// It counts where it can be had.
+    /// It is used if it can be opened.
     Automatic,
     /// Without it PostgreSQL is not started here.
     Required,
 }
 
-/// What the cluster says about the lease.
+/// The cluster's answer about the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseView {
-    /// No gateway could say.
+    /// No gateway knew.
     Unreachable,
-    /// Nobody holds it.
+    /// The lease is free.
     Free,
-    /// Somebody does.
+    /// The lease is held.
     Held {
-        /// Who.
+        /// Its owner.
         owner: String,
         /// Its fencing token.
         epoch: u64,
-        /// Until it may be judged expired; zero when that is possible now.
+        /// Time until it may be judged expired; zero if that is possible now.
         remaining: Duration,
         /// How long it lasts from each renewal.
         ttl: Duration,
     },
 }
 
-/// Where the attach process is.
+/// State of the attach process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachPhase {
@@ -89,20 +89,20 @@ pub enum AttachPhase {
     Acquiring,
     /// It has the lease and makes the devices.
     Connecting,
-    /// The devices are there and answer.
+    /// The devices exist and answer.
     Serving,
-    /// The gateway went away; requests wait.
+    /// The gateway is gone; requests wait.
     Reconnecting,
-    /// Another owner holds the set: every request fails, for good.
+    /// Another owner holds the set: every request fails from now on.
     Fenced,
-    /// It let go of everything.
+    /// It has released everything.
     Detached,
 }
 
-/// What the attach process says of itself.
+/// The attach process's own report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachView {
-    /// Where it is.
+    /// Its state.
     pub phase: AttachPhase,
     /// Epoch of its grant, 0 before the first.
     pub epoch: u64,
@@ -110,16 +110,16 @@ pub struct AttachView {
     pub renewed: Option<MonoTime>,
     /// How long its lease lasts from there, once it was granted.
     pub ttl: Option<Duration>,
-    /// Who or what fenced it, for people.
+    /// Reason for the fencing, for people.
     pub fenced_by: String,
-    /// Volumes whose devices fail for good while the others go on, and why, for people.
+    /// Volumes whose devices fail for good while the others work, with the reason, for people.
     pub lost: Vec<String>,
 }
 
-/// How the attach process ended by itself.
+/// Reason why the attach process ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachEnd {
-    /// Somebody else holds the lease: it never had it.
+    /// Another owner holds the lease: this process never had it.
     Refused(String),
     /// It had the lease, and another owner has it now.
     Fenced(String),
@@ -127,7 +127,7 @@ pub enum AttachEnd {
     Failed(String),
 }
 
-/// How PostgreSQL is, as a probe found it.
+/// State of PostgreSQL as found by a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseView {
     /// It answers queries and is no standby.
@@ -144,41 +144,41 @@ pub enum DatabaseView {
     Gone,
 }
 
-/// What an operator, or another host's agent, asks for.
+/// A command of an operator, or of another host's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Nothing by itself any more, except what safety asks.
+    /// Nothing happens by itself any more, except for safety.
     Pause,
-    /// As before the pause.
+    /// End of the pause.
     Resume,
     /// Give the lease to another host, in good order.
     Switchover {
-        /// Which; told to claim it already.
+        /// The target host, which already has a claim.
         to: String,
     },
-    /// The present primary is about to let go for us.
+    /// The present primary is about to give the lease to us.
     Claim {
-        /// Who says so.
+        /// The promising host.
         from: String,
-        /// How long the promise is good.
+        /// How long the promise is valid.
         within: Duration,
     },
     /// Take the lease now, by force if it is held.
     Failover {
-        /// Why, for the history.
+        /// The reason, for the history.
         reason: String,
     },
-    /// Start PostgreSQL anew, here.
+    /// Restart PostgreSQL on this host.
     Restart,
-    /// The agent ends: let go in good order, unless paused.
+    /// The agent ends: release everything in good order, unless paused.
     Shutdown,
 }
 
-/// Number of something that was started; its end names it.
+/// Number of a started job; its end carries the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Job(pub u64);
 
-/// What was there when the agent started.
+/// What already existed when the agent started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// An attach process of ours serves its devices.
@@ -189,24 +189,24 @@ pub struct Found {
     pub database: bool,
 }
 
-/// Something happened.
+/// An input of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Once, first: what an earlier agent left.
+    /// The first input, once: what an earlier agent left.
     Found(Found),
-    /// Time went by.
+    /// Time passed.
     Tick,
-    /// The cluster was asked.
+    /// The cluster's answer.
     Lease(LeaseView),
-    /// The attach process said something, or was looked at.
+    /// A report of the attach process, or a look at it.
     Attach(AttachView),
-    /// The attach process ended, and we had not asked for it.
+    /// The attach process ended, without our order.
     AttachEnded(AttachEnd),
-    /// PostgreSQL was looked at.
+    /// A probe of PostgreSQL.
     Database(DatabaseView),
-    /// A job ended. Each is answered once and in bounded time, by the shell's promise.
+    /// A job ended. The shell promises one answer for each, in bounded time.
     Done {
-        /// Which.
+        /// The job.
         job: Job,
         /// Why it failed.
         result: Result<(), String>,
@@ -223,15 +223,15 @@ pub enum Input {
 /// How PostgreSQL is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// With a checkpoint; clients are sent away.
+    /// With a checkpoint; clients are disconnected.
     Fast,
     /// At once, as after a crash.
     Immediate,
-    /// Without asking it: every one of its processes.
+    /// SIGKILL to each of its processes.
     Kill,
 }
 
-/// Something to do. Jobs are answered by [`Input::Done`].
+/// An output of the machine. Jobs are answered by [`Input::Done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start the attach process.
@@ -239,35 +239,35 @@ pub enum Action {
         /// Take the lease even if another owner holds it.
         force: bool,
     },
-    /// End the attach process: politely with the lease given back, or by all means.
+    /// End the attach process: in good order with the lease given back, or by force.
     Detach {
         /// Answered when it is gone.
         job: Job,
-        /// Kill it where it does not go.
+        /// Kill it if it does not end.
         hard: bool,
     },
     /// Check and mount the file system, or import the pool.
     Import {
         /// Answered when it is mounted.
         job: Job,
-        /// The last user had no chance to export it; it is fenced now.
+        /// The last owner could not export it; it is fenced now.
         force: bool,
     },
     /// Unmount or export.
     Export {
         /// Answered when it is.
         job: Job,
-        /// Errors on the way are expected: the device is dead.
+        /// Errors are expected: the device is dead.
         hard: bool,
     },
-    /// See to it that the machine's watchdog counts; it was asked for before, by [`super::Machine::guarded`].
+    /// Wait until the machine's watchdog counts down; [`super::Machine::guarded`] requested it before.
     Arm {
-        /// Answered when it does, or why it does not.
+        /// Answered when it counts down, or with the reason why not.
         job: Job,
     },
-    /// Start PostgreSQL; its readiness comes by [`Input::Database`].
+    /// Start PostgreSQL; [`Input::Database`] reports when it is ready.
     StartDatabase {
-        /// Answered when the start was given.
+        /// Answered when it was started.
         job: Job,
     },
     /// Stop PostgreSQL.
@@ -277,7 +277,7 @@ pub enum Action {
         /// How.
         how: Stop,
     },
-    /// A checkpoint ahead of a planned stop, so that the stop is short.
+    /// A checkpoint before a planned stop, so that the stop is short.
     Checkpoint {
         /// Answered when done or given up.
         job: Job,
@@ -287,15 +287,15 @@ pub enum Action {
         /// Answered when it was.
         job: Job,
     },
-    /// Tell scripts.
+    /// Run hooks.
     Hook(Role),
-    /// Keep it in the history.
+    /// Write it to the history.
     Record(Box<Record>),
-    /// This machine cannot let go: reboot it.
+    /// This machine cannot release the set: reboot it.
     Reboot(String),
 }
 
-/// What load balancers and hooks know of.
+/// The role as load balancers and hooks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -323,11 +323,11 @@ pub enum StateName {
     Primary,
     /// PostgreSQL runs and is a standby of another one, elsewhere.
     Following,
-    /// Stopped PostgreSQL in time, keeps the device, and waits to learn whose the lease is.
+    /// Stopped PostgreSQL in time, keeps the device, and waits to learn the owner of the lease.
     CutOff,
-    /// Lets go in good order.
+    /// Releases everything in good order.
     Demoting,
-    /// Lets go of what is lost already.
+    /// Releases by force: the set is lost already.
     Fencing,
     /// The agent may end.
     Ended,
@@ -351,7 +351,7 @@ impl fmt::Display for StateName {
     }
 }
 
-/// What a line of the history is about.
+/// Kind of a history line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
@@ -361,13 +361,13 @@ pub enum Event {
     Failover,
     /// This host became primary as planned.
     Switchover,
-    /// PostgreSQL was started anew in its place.
+    /// PostgreSQL was restarted on this host.
     Restart,
-    /// Taken over from an earlier agent process without a stop.
+    /// An earlier agent process ended, and this one continued without a stop of PostgreSQL.
     Adopted,
-    /// PostgreSQL followed another one, and takes writes now.
+    /// PostgreSQL was a standby of another one, and takes writes now.
     Promoted,
-    /// PostgreSQL lives and has taken no queries for long.
+    /// PostgreSQL lives, but has taken no queries for long.
     Refusing,
     /// Trying to become primary failed.
     TakeoverFailed,
@@ -383,13 +383,13 @@ pub enum Event {
     Demoted,
     /// Another owner has the lease, or the device is gone.
     Fenced,
-    /// Could not let go.
+    /// The release did not succeed.
     Stuck,
     /// An operator paused the agent.
     Paused,
     /// An operator resumed it.
     Resumed,
-    /// About a switchover that was asked for at a time.
+    /// An event of a scheduled switchover.
     Scheduled,
 }
 
@@ -418,7 +418,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// How long each phase of becoming primary took, in milliseconds. What was not reached is left out.
+/// Duration of each phase of a takeover, in milliseconds. Phases that were not reached are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
     /// From the last sign of life of the old holder (as the lease shows it) to the decision.
@@ -452,22 +452,22 @@ impl Phases {
 /// One line of the history, before the shell adds host, set and time of day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What.
+    /// Its kind.
     pub event: Event,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Who had the lease before, or who has it now; "" where that is nobody's.
+    /// Previous or present owner of the lease; "" if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub other: String,
-    /// Epoch that it was about, 0 for none.
+    /// Epoch concerned, 0 for none.
     #[serde(default)]
     pub epoch: u64,
-    /// The way to primary, where it was one.
+    /// Durations of the takeover, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<Phases>,
 }
 
-/// Why a command was not taken.
+/// Reason why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);

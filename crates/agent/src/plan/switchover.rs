@@ -1,4 +1,4 @@
-//! The plan of a switchover: made by the agent of the primary, from what it and its peers show.
+//! The plan of a switchover, made by the primary's agent from its own view and its peers' views.
 
 use super::{Finding, Move, Peer, Plan, able, host_ids, in_state, no_gateway, other};
 use crate::machine::{Role, StateName};
@@ -11,20 +11,21 @@ const OPENERS_SHOWN: usize = 8;
 /// A switchover that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
-    /// When, Unix milliseconds.
+    /// Its time, Unix milliseconds.
     pub at_unix_ms: u64,
-    /// The present, likewise.
+    /// The present time, likewise.
     pub now_unix_ms: u64,
 }
 
 impl When {
-    /// Until then.
+    /// Time left until then.
     pub fn seconds(&self) -> u64 {
         self.at_unix_ms.saturating_sub(self.now_unix_ms) / 1000
     }
 }
 
-/// The plan of a switchover from the host that shows `own` to `candidate`, or to the only other one; now, or at a time.
+/// The plan of a switchover from the host that shows `own` to `candidate`, or to the only other host; now, or at a
+/// time.
 pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Option<When>) -> Plan {
     let mut plan = Plan {
         kind: Move::Switchover,
@@ -116,7 +117,7 @@ fn primary(plan: &mut Plan, own: &View, peers: &[Peer], later: bool) {
     }
 }
 
-/// SWITCH-P2: where PostgreSQL could be moved from, or what there is instead of a switchover.
+/// SWITCH-P2: the host from which PostgreSQL could be moved, or an alternative to a switchover.
 fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
     let owner = if own.lease_owner.is_empty() { "nobody" } else { own.lease_owner.as_str() };
     let found = format!("{}, expected primary; {owner} holds the lease", in_state(own));
@@ -136,7 +137,7 @@ fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
     plan.check(Finding::Impossible, found, next);
 }
 
-/// To whom.
+/// The target host.
 fn chosen<'a>(plan: &mut Plan, own: &View, candidate: Option<&str>, peers: &'a [Peer]) -> Option<&'a Peer> {
     let known = peers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let from = own.name.as_str();

@@ -8,20 +8,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
 
-/// How long the reader of a program that has ended is waited for. It has nothing to wait for but a processor: only a machine that has none to give takes long.
+/// How long to wait for the reader of a program that has ended. It needs nothing but CPU time: only an overloaded
+/// machine takes long.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
-/// One pipe of a program, and what came out of it so far.
+/// One pipe of a program, with the output so far.
 pub(super) struct Said {
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Dropped when the program has ended.
     ended: oneshot::Sender<()>,
-    /// Comes, or is dropped, when all that the program said is in `bytes`.
+    /// Completes, or is dropped, once all of the program's output is in `bytes`.
     read: oneshot::Receiver<()>,
 }
 
 impl Said {
-    /// Begins to read. Goes on for as long as anybody has the other end: what a program left in the background must not die of a pipe that nobody reads.
+    /// Begins to read. Continues while any process has the other end open: a program left in the background must not be
+    /// killed by a pipe without a reader.
     pub(super) fn of(pipe: Option<impl AsyncRead + AsFd + Unpin + Send + 'static>) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (ended, end) = oneshot::channel::<()>();
@@ -36,7 +38,7 @@ impl Said {
         Self { bytes, ended, read }
     }
 
-    /// All of it, of a program that has ended, or that is not waited for any longer.
+    /// The whole output of a program that has ended or is not waited for any longer.
     pub(super) async fn whole(self) -> String {
         drop(self.ended);
         let _ = tokio::time::timeout(READ_WITHIN, self.read).await;
@@ -45,7 +47,7 @@ impl Said {
     }
 }
 
-/// Reads to the end of the pipe. Says `done` at that, or at `over` once it has taken what lies in the pipe then.
+/// Reads to the end of the pipe. Reports `done` at the end, or at `over` after it has read the data in the pipe.
 async fn read_some(
     mut pipe: impl AsyncRead + AsFd + Unpin,
     into: Arc<Mutex<Vec<u8>>>,
@@ -56,7 +58,7 @@ async fn read_some(
     let mut buffer = [0_u8; 4096];
     loop {
         tokio::select! {
-            // In this order: one in the background that never stops talking does not put off the end.
+            // In this order, so that a background program that always writes does not delay the end.
             biased;
             () = &mut over, if done.is_some() => {
                 drain(&pipe, &into);
@@ -72,8 +74,9 @@ async fn read_some(
     }
 }
 
-/// Takes what lies in the pipe now, as far as it is kept. Asks the kernel: what the runtime knows of the pipe may be older. A program's words are in the pipe before
-/// it has ended, so none of them is missed. Does not block: the runtime has made this end of the pipe so.
+/// Reads the data that is in the pipe now, up to the limit. Asks the kernel, because the runtime's knowledge of the
+/// pipe may be older. A program's output is in the pipe before it has ended, so nothing is missed. Does not block: the
+/// runtime has made this end of the pipe non-blocking.
 fn drain(pipe: &impl AsFd, into: &Mutex<Vec<u8>>) {
     let mut buffer = [0_u8; 4096];
     while into.lock().unwrap_or_else(PoisonError::into_inner).len() < SAID_BYTES_MAX {
@@ -97,8 +100,8 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::unix::pipe::pipe;
 
-    /// The reader gets its first turn when all the time for afterwords has passed, as on a machine that is short of processors. Something in the background has the
-    /// pipe, so that its end never comes.
+    /// The reader gets its first turn when the time for late output has passed, as on an overloaded machine. A
+    /// background program has the pipe open, so that its end never comes.
     #[tokio::test]
     async fn last_words_are_read_however_late_their_reader_comes() {
         let (mut background, words) = pipe().unwrap();
@@ -121,7 +124,7 @@ mod tests {
         let bytes = Mutex::new(Vec::new());
         drain(&words, &bytes);
         assert_eq!(bytes.lock().unwrap().len(), SAID_BYTES_MAX);
-        // Nothing is left to take, and nobody has ended: it does not wait.
+        // There is nothing to read, and the program has not ended: it does not wait.
         let (_background, silent) = pipe().unwrap();
         let nothing = Mutex::new(Vec::new());
         drain(&silent, &nothing);

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the kernel shows processes.
+/// The kernel's process table as files.
 pub(super) const PROC: &str = "/proc";
 
 /// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
@@ -23,20 +23,20 @@ const TICK_NS: u64 = 10_000_000;
 /// on being found by where it works until it has let go of its files): neither has arguments.
 const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
 
-/// What was found among all processes of the host.
+/// The result of a search among all processes of the host.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Those.
+    /// The processes found.
     pub found: BTreeSet<i32>,
-    /// Why the first of those that could not be looked at could not: there may be more than were found.
+    /// The error of the first process that could not be inspected: there may be more processes than were found.
     pub missed: Option<io::Error>,
 }
 
 impl Looked {
-    /// All that there are.
+    /// All matching processes.
     ///
     /// # Errors
-    /// Not all could be looked at.
+    /// Not all processes could be inspected.
     pub fn whole(self) -> io::Result<BTreeSet<i32>> {
         match self.missed {
             None => Ok(self.found),
@@ -47,7 +47,7 @@ impl Looked {
     /// Whether there is any.
     ///
     /// # Errors
-    /// None was found, and not all could be looked at.
+    /// None was found, and not all processes could be inspected.
     pub fn any(self) -> io::Result<bool> {
         if self.found.is_empty() { self.whole().map(|_| false) } else { Ok(true) }
     }
@@ -66,7 +66,7 @@ impl Looked {
     }
 }
 
-/// What a process shows, `None` for one that has ended meanwhile.
+/// The content of a file about a process; `None` if the process has ended.
 fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
@@ -143,7 +143,8 @@ pub(super) fn name_of(proc: &Path, pid: i32) -> io::Result<Option<Vec<u8>>> {
     Ok(name.map(|name| name.trim_ascii_end().to_vec()))
 }
 
-/// Where a process works; `None` of one that has ended, and where that path is longer than the kernel shows, which nothing is that settings name.
+/// The working directory of a process; `None` if it has ended, or if the path is longer than the kernel shows. No path
+/// in the settings is that long.
 pub(super) fn place_of(proc: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     match std::fs::read_link(proc.join(pid.to_string()).join("cwd")) {
         Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Ok(None),
@@ -151,14 +152,15 @@ pub(super) fn place_of(proc: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` of one that has ended. In the middle of an exec, where a process has its new memory
-/// and nothing is written there yet, it shows neither: then those that it has after it. Looks `looks` times at most.
+/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` if it has ended. In the middle of an
+/// exec the process has new memory with neither of them in it: then it is inspected again, at most `looks` times, for
+/// those that it has afterwards.
 pub(super) fn words_of(proc: &Path, pid: i32, what: &str, looks: u32) -> io::Result<Option<Vec<u8>>> {
     let read = |what: &str| of_living(std::fs::read(proc.join(pid.to_string()).join(what)));
     for left in (0..looks).rev() {
         let before = read("cmdline")?;
         let words = read(what)?;
-        // An environment can be empty where no exec is under way; arguments never are.
+        // An environment may be empty without an exec under way; arguments never are.
         let settled =
             || Ok::<_, io::Error>(before.as_ref().is_some_and(|args| !args.is_empty()) && before == read("cmdline")?);
         if words.as_ref().is_none_or(|words| !words.is_empty())
@@ -223,7 +225,7 @@ pub fn of_name(name: &str, word: &str) -> Vec<i32> {
     pids(proc, &mut None).into_iter().filter(fits).collect()
 }
 
-/// Sends a signal. A process that is gone is no error.
+/// Sends a signal. It is no error if the process has ended.
 pub fn signal(pid: i32, what: Signal) {
     if let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 1) {
         let _ = kill_process(pid, what);
@@ -313,7 +315,8 @@ mod tests {
         }
     }
 
-    /// What a start left on its way is ended though something else of the host shows nothing of itself, and "none is left" is not said.
+    /// Leftovers of a start are ended even if another process of the host cannot be inspected, and the result is not
+    /// "none is left".
     #[test]
     fn a_mark_is_found_beside_what_cannot_be_looked_at() {
         let dir = tempfile::tempdir().unwrap();

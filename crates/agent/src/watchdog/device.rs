@@ -8,13 +8,13 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The letter of its ioctls.
+/// The group letter of its ioctls.
 const W: u8 = b'W';
 
 /// WDIOC_GETSUPPORT.
 const GET_SUPPORT: Opcode = opcode::read::<Info>(W, 0);
 
-/// WDIOC_SETTIMEOUT. Answers with the timeout that it has from then on.
+/// WDIOC_SETTIMEOUT. Returns the timeout that the device now has.
 const SET_TIMEOUT: Opcode = opcode::read_write::<i32>(W, 6);
 
 /// WDIOC_GETTIMEOUT.
@@ -35,35 +35,38 @@ struct Info {
     identity: [u8; 32],
 }
 
-/// An open watchdog: it counts down. Dropped without [`Dog::let_go`] it goes on counting, as when its process dies.
+/// An open watchdog: it counts down. If dropped without [`Dog::let_go`] it continues to count, as when its process
+/// dies.
 pub trait Dog {
-    /// Sets after how many seconds without a feed it resets the machine; gives what it took.
+    /// Sets the number of seconds without a feed after which it resets the machine. Returns the number that the device
+    /// took.
     ///
     /// # Errors
-    /// Words of the kernel.
+    /// The kernel's error.
     fn set_timeout(&mut self, seconds: u32) -> Result<u32, String>;
-    /// Begins the count anew.
+    /// Feeds it: the count begins again.
     ///
     /// # Errors
-    /// It was not taken.
+    /// The kernel refused it.
     fn feed(&mut self) -> Result<(), String>;
     /// Ends the count, and closes it.
     ///
     /// # Errors
-    /// It may go on counting.
+    /// It may still count.
     fn let_go(self: Box<Self>) -> Result<(), String>;
 }
 
-/// Where one is had from.
+/// Source of a watchdog.
 pub trait Kennel {
     /// Opens it, which begins the count.
     ///
     /// # Errors
-    /// There is none, another program has it, or it is of no use: it cannot be let go of, or its timeout cannot be set. Nothing counts then.
+    /// There is none, another program has it, or it is of no use: it cannot be stopped, or its timeout cannot be set.
+    /// Then nothing counts down.
     fn open(&self) -> Result<Box<dyn Dog>, String>;
 }
 
-/// The kernel's, at this path.
+/// The kernel's device at this path.
 #[derive(Debug)]
 pub struct Device(pub PathBuf);
 
@@ -73,21 +76,22 @@ struct Opened {
     path: PathBuf,
 }
 
-/// Its name in sysfs: `/dev/watchdog` is the first of those that have numbers, and a link of udev's has the name of what it leads to.
+/// Its name in sysfs. `/dev/watchdog` is the first of the numbered devices; a link made by udev is followed to its
+/// target.
 fn name_of(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let name = real.file_name()?.to_str()?;
     Some(if name == "watchdog" { "watchdog0" } else { name }.to_string())
 }
 
-/// What the kernel says of it in sysfs.
+/// Its attribute in sysfs.
 fn says(path: &Path, what: &str) -> Option<String> {
     let name = name_of(path)?;
     let text = std::fs::read_to_string(Path::new("/sys/class/watchdog").join(name).join(what)).ok()?;
     Some(text.trim().to_string())
 }
 
-/// One that could not be let go of.
+/// The error for a device that cannot be stopped once open.
 fn no_way_out(path: &Path) -> Result<(), String> {
     if says(path, "nowayout").as_deref() == Some("1") {
         return Err(format!(
@@ -105,10 +109,11 @@ fn not_opened(path: &Path, error: &std::io::Error) -> String {
     )
 }
 
-/// What can be told without opening it, which would begin the count. Whether another program has it shows only then.
+/// Checks what can be checked without opening it, because opening begins the count. Only opening shows whether another
+/// program has it.
 ///
 /// # Errors
-/// There is none, or it could not be let go of.
+/// There is none, or it could not be stopped once open.
 pub fn looked_at(path: &Path) -> Result<(), String> {
     std::fs::metadata(path).map_err(|error| not_opened(path, &error))?;
     no_way_out(path)
@@ -117,7 +122,7 @@ pub fn looked_at(path: &Path) -> Result<(), String> {
 impl Kennel for Device {
     fn open(&self) -> Result<Box<dyn Dog>, String> {
         let path = &self.0;
-        // Asked before it counts: that could not be ended any more.
+        // Checked before it counts, because afterwards the count could not be ended.
         no_way_out(path)?;
         let file = OpenOptions::new().write(true).open(path).map_err(|error| not_opened(path, &error))?;
         let dog = Box::new(Opened { file, path: path.clone() });
@@ -160,7 +165,7 @@ impl Dog for Opened {
     }
 
     fn let_go(mut self: Box<Self>) -> Result<(), String> {
-        // The word on which the kernel's watchdog stops waiting for more, once it is closed.
+        // The magic letter: the kernel's watchdog stops counting once it is closed.
         self.file.write_all(b"V").map_err(|error| format!("{}: it goes on counting: {error}", self.path.display()))
     }
 }
@@ -169,7 +174,7 @@ impl Dog for Opened {
 mod tests {
     use super::*;
 
-    /// One with nowayout that was taken for another would reset the machine once it is let go of.
+    /// A device with nowayout, taken for one without, would reset the machine after it is closed.
     #[test]
     fn a_link_to_a_device_is_that_device() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,33 +1,37 @@
 //! When the helper opens, feeds and closes the machine's watchdog device. [`super::device`] talks to the device itself.
 //!
-//! - GUARD-G1  While PostgreSQL may be there it is fed only if, fed now, it fires before the lease could end for others.
-//! - GUARD-G2  Open it has a timeout of two thirds of a lease at most; where that cannot be had it is let go of at once, and nothing is started under `required`.
-//! - GUARD-G3  It is let go of only once the agent does not want it any more and nothing is left of PostgreSQL. A helper that dies lets go of nothing.
+//! - GUARD-G1  While PostgreSQL may be running, the device is fed only if it then fires before the lease could end for
+//!   others.
+//! - GUARD-G2  The open device has a timeout of at most two thirds of a lease. If it takes no such timeout, it is
+//!   closed at once, and under `required` nothing is started.
+//! - GUARD-G3  The device is closed only once the agent does not want it any more and nothing of PostgreSQL is left. A
+//!   helper that dies closes nothing.
 //!
-//! Whoever only waits for its timeout would be late: it counts from the last feed. So what counts here is the last renewal, and the feed is left out `timeout` ahead of the
-//! lease's end. That is later than AGENT-A3 stops PostgreSQL, which then has time to be gone: from there on it is fed again.
+//! The device's timeout alone would fire too late: it counts from the last feed. So the last renewal of the lease
+//! counts, and feeding stops `timeout` ahead of the lease's end. By then AGENT-A3 has begun to stop PostgreSQL, which
+//! has time to end; once it is gone the device is fed again.
 
 use super::LOOK_PAUSE;
 use super::device::{Dog, Kennel};
 use std::path::{Path, PathBuf};
 
-/// Below the run directory: how the device is, for the agent and for people.
+/// File below the run directory with the device's state, for the agent and for people.
 const SHOWN: &str = "watchdog.device";
 
-/// Ahead of the end of a lease: what the kernel, and this process, may be late.
+/// Margin before the end of a lease: how late the kernel and this process may be.
 const SLACK_NS: u64 = 50_000_000;
 
-/// Between two tries to open it.
+/// Pause between two attempts to open the device.
 const RETRY_NS: u64 = 1_000_000_000;
 
 const S: u64 = 1_000_000_000;
 
-/// How the device is.
+/// State of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// It counts, and fires after this many seconds without a feed.
+    /// It counts down, and fires after this many seconds without a feed.
     Armed(u32),
-    /// Why it does not.
+    /// The reason why it does not.
     Refused(String),
 }
 
@@ -47,17 +51,17 @@ impl Shown {
         }
     }
 
-    /// What a helper shows in this run directory, if anything.
+    /// The state that a helper wrote into this run directory, if any.
     pub fn read(run_dir: &Path) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(run_dir.join(SHOWN)).ok()?)
     }
 }
 
-/// Pure (GUARD-G2): the timeout for leases of this length, in seconds. With two thirds of one it is fed in the first third after each renewal, and attach renews
-/// six times in a lease: one that comes late is not missed.
+/// Pure (GUARD-G2): the timeout in seconds for leases of this length. With two thirds of a lease the device is fed in
+/// the first third after each renewal. Attach renews six times in a lease, so one late renewal does no harm.
 ///
 /// # Errors
-/// The device counts in whole seconds.
+/// The lease is too short: the device counts in whole seconds.
 fn timeout_s(ttl_ms: u64) -> Result<u32, String> {
     match u32::try_from(ttl_ms.saturating_mul(2) / 3000).unwrap_or(u32::MAX) {
         0 => Err(format!(
@@ -67,29 +71,30 @@ fn timeout_s(ttl_ms: u64) -> Result<u32, String> {
     }
 }
 
-/// Pure (GUARD-G1): `until_ns` is the end of the lease, none where nothing of PostgreSQL is left.
+/// Pure (GUARD-G1). `until_ns`: the end of the lease, `None` if nothing of PostgreSQL is left.
 fn may_feed(now_ns: u64, until_ns: Option<u64>, timeout_s: u32) -> bool {
     let fires = now_ns.saturating_add(u64::from(timeout_s) * S).saturating_add(SLACK_NS);
     until_ns.is_none_or(|until| fires <= until)
 }
 
-/// What the agent wants, and what may be.
+/// The agent's wish and the limit from the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The host is, or is about to become, primary.
     pub wanted: bool,
     /// How long its leases last, in milliseconds.
     pub ttl_ms: u64,
-    /// Until when PostgreSQL may run; none where nothing of it is left.
+    /// Until when PostgreSQL may run; `None` if nothing of it is left.
     pub until_ns: Option<u64>,
 }
 
 /// The device while it is open.
 struct Open {
     dog: Box<dyn Dog>,
-    /// After how many seconds without a feed it fires.
+    /// Seconds without a feed after which it fires.
     timeout: u32,
-    /// What it was asked for: some devices take less. Not asked for again, since the kernel feeds a device whose timeout is set (GUARD-G1).
+    /// The requested timeout: some devices take a shorter one. Not requested again, because the kernel feeds a device
+    /// whose timeout is set (GUARD-G1).
     asked: u32,
 }
 
@@ -99,13 +104,13 @@ pub struct Guard<K: Kennel> {
     shown_at: PathBuf,
     open: Option<Open>,
     shown: Option<Shown>,
-    /// It stands in the file: else it is written again at the next look.
+    /// The file has this state. Otherwise it is written again at the next look.
     kept: bool,
     retry_ns: u64,
 }
 
 impl<K: Kennel> Guard<K> {
-    /// Nothing is opened yet; without a kennel nothing ever is. What an earlier helper showed is taken away.
+    /// Nothing is opened yet; without a kennel nothing ever is. Removes the state that an earlier helper wrote.
     pub fn new(run_dir: &Path, kennel: Option<K>) -> Self {
         let shown_at = run_dir.join(SHOWN);
         let _ = std::fs::remove_file(&shown_at);
@@ -142,7 +147,7 @@ impl<K: Kennel> Guard<K> {
         self.shown = shown;
     }
 
-    /// Opens it with the timeout that leases of this length want (GUARD-G2).
+    /// Opens it with the timeout for leases of this length (GUARD-G2).
     fn open(kennel: &K, ttl_ms: u64) -> Result<Open, String> {
         let wanted = timeout_s(ttl_ms)?;
         let mut dog = kennel.open()?;
@@ -156,7 +161,7 @@ impl<K: Kennel> Guard<K> {
         Err(dog.let_go().err().map_or(why.clone(), |and| format!("{why}; {and}")))
     }
 
-    /// Looks at what is wanted, and does it.
+    /// Opens, feeds or closes the device as wanted.
     pub fn look(&mut self, now_ns: u64, wish: Wish) {
         let Some(kennel) = &self.kennel else { return };
         match (&mut self.open, wish.wanted) {
@@ -171,7 +176,8 @@ impl<K: Kennel> Guard<K> {
                     Err(why) => self.show(Some(Shown::Refused(why))),
                 }
             }
-            // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (GUARD-G1).
+            // The length of the leases has changed. The timeout that the device took counts; a device that takes no
+            // shorter one is fed for a shorter time (GUARD-G1).
             (Some(open), true)
                 if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != open.asked) =>
             {
@@ -194,7 +200,7 @@ impl<K: Kennel> Guard<K> {
         }
     }
 
-    /// Ends the count (GUARD-G3 is the caller's where it ends itself).
+    /// Ends the count. If the caller ends itself, it must keep GUARD-G3.
     pub fn let_go(&mut self) {
         let Some(open) = self.open.take() else { return };
         match open.dog.let_go() {
@@ -206,8 +212,9 @@ impl<K: Kennel> Guard<K> {
         }
     }
 
-    /// The next look must not be far away: the lease comes to its end, and PostgreSQL may be gone at any moment. Also where the last feed comes before an unhurried
-    /// look: it fires earlier by what that one is made too early, and PostgreSQL has so much less time to be gone.
+    /// The next look must be soon: the lease is about to end, and PostgreSQL may be gone at any moment. Also if the
+    /// last feed would come before a normal look: the device would fire earlier by that much, and PostgreSQL would have
+    /// less time to end.
     pub fn is_urgent(&self, now_ns: u64, wish: Wish) -> bool {
         let next_ns = now_ns.saturating_add(u64::from(LOOK_PAUSE.subsec_nanos()));
         self.open.as_ref().is_some_and(|open| !may_feed(next_ns, wish.until_ns, open.timeout))

@@ -52,12 +52,12 @@ pub struct Anyway {
 /// Reason against deleting a set now, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InTheWay {
-    /// Somebody has the lease.
+    /// The set's lease is held.
     #[error(
         "it is held by {owner}: stop the programs that use it and release the lease, or use --force, which ends the lease"
     )]
     Held {
-        /// Who.
+        /// The lease's owner.
         owner: String,
     },
     /// Clients.

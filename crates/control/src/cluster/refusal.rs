@@ -56,7 +56,7 @@ pub enum ClusterRefusal {
         /// As asked for.
         id: MemberId,
     },
-    /// A cluster of nobody could never be asked anything again.
+    /// A cluster without members could never accept a command again.
     #[error("{id} is the last member; it cannot be removed")]
     LastMember {
         /// As asked for.
@@ -229,7 +229,7 @@ pub enum ClusterRefusal {
         /// Its name.
         expected: Name,
     },
-    /// Nobody asked for its deletion.
+    /// There is no request to delete the set.
     #[error("set {set} is not being deleted")]
     NotBeingDeleted {
         /// The set.

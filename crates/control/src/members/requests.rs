@@ -35,10 +35,10 @@ pub enum Objection {
         /// The gateway.
         name: String,
     },
-    /// One at a time.
+    /// Another gateway is leaving: one at a time.
     #[error("{other} is still leaving the cluster: wait until `holdfast gateway list` no longer shows it")]
     OneAtATime {
-        /// Who.
+        /// The gateway that is leaving.
         other: String,
     },
     /// The group has no leader.

@@ -118,7 +118,7 @@ fn nothing_is_changed_without_a_quorum_before_and_after() {
         "MEMBER-M1: one of two would have everything"
     );
     assert!(waits(&[voter(1), dead(2), dead(3)]));
-    // A learner that is no longer wanted goes at once, whoever is dead.
+    // A learner that is no longer wanted is removed at once, also while a voter is dead.
     let gone = cluster(&[G, G, G, LEAVING]);
     assert_eq!(step(1, &[voter(1), voter(2), dead(3), learner(4, 9999)], &gone), Step::Forget(ids([4])));
 }
@@ -149,7 +149,7 @@ fn who_is_not_to_serve_gives_leadership_to_the_one_that_has_most() {
         let peers = [voter(1), dead(2), behind(3, 5000), voter(4), voter(5)];
         let kept = step(1, &peers, &state);
         let expected = if aside == LEAVING { Step::HandOver(MemberId(4)) } else { Step::Done };
-        assert_eq!(kept, expected, "{aside:?}: MEMBER-M3, nobody that serves can have it");
+        assert_eq!(kept, expected, "{aside:?}: MEMBER-M3, no serving member can take the lead");
     }
     let state = cluster(&[G, G]);
     assert_eq!(step(1, &[voter(1), voter(2)], &state), Step::Done);
@@ -201,7 +201,7 @@ fn a_drained_member_stands_only_after_long_silence() {
     let patience = Duration::from_secs(3);
     assert!(may_stand(true, Duration::ZERO, patience));
     assert!(!may_stand(false, Duration::from_secs(2), patience), "MEMBER-M4");
-    assert!(may_stand(false, patience, patience), "MEMBER-M4: else nobody might ever lead again");
+    assert!(may_stand(false, patience, patience), "MEMBER-M4: else the group might never have a leader again");
 }
 
 fn health(voters: &[u64], answering: &[u64]) -> Vec<GroupHealth> {

@@ -1,5 +1,5 @@
 //! The feature level of a gateway pair (PAIR-P6). The two gateways are in no cluster together, so no Raft group can
-//! hold it. It is one key in the etcd. Each gateway reads it, and replaces it only if nobody else has replaced it
+//! hold it. It is one key in the etcd. Each gateway reads it, and replaces it only if the other one has not replaced it
 //! since.
 
 use crate::cluster::FIRST_LEVEL;

@@ -244,7 +244,7 @@ impl Grants {
             }
             Admit::Duplicate => {
                 self.marks.hit(AGAIN);
-                // R1: whoever is answered must find its own write there.
+                // R1: a client that got an answer must find its own write there.
                 if !world.landed.contains(&write) {
                     world.broken = Some("R1");
                 }

@@ -15,7 +15,7 @@ pub enum Guard {
     NumberOnce,
     /// A write whose outcome is unknown is proposed again under its own number.
     RetryKeepsNumber,
-    /// A held set is granted to nobody else, unless forced or judged expired.
+    /// A held set is granted to no other owner, unless forced or judged expired.
     HolderKept,
     /// Apply compares a judgement with the lease as it is.
     JudgementCompared,

@@ -102,7 +102,7 @@ pub fn way(from: usize, net: &Net, bug: Option<bugs::Memory>) -> Connect {
     })
 }
 
-/// Connects whoever uses the devices.
+/// Connects the users of the devices.
 pub async fn use_devices(doors: BTreeMap<Name, mpsc::UnboundedSender<Halves>>, said: Arc<Mutex<Said>>) {
     let mut devices = Vec::new();
     for volume in VOLUME_NAMES {

@@ -1,7 +1,7 @@
 //! Objects of checkpoints that this leader began and did not end, for its own sweep (SPACE-G4).
 //!
 //! ```text
-//!   Begin A ─▶ objects ─▶ root ─▶ head? ─▶ End?     it failed, or nobody knows what became of it
+//!   Begin A ─▶ objects ─▶ root ─▶ head? ─▶ End?     it failed, or its outcome is unknown
 //!   Begin B ─▶ objects ─▶ root ─▶ head ──▶ End B is applied: no End of A counts any more (SET-S5), and the head does not name A's root
 //!                                           └──▶ what was made for A, and no kept root names, is an orphan
 //! ```

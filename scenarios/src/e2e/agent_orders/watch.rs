@@ -99,7 +99,7 @@ fn grants(lines: &[Value]) -> Result<Vec<(String, u64)>> {
         let set = &seen["sets"][SET];
         let owner = set["owner"].as_str().unwrap_or_default();
         if owner.is_empty() {
-            // Free for a moment, or nobody could say.
+            // Free for a moment, or no gateway knew the owner.
             continue;
         }
         let epoch = set["epoch"].as_u64().with_context(|| format!("holdfast watch: found no epoch: {line}"))?;

@@ -95,7 +95,7 @@ pub const COURSES: &[Course] = &[
         marks: &[READ_BY_ANOTHER, READ_STOPPED],
         states: 600_000,
     },
-    // No time passes: a transfer asks nobody to wait.
+    // No time passes: a transfer needs no wait.
     Course {
         name: "handover",
         speeds: [100, 100, 100],
