@@ -180,10 +180,11 @@ async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError>
         let page = store.list("sets/", after.as_deref()).await?;
         let key = page.objects.first().map(|object| object.key.clone());
         after = match (key.as_deref().map(keys::set_of), page.more) {
-            // All keys of that set sort before this.
+            // Each key below `sets/N/` sorts before this, whatever others keep there; no other set's key does, since `0`
+            // is the byte after the slash.
             (Some(Some(set)), _) => {
                 numbers.insert(set.0);
-                Some(format!("sets/{}/zzzz", set.0))
+                Some(format!("sets/{}0", set.0))
             }
             (Some(None), _) => key,
             (None, Some(more)) => Some(more),

@@ -3,8 +3,10 @@
 //! check` (ADR 0008).
 //!
 //! ```text
-//!   once      put ─▶ something else put there: refused? ─▶ read, and a part of it ─────┐
-//!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ both listed ─▶ both deleted
+//!   large     put, as long as a segment ─▶ its end read ───────────────────────────────┐
+//!   order-…   put, in another order than that of their names ──────────────────────────┤
+//!   once      put ─▶ something else put there: refused? ─▶ read ───────────────────────┤
+//!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ all listed, and again from the middle on ─▶ all deleted
 //! ```
 //! CHECK-F1  Only what was seen counts against a store: a conditional write that was reported as done, or whose bytes are
 //!     there, although other content had to stay. If an outcome is not known (R12), the check reads what is there and
@@ -13,17 +15,19 @@
 //!     that was given up may arrive after that and stay.
 //! CHECK-F3  Everything ends: the check within its limit, the deletion a few seconds later.
 
-use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::error::{At, Cause, Disorder, Disposition, Op, StoreError};
 use crate::health::Kind;
-use crate::{BoxFuture, ObjectStore, Version};
+use crate::{BoxFuture, ObjectStore, Version, page};
 use bytes::Bytes;
-use futures_util::future::join;
+use futures_util::future::join_all;
+use holdfast_types::limits::SEGMENT_BYTES_TARGET;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Default limit for one store: a hundred times what a near and healthy store takes, or some 13 requests of 700 ms.
-pub const CHECK_LIMIT: Duration = Duration::from_secs(10);
+/// Default limit for one store: 13 requests of 700 ms one after the other, and a segment over a line of some 13 Mbit/s.
+pub const CHECK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Limit for the deletion after that.
 const CLEAN_LIMIT: Duration = Duration::from_secs(3);
@@ -113,23 +117,62 @@ const READ: Rule = Rule {
 const RANGE: Rule =
     Rule { found: "other bytes than that part of the object", expected: "those", next: "use a store with range reads" };
 
+const MARKER: Rule = Rule {
+    found: "a listing that ignores start-after and begins at the first key again",
+    expected: "only keys after the marker",
+    next: "a recovery could not go through the store, and garbage would not be found: use a store that lists as Amazon S3 does in its general purpose buckets",
+};
+
+const SORTED: Rule = Rule {
+    found: "a listing whose keys do not ascend",
+    expected: "keys in ascending byte order",
+    next: "a recovery could pass over sets without a word: use a store that lists as Amazon S3 does in its general purpose buckets",
+};
+
 /// Of one check. Not below a folder of their own: a directory would keep that.
 struct Names {
     prefix: String,
     once: String,
     swapped: String,
+    large: String,
+    /// More than that, for the listing. With eight objects, one listing of 40,320 in an order by chance is sorted.
+    others: [String; 5],
 }
 
 impl Names {
     fn of(nonce: u128) -> Self {
         let prefix = format!("check/{nonce:032x}-");
-        Self { once: format!("{prefix}once"), swapped: format!("{prefix}swapped"), prefix }
+        let name = |name: &str| format!("{prefix}{name}");
+        let others = ["order-d", "order-a", "order-e", "order-c", "order-b"].map(name);
+        Self { once: name("once"), swapped: name("swapped"), large: name("large"), others, prefix }
+    }
+
+    /// All objects, in the order of a listing.
+    fn all(&self) -> Vec<&str> {
+        let ours = [&self.once, &self.swapped, &self.large];
+        let all: BTreeSet<&str> = ours.into_iter().chain(&self.others).map(String::as_str).collect();
+        all.into_iter().collect()
     }
 }
 
-/// Writes, conditionally overwrites, reads, lists and deletes two small objects below `check/`. `nonce` is part of
-/// their names and must be new each time. Takes some 13 requests, and at most `limit` plus three seconds. Finds a store
-/// that ignores If-None-Match or If-Match.
+/// As long as a segment; each part of it has its own number.
+fn large() -> Bytes {
+    let mut body = vec![0x5a; SEGMENT_BYTES_TARGET];
+    for (number, part) in body.chunks_exact_mut(PART_BYTES).enumerate() {
+        part[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    }
+    body.into()
+}
+
+/// Bytes at the end of the large object that are read again.
+const PART_BYTES: usize = 4096;
+
+/// Pages of one listing: there are eight objects.
+const LIST_PAGES_MAX: usize = 16;
+
+/// Writes, conditionally overwrites, reads, lists and deletes eight objects below `check/`, one of them as long as a
+/// segment. `nonce` is part of their names and must be new each time. Takes some 26 requests, and at most `limit` plus
+/// three seconds. Finds a store that ignores If-None-Match or If-Match, refuses large objects, or lists in another order.
 ///
 /// Several stores are checked one by one: together they have another kind of head.
 ///
@@ -151,7 +194,7 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
         (Err(error), Ok(_)) => Err(error.into()),
         // What the check met says more.
         (Err(error), outcome) => {
-            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, they can be deleted", names.prefix);
+            tracing::info!(store = store.place(), %error, "a check of this store may have left objects below {:?}: nothing reads them, they can be deleted", names.prefix);
             outcome
         }
     }
@@ -159,9 +202,9 @@ pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Res
 
 /// CHECK-F2.
 async fn clean(store: &dyn ObjectStore, names: &Names) -> Result<(), StoreError> {
-    let both = join(deleted(store, &names.once), deleted(store, &names.swapped));
-    match timeout(CLEAN_LIMIT, both).await {
-        Ok((once, swapped)) => once.and(swapped),
+    let all = join_all(names.all().into_iter().map(|key| deleted(store, key)));
+    match timeout(CLEAN_LIMIT, all).await {
+        Ok(ended) => ended.into_iter().collect(),
         Err(_) => {
             let text = format!("not within {} ms", CLEAN_LIMIT.as_millis());
             let at = At::new(&Arc::from(store.place()), Op::Delete, &names.prefix);
@@ -197,10 +240,13 @@ impl Probe<'_> {
         let body = Bytes::from(format!("holdfast store check {once}"));
         let other = Bytes::from(format!("holdfast store check {once}, another"));
         let late = Bytes::from(format!("holdfast store check {once}, late"));
+        // The small one first: what it meets is not a matter of length.
         let put = self.put(once, &body).await?;
+        let segment = large();
+        self.put_all(names, &segment, &body).await?;
         self.must_refuse_to_put(once, &other).await?;
         let get = self.must_read(once, &body, &other, &IF_NONE_MATCH).await?;
-        self.must_read_part(once, &body).await?;
+        self.must_read_part(&names.large, &segment).await?;
         let first = self.swap(swapped, None, &body).await?;
         self.swap(swapped, Some(&first), &other).await?;
         self.must_refuse_to_swap(swapped, &first, &late).await?;
@@ -216,14 +262,37 @@ impl Probe<'_> {
             let began = Instant::now();
             match self.writing(store.put_new(key, body.clone())).await {
                 Ok(()) => return Ok(began.elapsed()),
-                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for
-                // again, they are success.
-                Err(error) if error.disposition() == Disposition::Conflict => {
-                    let cause = Cause::text(format!("a name that was never used is taken: {error}"));
-                    let at = At::new(&self.place, Op::Put, key);
-                    self.again(StoreError::Unknown { at, attempts: 1, cause }).await?;
-                }
-                Err(error) => self.again(error).await?,
+                Err(error) => self.again(self.ours(key, error)).await?,
+            }
+        }
+    }
+
+    /// Nobody else has our names, so what is there are our bytes, of an attempt whose answer was lost: asked for again,
+    /// they are success.
+    fn ours(&self, key: &str, error: StoreError) -> StoreError {
+        if error.disposition() != Disposition::Conflict {
+            return error;
+        }
+        let cause = Cause::text(format!("a name that was never used is taken: {error}"));
+        StoreError::Unknown { at: At::new(&self.place, Op::Put, key), attempts: 1, cause }
+    }
+
+    /// Writes the object that is as long as a segment, and those that the listing has to sort, all at once.
+    async fn put_all(&mut self, names: &Names, segment: &Bytes, body: &Bytes) -> Result<(), CheckError> {
+        let small = names.others.iter().map(|key| (key.as_str(), body));
+        let mut left: Vec<(&str, &Bytes)> = std::iter::once((names.large.as_str(), segment)).chain(small).collect();
+        loop {
+            let store = self.store;
+            let puts = left.iter().map(|(key, body)| store.put_new(key, Bytes::clone(body)));
+            let ended = join_all(puts).await;
+            let failed: Vec<_> =
+                left.into_iter().zip(ended).filter_map(|(one, put)| put.err().map(|error| (one, error))).collect();
+            left = failed.iter().map(|(one, _)| *one).collect();
+            // One that is refused is refused, whatever the others met.
+            let errors = failed.into_iter().map(|((key, _), error)| self.ours(key, error));
+            match errors.min_by_key(is_open) {
+                Some(error) => self.again(error).await?,
+                None => return Ok(()),
             }
         }
     }
@@ -323,11 +392,11 @@ impl Probe<'_> {
     }
 
     async fn must_read_part(&mut self, key: &str, body: &Bytes) -> Result<(), CheckError> {
-        const FROM: usize = 9;
         let (store, mut odd) = (self.store, 0);
+        let from = body.len().saturating_sub(PART_BYTES);
         loop {
-            match store.get_range(key, FROM as u64..body.len() as u64).await {
-                Ok(found) if found == body.slice(FROM..) => return Ok(()),
+            match store.get_range(key, from as u64..body.len() as u64).await {
+                Ok(found) if found == body.slice(from..) => return Ok(()),
                 Ok(_) => {
                     odd += 1;
                     if odd >= ODD_MAX {
@@ -340,23 +409,49 @@ impl Probe<'_> {
         }
     }
 
+    /// From the beginning, and after a marker in the middle: that is what a walk over many pages asks for.
     async fn must_list(&mut self, names: &Names) -> Result<(), CheckError> {
-        let store = self.store;
+        let all = names.all();
+        let middle = all.len() / 2;
+        self.must_list_after(&names.prefix, None, &all).await?;
+        self.must_list_after(&names.prefix, Some(all[middle - 1]), &all[middle..]).await
+    }
+
+    async fn must_list_after(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        expected: &[&str],
+    ) -> Result<(), CheckError> {
         loop {
-            let error = match store.list(&names.prefix, None).await {
-                Ok(page) => {
-                    let ours = |key: &str| key == names.once || key == names.swapped;
-                    if page.objects.iter().filter(|listed| ours(&listed.key)).count() == 2 {
-                        return Ok(());
-                    }
+            let error = match self.listed(prefix, after).await {
+                Ok(shown) if expected.iter().all(|key| shown.contains(*key)) => return Ok(()),
+                Ok(_) => {
                     // R7: a listing may be stale. One that stays so keeps nobody from anything, but is told.
                     let cause = Cause::text("the listing lacks what was just written");
-                    StoreError::Unavailable { at: At::new(&self.place, Op::List, &names.prefix), attempts: 1, cause }
+                    StoreError::Unavailable { at: At::new(&self.place, Op::List, prefix), attempts: 1, cause }
                 }
+                Err(StoreError::Listing { of: Disorder::IgnoresMarker, .. }) => return Err(self.unfit(&MARKER)),
+                Err(StoreError::Listing { of: Disorder::Unsorted, .. }) => return Err(self.unfit(&SORTED)),
                 Err(error) => error,
             };
             self.again(error).await?;
         }
+    }
+
+    /// What the store lists after the marker, to the end.
+    async fn listed(&self, prefix: &str, after: Option<&str>) -> Result<BTreeSet<String>, StoreError> {
+        let (mut shown, mut after) = (BTreeSet::new(), after.map(str::to_owned));
+        for _ in 0..LIST_PAGES_MAX {
+            let found = self.store.list(prefix, after.as_deref()).await?;
+            let found = page::admit(&self.place, prefix, after.as_deref(), found)?;
+            shown.extend(found.objects.into_iter().map(|listed| listed.key));
+            after = found.more;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(shown)
     }
 
     /// What lies there, and how long the read took.

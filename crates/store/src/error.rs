@@ -133,6 +133,24 @@ fn shown(version: Option<&Version>) -> String {
     version.map_or_else(|| "no object".to_owned(), |v| format!("version {v}"))
 }
 
+/// How a listing is not in the order that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disorder {
+    /// It begins again with keys that were to be passed over.
+    IgnoresMarker,
+    /// Its keys do not ascend.
+    Unsorted,
+}
+
+impl fmt::Display for Disorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Disorder::IgnoresMarker => "it ignores start-after",
+            Disorder::Unsorted => "it is not sorted",
+        })
+    }
+}
+
 /// A request to a store failed. Small, with its parts boxed: it is returned far more often as a type than as a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -224,6 +242,22 @@ pub enum StoreError {
         /// What the caller relies on.
         expected_bytes: u64,
     },
+    /// A listing is not in the order that it must have: nothing may be concluded from it, above all not that an object
+    /// is not there.
+    #[error(
+        "{at}: found a listing that cannot be used: {of} (it has {found:?} after {before:?}), expected keys in ascending byte order, all after the marker; \
+         use a store that lists as Amazon S3 does in its general purpose buckets"
+    )]
+    Listing {
+        /// Which request.
+        at: Box<At>,
+        /// What is wrong.
+        of: Disorder,
+        /// The key that stands in the wrong place.
+        found: String,
+        /// The key or marker that it has to come after.
+        before: String,
+    },
     /// More than [`crate::OBJECT_BYTES_MAX`].
     #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", OBJECT_BYTES_MAX)]
     TooLarge {
@@ -251,6 +285,7 @@ impl StoreError {
             StoreError::Denied { .. }
             | StoreError::BucketMissing { .. }
             | StoreError::ClockSkew { .. }
+            | StoreError::Listing { .. }
             | StoreError::Key(_)
             | StoreError::Url(_) => Disposition::Denied,
             StoreError::TooLarge { at, .. } if at.op.writes() => Disposition::Denied,

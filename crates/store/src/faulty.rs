@@ -46,6 +46,12 @@ pub struct Faults {
     pub ignores_if_none_match: bool,
     /// The same of If-Match.
     pub ignores_if_match: bool,
+    /// A listing ignores its marker and begins at the first object each time. No store of a set may do that either.
+    pub ignores_start_after: bool,
+    /// The keys of a listing's page come in another order. No store of a set may do that either.
+    pub unsorted_list: bool,
+    /// No fault: the first page of a listing is empty, and says that there is more.
+    pub empty_first_page: bool,
     /// No fault: each request yields once before anything happens, so that requests made by one task at the same time
     /// really run concurrently.
     pub gives_way: bool,
@@ -340,10 +346,21 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
         Box::pin(self.play(Op::List, prefix, async move {
-            match self.stale_page(prefix, after) {
-                Some(page) => Ok(page),
-                None => self.within.list(prefix, after).await,
+            let (ignores, unsorted, empty) = {
+                let faults = &self.state.locked().faults;
+                (faults.ignores_start_after, faults.unsorted_list, faults.empty_first_page)
+            };
+            if empty && after.is_none() {
+                return Ok(ListPage { objects: Vec::new(), more: Some(prefix.to_owned()) });
             }
+            let mut page = match self.stale_page(prefix, after) {
+                Some(page) => page,
+                None => self.within.list(prefix, after.filter(|_| !ignores)).await?,
+            };
+            if unsorted {
+                page.objects.reverse();
+            }
+            Ok(page)
         }))
     }
 

@@ -42,6 +42,7 @@ impl StoreError {
             StoreError::Denied { cause, .. } => Some(of_cause(cause, Kind::Denied)),
             StoreError::BucketMissing { .. } => Some(Kind::BucketMissing),
             StoreError::ClockSkew { .. } => Some(Kind::Clock),
+            StoreError::Listing { .. } => Some(Kind::Unsupported),
             StoreError::Length { .. } => Some(Kind::Damaged),
             StoreError::TooLarge { at, .. } => (!at.op.writes()).then_some(Kind::Damaged),
         }

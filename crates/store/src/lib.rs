@@ -33,6 +33,7 @@ mod object_store;
 mod open;
 mod opening;
 mod options;
+mod page;
 mod quorum;
 pub mod retry;
 mod s3;
@@ -43,7 +44,7 @@ mod version;
 
 pub use check::{CHECK_LIMIT, CheckError, CheckReport, check};
 pub use directory::Directory;
-pub use error::{At, Cause, Disposition, OBJECT_BYTES_MAX, Op, StoreError};
+pub use error::{At, Cause, Disorder, Disposition, OBJECT_BYTES_MAX, Op, StoreError};
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Standing, Trouble};
 pub use kind::Kind;

@@ -93,8 +93,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
     /// Unknown when it may have happened: ask again.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Objects whose keys begin with `prefix` and come after `after` in byte order. A listing may be stale and is never
-    /// the proof that an object exists or does not (R7).
+    /// Objects whose keys begin with `prefix` and come after `after` in byte order, in that order (PAGE-O1). A listing may
+    /// be stale and is never the proof that an object exists or does not (R7).
     ///
     /// # Errors
     /// As the store says.

@@ -16,7 +16,7 @@
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::{Health, Kind};
 use crate::url_error::StoreUrlError;
-use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
+use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version, page};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -365,7 +365,10 @@ impl<S: ObjectStore> ObjectStore for Retrying<S> {
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
-        Box::pin(self.repeat(Op::List, prefix, move || self.within.list(prefix, after)))
+        // PAGE-O1: whatever store is within.
+        Box::pin(self.repeat(Op::List, prefix, move || async move {
+            page::admit(&self.place, prefix, after, self.within.list(prefix, after).await?)
+        }))
     }
 
     fn swap<'a>(

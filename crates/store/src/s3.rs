@@ -13,7 +13,7 @@ use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
 use crate::options::{S3Target, StoreOptions};
 use crate::url_error::StoreUrlError;
-use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
+use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys, page};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
@@ -230,27 +230,26 @@ impl S3 {
             request.max_keys(LIST_PAGE_OBJECTS).set_start_after(after.map(|after| self.full(after))).send()
         };
         let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
-        let mut last = None;
+        let ours = |object: &'_ aws_sdk_s3::types::Object| Some(object.key()?.strip_prefix(&self.prefix)?.to_owned());
+        let shown: Vec<_> = answer.contents().iter().filter_map(|object| Some((ours(object)?, object))).collect();
+        // PAGE-O1, of the keys as they were sent: those that are passed over below count for the marker.
+        page::must_ascend(at, after, shown.iter().map(|(key, _)| key.as_str()))?;
+        let last = shown.last().map(|(key, _)| key.clone());
         let mut objects = Vec::new();
-        for object in answer.contents() {
-            let Some(key) = object.key().and_then(|key| key.strip_prefix(&self.prefix)) else { continue };
-            last = Some(key.to_owned());
+        for (key, object) in &shown {
             // What others keep under our prefix is neither shown nor, one day, deleted.
             if keys::check(key).is_ok() && key.starts_with(prefix) {
                 let bytes = object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-                objects.push(Listed { key: key.to_owned(), bytes });
+                objects.push(Listed { key: key.clone(), bytes });
             }
         }
         if !answer.is_truncated().unwrap_or(false) {
             return Ok(ListPage { objects, more: None });
         }
-        // Without progress the caller would ask for the same page for ever.
-        match last.filter(|last| after.is_none_or(|after| last.as_str() > after)) {
+        // PAGE-O2: an empty page that says that there is more names no marker to go on from.
+        match last {
             Some(last) => Ok(ListPage { objects, more: Some(last) }),
-            None => {
-                let cause = Cause::text("the store says that there is more after a page without progress");
-                Err(StoreError::Unavailable { at: at(), attempts: 1, cause })
-            }
+            None => Err(page::without_progress(at())),
         }
     }
 }

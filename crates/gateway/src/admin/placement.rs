@@ -152,6 +152,22 @@ impl AdminDoor {
     }
 }
 
+/// The first key that the store lists below `prefix`. A page may be empty although more follows: the walk goes to its end
+/// before it says that there is none.
+async fn first_of(store: &dyn ObjectStore, prefix: &str) -> Result<Option<String>, StoreError> {
+    let mut after: Option<String> = None;
+    loop {
+        let page = store.list(prefix, after.as_deref()).await?;
+        if let Some(first) = page.objects.into_iter().next() {
+            return Ok(Some(first.key));
+        }
+        after = page.more;
+        if after.is_none() {
+            return Ok(None);
+        }
+    }
+}
+
 /// The first object in the store that does not belong to the set of the cluster in `note`; if there is none, writes the
 /// note.
 async fn look_at(
@@ -160,7 +176,7 @@ async fn look_at(
     note: &str,
     only_look: bool,
 ) -> Result<Option<String>, StoreError> {
-    let found = store.list(&keys::of_set(set), None).await?.objects.into_iter().next().map(|found| found.key);
+    let found = first_of(store, &keys::of_set(set)).await?;
     let key = keys::joined(set);
     let ours = match store.get(&key).await {
         Ok(there) => there == note.as_bytes(),
@@ -184,6 +200,7 @@ async fn look_at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_store::{Faults, Faulty};
 
     const NOW: &str = "w=2 file:///a file:///b file:///c";
 
@@ -237,5 +254,9 @@ mod tests {
         assert_eq!(look_at(&store, set, note, false).await.expect("looks").as_deref(), Some("sets/4/head"));
         store.put_new("sets/41/head", Bytes::from_static(b"another number's")).await.expect("put");
         assert_eq!(store.len(), 2);
+        // Nothing on the first page is not nothing.
+        let faults = Faults { empty_first_page: true, ..Faults::default() };
+        let store = Faulty::new(store, 1, faults);
+        assert_eq!(look_at(&store, set, note, true).await.expect("looks").as_deref(), Some("sets/4/head"));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// `holdfast store`.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Check stores: writes, replaces, reads, lists and deletes two small objects in each
+    /// Check stores: writes, replaces, reads, lists and deletes eight objects in each
     #[command(after_long_help = with_codes(CHECK))]
     Check(CheckArgs),
 }

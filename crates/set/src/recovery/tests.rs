@@ -1,12 +1,16 @@
 use super::snapshots::Looked;
 use super::*;
 use crate::verify::tests::World;
+use bytes::Bytes;
 use holdfast_control::set::Snapshot;
-use holdfast_store::{Faults, Memory, Quorum};
+use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying};
 use holdfast_types::{LogId, Name, RequestId};
 use holdfast_volume::map::LeafShape;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
+
+/// No walk over a store's pages takes this long.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 async fn found(world: &World) -> Found {
     survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0)
@@ -271,4 +275,38 @@ async fn what_was_looked_at_is_not_looked_at_again() {
     newest.root.object.random = 998;
     again.head.links.snapshots.snapshots.insert(Name::new("newest").unwrap(), newest);
     assert!(snapshots::leave_out(&mut again, &mut looked).await.unwrap_err().may_pass());
+}
+
+/// A store that shows its first page again, or in another order, is an error with its name: not a survey that never ends,
+/// and not one that passes over sets.
+#[tokio::test]
+async fn a_listing_in_another_order_ends_the_survey() {
+    for (faults, says) in [
+        (Faults { ignores_start_after: true, ..Faults::default() }, "ignores start-after"),
+        (Faults { unsorted_list: true, ..Faults::default() }, "not sorted"),
+    ] {
+        let world = World::made(None).await;
+        let memory = Memory::new();
+        for (key, body) in world.objects().await {
+            memory.put_new(&key, body).await.unwrap();
+        }
+        let store = Retrying::new(Faulty::new(memory, 1, faults), RetryPolicy::default());
+        let survey = tokio::time::timeout(PATIENCE, survey("memory", Arc::new(store), &world.key));
+        let error = survey.await.expect("it ends").err().expect("no survey");
+        assert!(matches!(error, RecoveryError::Store(StoreError::Listing { .. })), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// Other people's keys below a set's number do not hold up the walk, wherever they sort.
+#[tokio::test]
+async fn a_survey_walks_past_any_key_of_others() {
+    let world = World::made(None).await;
+    let set = found(&world).await.set;
+    for key in ["notes", "zzzz", "zzzzz", "zzzz.txt"] {
+        world.store.put_new(&format!("{}{key}", keys::of_set(set)), Bytes::from_static(b"a person's")).await.unwrap();
+    }
+    world.store.put_new(&format!("sets/{}0/notes", set.0), Bytes::from_static(b"a person's")).await.unwrap();
+    let numbers = tokio::time::timeout(PATIENCE, listed(&*world.store)).await.expect("it ends").unwrap();
+    assert_eq!(numbers, BTreeSet::from([set.0, set.0 * 10]));
 }

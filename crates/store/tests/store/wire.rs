@@ -130,14 +130,16 @@ async fn an_endless_object_is_not_taken_in() {
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
 }
 
+/// A page of a listing.
+fn page(truncated: bool, keys: &[&str]) -> Answer {
+    let list = |key: &&str| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>");
+    let keys: String = keys.iter().map(list).collect();
+    let body = format!("<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{keys}</ListBucketResult>");
+    Answer::Send(200, "content-type: application/xml\r\n", body.into())
+}
+
 #[tokio::test]
 async fn a_listing_without_progress_is_refused() {
-    let page = |truncated: bool, keys: &[&str]| {
-        let list = |key: &&str| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>");
-        let keys: String = keys.iter().map(list).collect();
-        let body = format!("<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{keys}</ListBucketResult>");
-        Answer::Send(200, "content-type: application/xml\r\n", body.into())
-    };
     // Keys that are not ours are passed over, and yet paged past.
     let server = Server::start([page(true, &["pre/a", "pre/not a key"]), page(false, &["pre/z", "elsewhere"])]).await;
     let store = server.store();
@@ -148,11 +150,29 @@ async fn a_listing_without_progress_is_refused() {
     assert_eq!((second.objects[0].key.as_str(), second.more), ("z", None));
     assert!(server.lines()[1].contains("start-after=pre%2Fnot%20a%20key"), "{:?}", server.lines());
 
-    let mut server = Server::start([page(true, &[]), page(true, &["pre/a"])]).await;
+    let mut server = Server::start([page(true, &[])]).await;
     server.options.retry.attempts_max = 1;
-    let store = server.store();
-    for after in [None, Some("a")] {
-        let error = store.list("", after).await.expect_err("no progress");
-        assert!(error.to_string().contains("without progress"), "{error}");
+    let error = server.store().list("", None).await.expect_err("no progress");
+    assert!(error.to_string().contains("without progress"), "{error}");
+}
+
+/// PAGE-O1. Refused after one request: asked again, such a store answers the same.
+#[tokio::test]
+async fn a_listing_in_another_order_is_refused() {
+    for (after, keys, says) in [
+        // Amazon S3 Express One Zone.
+        (Some("b"), &["pre/a", "pre/b", "pre/c"][..], "ignores start-after"),
+        (Some("b"), &["pre/b"], "ignores start-after"),
+        (None, &["pre/b", "pre/a"], "not sorted"),
+        // Keys of others count: the next page begins after the last one, whatever it is.
+        (None, &["pre/a", "pre/z z", "pre/c"], "not sorted"),
+    ] {
+        for truncated in [true, false] {
+            let server = Server::start([page(truncated, keys)]).await;
+            let error = server.store().list("", after).await.expect_err(says);
+            assert!(matches!(error, StoreError::Listing { .. }) && error.to_string().contains(says), "{error}");
+            assert_eq!(error.disposition(), Disposition::Denied, "{error}");
+            assert_eq!(server.lines().len(), 1);
+        }
     }
 }
