@@ -172,6 +172,9 @@ pub(crate) struct Subject {
     pub snapshot: Option<Name>,
     /// Limits the reading rate.
     pub throttle: Option<Arc<dyn Throttle>>,
+    /// Whether an object that the store refuses to give is reported as damage. If not, it ends the reading: for a scrub
+    /// and a recovery nothing is known then.
+    pub reports_refusals: bool,
 }
 
 /// Limits the reading rate: told the number of bytes read, it makes the reader wait.
@@ -185,7 +188,19 @@ impl Subject {
     pub fn of(found: &Found, at: Option<usize>) -> Self {
         let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
         let (store, copy) = copy_of(&found.store, at);
-        Self { set: found.set, key: found.key.clone(), store, copy, volumes, snapshot: None, throttle: None }
+        let (set, key) = (found.set, found.key.clone());
+        Self { set, key, store, copy, volumes, snapshot: None, throttle: None, reports_refusals: false }
+    }
+
+    /// The same, and an object that the store refuses to give is reported.
+    fn reporting_refusals(self) -> Self {
+        Self { reports_refusals: true, ..self }
+    }
+
+    /// Whether an error means bad or missing bytes, as opposed to a store that does not answer.
+    fn is_damage(&self, e: &StoreError) -> bool {
+        let damage = matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt);
+        damage || (self.reports_refusals && e.is_of_object())
     }
 
     fn snapshot_name(&self) -> Option<String> {
@@ -226,18 +241,14 @@ pub(crate) struct Checked {
     whole: bool,
 }
 
-/// Whether an error means bad or missing bytes, as opposed to a store that does not answer.
-fn is_damage(e: &StoreError) -> bool {
-    matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
-}
-
 /// Checks one set; for a clone also its origins, which are looked up in `all`, the sets of its store. `copy`: the
 /// number of the store whose copies are read, if there are several; otherwise each object is read from the store that
 /// answers first. `listed_max`: limit of listed damaged places, see [`LISTED`]. `progress` is called with the finished
 /// and the total number of pages.
 ///
 /// # Errors
-/// The store did not answer or refused: nothing is known then. Damage is not an error but part of the report.
+/// The store did not answer or refused: nothing is known then. Damage is not an error but part of the report, and so is an
+/// object that the store refuses to give while it gives others.
 pub async fn verify(
     found: &Found,
     all: &[Found],
@@ -246,7 +257,7 @@ pub async fn verify(
     listed_max: u32,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Report, StoreError> {
-    let subject = Subject::of(found, copy);
+    let subject = Subject::of(found, copy).reporting_refusals();
     let mut report = Report {
         set: found.head.name.to_string(),
         id: found.set.0,
@@ -272,7 +283,7 @@ pub async fn verify(
         check_pages(&subject, &root, &[], sample, progress, &mut report).await?;
         if let Some(base) = root.base() {
             match all.iter().find(|origin| origin.set == base.set && origin.url == found.url) {
-                Some(origin) => next = Some((Subject::of(origin, copy), base.root)),
+                Some(origin) => next = Some((Subject::of(origin, copy).reporting_refusals(), base.root)),
                 None => report.note(Damage {
                     part: "base",
                     key: keys::root(base.set, base.root.object),
@@ -394,7 +405,7 @@ pub(crate) async fn check_page(
             subject.spent(bytes.len() as u64).await;
             open_page(&subject.key.opener(place.object), &place, volume, number, &bytes).map_err(|e| e.to_string())
         }
-        Err(e) if is_damage(&e) => Err(e.to_string()),
+        Err(e) if subject.is_damage(&e) => Err(e.to_string()),
         Err(e) => return Err(e),
     };
     let page = match opened {
@@ -474,8 +485,8 @@ async fn check_run(
             Some(bytes)
         }
         // The object ends early: read one by one to find those that are still good.
-        Err(e) if is_damage(&e) && run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
-        Err(e) if is_damage(&e) => {
+        Err(e) if subject.is_damage(&e) && run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
+        Err(e) if subject.is_damage(&e) => {
             for extent in run {
                 checked.damaged.extend(damage(subject, volume, extent, &key, &e.to_string()));
             }
@@ -495,7 +506,7 @@ async fn check_run(
                 let opener = subject.key.opener(extent.object);
                 open_extent(&opener, &extent.place, volume, extent.sealed_lba, &bytes).map_err(|e| e.to_string())
             }
-            Err(e) if is_damage(&e) => Err(e.to_string()),
+            Err(e) if subject.is_damage(&e) => Err(e.to_string()),
             Err(e) => return Err(e),
         };
         checked.extents += 1;

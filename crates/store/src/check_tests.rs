@@ -66,6 +66,18 @@ async fn a_store_that_ignores_conditions_is_found_and_keeps_nothing() {
     join_all(found).await;
 }
 
+/// A proxy before the store: a journal could not be taken in, and it would fill.
+#[tokio::test]
+async fn a_store_that_refuses_a_segment_is_found_and_keeps_nothing() {
+    let store = store(0, Faults { refuses_above: Some(1 << 20), ..Faults::default() });
+    let error = check(&store, 1, PATIENCE).await.expect_err("too large");
+    assert!(
+        !error.is_undecided() && error.to_string().contains("-large\" at") && error.to_string().contains("413"),
+        "{error}"
+    );
+    assert_eq!(left(&store), 0);
+}
+
 /// A walk over pages would go on for ever, or pass over keys.
 #[tokio::test]
 async fn a_store_that_lists_in_another_order_is_found_and_keeps_nothing() {

@@ -151,6 +151,19 @@ impl fmt::Display for Disorder {
     }
 }
 
+fn region_hint(region: Option<&str>) -> String {
+    match region {
+        Some(region) => format!(
+            "the bucket is in region {region:?}: write ?region={region} in the store's URL, or set store.region or AWS_REGION to it"
+        ),
+        None => {
+            "the bucket is in another region: correct ?region=NAME in the store's URL, store.region or AWS_REGION, \
+                 or the endpoint"
+                .to_owned()
+        }
+    }
+}
+
 /// A request to a store failed. Small, with its parts boxed: it is returned far more often as a type than as a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -209,6 +222,16 @@ pub enum StoreError {
         cause: Box<Cause>,
         /// What a person should look at.
         hint: &'static str,
+    },
+    /// The bucket is in another region than the one that requests are signed for.
+    #[error("{at}: refused ({cause}); {}", region_hint(.region.as_deref()))]
+    WrongRegion {
+        /// Which request.
+        at: Box<At>,
+        /// What the store said.
+        cause: Box<Cause>,
+        /// The bucket's region, if the store named it.
+        region: Option<String>,
     },
     /// The bucket is not there.
     #[error("{at}: found no bucket {bucket:?} ({cause}); create it, or correct the store's URL or endpoint")]
@@ -283,6 +306,7 @@ impl StoreError {
             StoreError::Unknown { .. } => Disposition::Unknown,
             StoreError::Unavailable { .. } => Disposition::Retry,
             StoreError::Denied { .. }
+            | StoreError::WrongRegion { .. }
             | StoreError::BucketMissing { .. }
             | StoreError::ClockSkew { .. }
             | StoreError::Listing { .. }
@@ -303,12 +327,21 @@ impl StoreError {
         }
     }
 
+    /// Whether the store refuses this one object and may give others: it lies in a storage class that is not read from,
+    /// or rights or the key of its encryption are missing.
+    pub fn is_of_object(&self) -> bool {
+        let StoreError::Denied { at, cause, .. } = self else { return false };
+        let of_object = |code: &str| matches!(code, "InvalidObjectState" | "AccessDenied") || code.starts_with("KMS.");
+        matches!(at.op, Op::Get | Op::Range) && cause.code.as_deref().is_some_and(of_object)
+    }
+
     /// The cause, where the store gave one.
     pub(crate) fn cause(&self) -> Box<Cause> {
         match self {
             StoreError::Unknown { cause, .. }
             | StoreError::Unavailable { cause, .. }
             | StoreError::Denied { cause, .. }
+            | StoreError::WrongRegion { cause, .. }
             | StoreError::BucketMissing { cause, .. } => cause.clone(),
             other => Cause::text(other.to_string()),
         }

@@ -50,6 +50,10 @@ pub struct Faults {
     pub ignores_start_after: bool,
     /// The keys of a listing's page come in another order. No store of a set may do that either.
     pub unsorted_list: bool,
+    /// Reads of this one key are refused: it lies in a storage class that is not read from (403 InvalidObjectState).
+    pub archived: Option<String>,
+    /// A PUT of more bytes is refused, as by a proxy (413).
+    pub refuses_above: Option<usize>,
     /// No fault: the first page of a listing is empty, and says that there is more.
     pub empty_first_page: bool,
     /// No fault: each request yields once before anything happens, so that requests made by one task at the same time
@@ -76,7 +80,7 @@ pub struct FaultCounts {
     pub flipped: u64,
     /// [`Faults::own_conflict`]
     pub own_conflicts: u64,
-    /// [`Faults::deny`] and [`Faults::full`]
+    /// [`Faults::deny`], [`Faults::full`], [`Faults::archived`] and [`Faults::refuses_above`]
     pub refused: u64,
 }
 
@@ -228,9 +232,19 @@ impl<S: ObjectStore> Faulty<S> {
         result
     }
 
+    fn refused(&self, op: Op, key: &str, status: u16, code: Option<&str>) -> StoreError {
+        self.state.locked().counts.refused += 1;
+        let cause = Box::new(Cause { status: Some(status), code: code.map(str::to_owned), ..Cause::default() });
+        StoreError::Denied { at: At::new(&self.place, op, key), cause, hint: "played: refused" }
+    }
+
     /// Faults of a read that found something.
     fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
         let mut state = self.state.locked();
+        if state.faults.archived.as_deref() == Some(key) {
+            drop(state);
+            return Err(self.refused(op, key, 403, Some("InvalidObjectState")));
+        }
         let (truncate, flip) = (state.faults.truncate, state.faults.flip_bit);
         let (truncate, flip, at) = (state.hit(truncate), state.hit(flip), state.draw());
         if truncate {
@@ -296,6 +310,10 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.play(Op::Put, key, async move {
             let bytes = body.len() as u64;
+            let most = self.state.locked().faults.refuses_above;
+            if most.is_some_and(|most| body.len() > most) {
+                return Err(self.refused(Op::Put, key, 413, None));
+            }
             let ignores = self.state.locked().ignores(None);
             if ignores {
                 self.within.delete(key).await?;

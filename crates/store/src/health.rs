@@ -39,7 +39,9 @@ impl StoreError {
             StoreError::Unknown { cause, .. } | StoreError::Unavailable { cause, .. } => {
                 Some(of_cause(cause, Kind::Failing))
             }
-            StoreError::Denied { cause, .. } => Some(of_cause(cause, Kind::Denied)),
+            StoreError::Denied { cause, .. } | StoreError::WrongRegion { cause, .. } => {
+                Some(of_cause(cause, Kind::Denied))
+            }
             StoreError::BucketMissing { .. } => Some(Kind::BucketMissing),
             StoreError::ClockSkew { .. } => Some(Kind::Clock),
             StoreError::Listing { .. } => Some(Kind::Unsupported),

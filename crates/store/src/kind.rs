@@ -21,6 +21,8 @@ pub enum Kind {
     Credentials,
     /// Its clock and ours differ too much for signatures.
     Clock,
+    /// Its TLS certificate is not trusted.
+    Certificate,
     /// No such bucket.
     BucketMissing,
     /// It does not understand something that we rely on.
@@ -44,6 +46,7 @@ impl Kind {
             Kind::Denied => "denied",
             Kind::Credentials => "credentials",
             Kind::Clock => "clock",
+            Kind::Certificate => "certificate",
             Kind::BucketMissing => "bucket-missing",
             Kind::Unsupported => "unsupported",
             Kind::Missing => "object-missing",
@@ -59,6 +62,7 @@ impl Kind {
             | Kind::Denied
             | Kind::Credentials
             | Kind::Clock
+            | Kind::Certificate
             | Kind::BucketMissing
             | Kind::Unsupported
             | Kind::Missing

@@ -24,12 +24,15 @@ use aws_sdk_s3::config::{
 use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
+use aws_smithy_types::base64;
 use bytes::{Bytes, BytesMut};
-use classify::{classify, for_its_keys};
+use classify::{classify, for_its_checksum, for_its_keys};
+use sha2::{Digest, Sha256};
 use signing::Signer;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Objects of one page of a listing; S3's own limit.
@@ -46,6 +49,8 @@ pub(crate) struct S3 {
     bucket: String,
     prefix: String,
     place: Arc<str>,
+    /// The bucket has refused a PUT for want of a checksum: each one has one from then on.
+    checksums: Arc<AtomicBool>,
 }
 
 impl S3 {
@@ -98,7 +103,7 @@ impl S3 {
         let place = Arc::from(format!("s3://{}/{}{at}", target.bucket, target.prefix));
         let (bucket, prefix) = (target.bucket.clone(), target.prefix.clone());
         let signer = Signer::open(config, source, options.credentials_look, &place, health).map_err(StoreError::Url)?;
-        Ok(Self { signer, bucket, prefix, place })
+        Ok(Self { signer, bucket, prefix, place, checksums: Arc::default() })
     }
 
     /// Sends a request with the present keys. If they are refused, it has not happened, and it is sent once more if
@@ -135,12 +140,40 @@ impl S3 {
 
     async fn put(&self, op: Op, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
         admit(|| self.at(op, key), key, &body)?;
+        let with = self.checksums.load(Ordering::Relaxed);
+        match self.put_once(op, key, expected, &body, with).await {
+            // Nothing was done (STORE-S3), and with a checksum it may be.
+            Err(error) if !with && for_its_checksum(&error) => {
+                let put = self.put_once(op, key, expected, &body, true).await;
+                if !put.as_ref().is_err_and(for_its_checksum) && !self.checksums.swap(true, Ordering::Relaxed) {
+                    tracing::info!(
+                        store = &*self.place,
+                        "the bucket asks for a checksum with each PUT (Object Lock): it gets one from now on"
+                    );
+                }
+                put
+            }
+            put => put,
+        }
+    }
+
+    async fn put_once(
+        &self,
+        op: Op,
+        key: &str,
+        expected: Option<&Version>,
+        body: &Bytes,
+        checksum: bool,
+    ) -> Result<Version, StoreError> {
+        // A header of its own, not a trailer: many stores refuse those.
+        let sum = checksum.then(|| base64::encode(Sha256::digest(body)));
         let request = |client: Client| {
             let request = client
                 .put_object()
                 .bucket(&self.bucket)
                 .key(self.full(key))
                 .content_type("application/octet-stream")
+                .set_checksum_sha256(sum.clone())
                 .body(ByteStream::from(body.clone()));
             let request = match expected {
                 Some(version) => request.if_match(&version.0),

@@ -79,6 +79,17 @@ async fn a_store_that_is_away_is_no_obstacle() {
     }
 }
 
+/// Neither does one that refuses an object: with other rights, or once it is restored from an archive, it is there.
+#[tokio::test]
+async fn an_object_that_is_refused_is_no_obstacle() {
+    let world = World::made(IN_LEAVES).await;
+    let set = found(&world).await;
+    let root = keys::root(set.set, set.head.content.root.unwrap().object);
+    world.store.set(Faults { archived: Some(root), ..Faults::default() });
+    let error = obstacle(&set, Leaves::Read, &mut Vec::new()).await.unwrap_err();
+    assert!(error.to_string().contains("InvalidObjectState"), "{error}");
+}
+
 /// The same set in three stores, each with all of its objects.
 async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     let stores: [Arc<Memory>; 3] = std::array::from_fn(|_| Arc::new(Memory::new()));

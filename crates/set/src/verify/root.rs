@@ -1,6 +1,6 @@
 //! Reads a root from its store: the object, and for a top the leaves that it names (ADR 0034).
 
-use super::{Damage, Subject, bounds, is_damage};
+use super::{Damage, Subject, bounds};
 use crate::mapping::{span, together};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
@@ -121,7 +121,7 @@ impl Subject {
         let read = self.store.get(&keys::root(self.set, at.object)).await;
         let opened = match &read {
             Ok(bytes) => open_top(&self.key.opener(at.object), bytes).map_err(|e| e.to_string()),
-            Err(e) if is_damage(e) => Err(e.to_string()),
+            Err(e) if self.is_damage(e) => Err(e.to_string()),
             Err(e) => return Err(e.clone()),
         };
         let bytes = read.map_or(0, |bytes| bytes.len() as u64);
@@ -161,7 +161,7 @@ impl Subject {
             }
             // The object ends early: read one by one to find those that are still good.
             Err(e) if run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
-            Err(e) if is_damage(&e) => {
+            Err(e) if self.is_damage(&e) => {
                 let damaged = run.iter().map(|leaf| (*leaf, self.leaf_damage(leaf, e.to_string())));
                 read.damaged.extend(damaged);
                 return Ok(read);
@@ -178,7 +178,7 @@ impl Subject {
                         self.spent(bytes.len() as u64).await;
                         Ok(bytes)
                     }
-                    Err(e) if is_damage(&e) => Err(e.to_string()),
+                    Err(e) if self.is_damage(&e) => Err(e.to_string()),
                     Err(e) => return Err(e),
                 },
             };
@@ -205,7 +205,7 @@ impl Subject {
         let reason = match self.store.head(&keys::map_pack(self.set, last.at.object)).await {
             Ok(head) if head.bytes >= expected => return Ok(None),
             Ok(head) => format!("found {} bytes, expected at least {expected}", head.bytes),
-            Err(e) if is_damage(&e) => e.to_string(),
+            Err(e) if self.is_damage(&e) => e.to_string(),
             Err(e) => return Err(e),
         };
         Ok(Some(self.leaf_damage(&last, reason)))

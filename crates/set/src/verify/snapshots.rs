@@ -35,7 +35,8 @@ pub(super) async fn check(
             continue;
         }
         let volumes = snapshot.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
-        let subject = Subject { volumes, snapshot: Some(name.clone()), ..Subject::of(found, copy) };
+        let subject =
+            Subject { volumes, snapshot: Some(name.clone()), ..Subject::of(found, copy).reporting_refusals() };
         let opened = subject.read_root(snapshot.root).await?;
         report.bytes += opened.bytes;
         opened.damaged.into_iter().for_each(|damage| report.note(damage));

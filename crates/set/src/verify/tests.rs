@@ -251,6 +251,35 @@ async fn a_lost_or_cut_object_is_named() {
     assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
 }
 
+/// An object that the store refuses to give (a lifecycle rule moved it to an archive) is named, and the rest is read.
+#[tokio::test]
+async fn an_object_that_cannot_be_read_is_named_and_the_rest_is_read() {
+    let world = World::made(Some(IN_LEAVES)).await;
+    for (key, part) in [
+        (keys::segment(SET, id(10)), "extent"),
+        (keys::map_pack(SET, id(20)), "page"),
+        (World::leaves(), "leaf"),
+        (keys::root(SET, id(30)), "root"),
+    ] {
+        world.store.set(Faults { archived: Some(key.clone()), ..Faults::default() });
+        let report = world.verify(Sample::ALL).await;
+        assert!(!report.damaged.is_empty(), "{key}");
+        for damage in &report.damaged {
+            assert_eq!((damage.part, &damage.key), (part, &key));
+            assert!(damage.reason.contains("InvalidObjectState"), "{damage:?}");
+        }
+        if part == "extent" {
+            assert_eq!((report.damaged_total, report.extents), (EXTENTS, EXTENTS), "the other segment was read");
+        }
+    }
+    // Keys that ran out are not damage: nothing is known then.
+    world.store.set(Faults::default());
+    let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets;
+    world.store.set(Faults { deny: 1000, ..Faults::default() });
+    let error = verify(&found[0], &found, Sample::ALL, None, LISTED, &|_, _| ()).await.unwrap_err();
+    assert!(error.to_string().contains("ExpiredToken"), "{error}");
+}
+
 /// Damage beyond the limit is counted, and a higher limit lists it.
 #[tokio::test]
 async fn as_much_damage_is_listed_as_was_asked_for_and_all_is_counted() {

@@ -16,6 +16,9 @@ where
     E: Error + ProvideErrorMetadata + 'static,
 {
     let context = || DisplayErrorContext(error).to_string();
+    if let Some(denied) = refused_on_the_way(&at, error) {
+        return denied;
+    }
     match error {
         SdkError::ConstructionFailure(_) => {
             StoreError::Denied { at, cause: Cause::text(context()), hint: "correct the store's options" }
@@ -49,6 +52,7 @@ where
                 message: meta.message().unwrap_or_default(),
                 date: header("date"),
                 content_range: header("content-range"),
+                region: header("x-amz-bucket-region"),
             };
             judge(at, bucket, expected, answer)
         }
@@ -67,8 +71,72 @@ fn lost(at: Box<At>, cause: Box<Cause>, perhaps: bool) -> StoreError {
     }
 }
 
+/// The errors of a chain in words, the outermost first.
+fn chain<E: Error + 'static>(error: &SdkError<E, HttpResponse>) -> impl Iterator<Item = String> {
+    let first: &(dyn Error + 'static) = error;
+    std::iter::successors(Some(first), |&error| error.source()).map(ToString::to_string)
+}
+
+/// How rustls begins what it says of a certificate that it refuses. Its types are not among ours; a test compares.
+const BAD_CERTIFICATE: &str = "invalid peer certificate";
+
+/// A certificate that is not trusted, or a proxy that asks who we are: nothing was sent, and nothing will be before a person
+/// changes something.
+fn refused_on_the_way<E: Error + 'static>(at: &At, error: &SdkError<E, HttpResponse>) -> Option<StoreError> {
+    if !matches!(error, SdkError::DispatchFailure(_)) {
+        return None;
+    }
+    let at = || Box::new(at.clone());
+    let words: Vec<String> = chain(error).collect();
+    if let Some(text) = words.iter().find(|text| text.starts_with(BAD_CERTIFICATE)) {
+        let hint = certificate_hint(text);
+        return Some(StoreError::Denied { at: at(), cause: Cause::of_kind(Kind::Certificate, text.clone()), hint });
+    }
+    let asks = words.iter().find(|text| text.ends_with("proxy authorization required"))?;
+    let hint = "the proxy wants a user and a password: write them into its URL in the environment, http://USER:PASSWORD@HOST:PORT";
+    Some(StoreError::Denied { at: at(), cause: Cause::of_kind(Kind::Denied, asks.clone()), hint })
+}
+
+/// What rustls says of a certificate, and what to do about it.
+const CERTIFICATE_HINTS: [(&str, &str); 7] = [
+    (
+        "UnknownIssuer",
+        "no certificate that is trusted here has signed it: name the file of the one that has (PEM) in AWS_CA_BUNDLE or SSL_CERT_FILE of every gateway and command, and start them again",
+    ),
+    (
+        "BadSignature",
+        "another certificate of the same name is trusted here: if it was renewed, put the new one into the file that AWS_CA_BUNDLE or SSL_CERT_FILE names, and start again",
+    ),
+    (
+        "CaUsedAsEndEntity",
+        "it is an authority's own (CA:TRUE), as `openssl req -x509` makes it: give the server one that is not, with -addext basicConstraints=critical,CA:FALSE, or one that the authority has signed",
+    ),
+    (
+        "not valid for name",
+        "it is another host's: correct the endpoint, or give the server a certificate whose subjectAltName has this name",
+    ),
+    ("expired", "renew the server's certificate; if it is new, set this host's clock (NTP)"),
+    ("not valid yet", "set this host's clock (NTP), or that of the host that made the certificate"),
+    (
+        "UnsupportedCertVersion",
+        "it is of version 1: make one with extensions, -addext subjectAltName=DNS:NAME or IP:ADDRESS",
+    ),
+];
+
+fn certificate_hint(text: &str) -> &'static str {
+    let known = CERTIFICATE_HINTS.iter().find(|(says, _)| text.contains(says));
+    known.map_or(
+        "give the server a certificate that is trusted here; AWS_CA_BUNDLE names a file of those",
+        |(_, hint)| hint,
+    )
+}
+
 /// Whether no byte of the request can have reached the store: there never was a connection.
 fn never_sent<E: Error + 'static>(error: &SdkError<E, HttpResponse>) -> bool {
+    // The proxy did not connect us.
+    if chain(error).any(|text| text.starts_with("tunnel error")) {
+        return true;
+    }
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -90,6 +158,17 @@ struct Answer<'a> {
     message: &'a str,
     date: Option<String>,
     content_range: Option<String>,
+    /// Of the bucket, from a header.
+    region: Option<String>,
+}
+
+/// The bucket's region: in a header, or in words such as "the region 'us-east-1' is wrong; expecting 'eu-west-1'".
+fn region_of(answer: &Answer<'_>) -> Option<String> {
+    let said = || Some(answer.message.split_once("expecting '")?.1.split_once('\'')?.0.to_owned());
+    let name = |region: &String| {
+        (1..=64).contains(&region.len()) && region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    answer.region.clone().or_else(said).filter(name)
 }
 
 fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -> StoreError {
@@ -104,7 +183,7 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
     match (answer.code.unwrap_or_default(), answer.status) {
         ("NoSuchBucket", _) => StoreError::BucketMissing { at, bucket: bucket.to_owned(), cause },
         ("RequestTimeTooSkewed", _) => {
-            let found = answer.date.unwrap_or_else(|| "no date".to_owned());
+            let found = answer.date.clone().unwrap_or_else(|| "no date".to_owned());
             let ours = DateTime::from(SystemTime::now()).fmt(DateTimeFormat::HttpDate);
             StoreError::ClockSkew { at, found, expected: ours.unwrap_or_else(|_| "no date".to_owned()) }
         }
@@ -140,13 +219,39 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             denied(at, cause, "the session token ran out: these credentials are temporary, give new ones")
         }
         (
+            "SecondLevelDomainForbidden"
+            | "PathStyleDomainForbidden"
+            | "InvalidPathAccess"
+            | "VirtualHostDomainRequired",
+            _,
+        ) => denied(
+            at,
+            cause,
+            "the store refuses path-style addresses (https://host/bucket/key): write ?path_style=false in the store's URL, or set store.path_style = false",
+        ),
+        (
             "PermanentRedirect"
             | "TemporaryRedirect"
             | "AuthorizationHeaderMalformed"
             | "IllegalLocationConstraintException",
             _,
         )
-        | (_, 301 | 307 | 308) => denied(at, cause, "the bucket is in another region: correct region or endpoint"),
+        | (_, 301 | 307 | 308) => StoreError::WrongRegion { at, region: region_of(&answer), cause },
+        ("EntityTooLarge" | "MaxMessageLengthExceeded", _) | (_, 413) => denied(
+            at,
+            cause,
+            "the store or a proxy before it refuses a body of this length: allow PUTs of 32 MiB there (nginx: client_max_body_size)",
+        ),
+        ("InvalidObjectState", _) => denied(
+            at,
+            cause,
+            "the object is in a storage class that is not read from (Glacier): restore it into the standard class, and end the lifecycle rule that moves objects below the set's prefix",
+        ),
+        _ if asks_for_checksum(&answer) => denied(
+            at,
+            cause,
+            "the bucket asks for a checksum with each PUT (Object Lock), and does not take x-amz-checksum-sha256: use a bucket without Object Lock",
+        ),
         ("NotImplemented", _) | (_, 501) => {
             denied(at, cause, "the store lacks something we rely on (conditional PUT): use another, or a newer version")
         }
@@ -156,6 +261,29 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             lost(at, cause, perhaps)
         }
         _ => denied(at, cause, "the store does not understand the request: correct endpoint, bucket or options"),
+    }
+}
+
+/// Whether a PUT was refused because it had no checksum: a bucket with Object Lock and a default retention asks for one.
+fn asks_for_checksum(answer: &Answer<'_>) -> bool {
+    let said = answer.message.to_ascii_lowercase();
+    answer.status == 400
+        && matches!(answer.code, Some("InvalidRequest" | "MissingContentMD5" | "MissingChecksum"))
+        && (said.contains("content-md5") || said.contains("x-amz-checksum"))
+}
+
+/// Whether the same PUT with a checksum may be taken.
+pub(super) fn for_its_checksum(error: &StoreError) -> bool {
+    match error {
+        StoreError::Denied { at, cause, .. } if matches!(at.op, Op::Put | Op::Swap) => asks_for_checksum(&Answer {
+            status: cause.status.unwrap_or(0),
+            code: cause.code.as_deref(),
+            message: &cause.message,
+            date: None,
+            content_range: None,
+            region: None,
+        }),
+        _ => false,
     }
 }
 

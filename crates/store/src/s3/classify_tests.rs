@@ -5,7 +5,8 @@ use std::sync::Arc;
 fn judged(op: Op, status: u16, code: Option<&str>) -> StoreError {
     let at = At::new(&Arc::from("s3://bucket/"), op, "key");
     let date = Some("Tue, 01 Jan 2030 00:00:00 GMT".to_owned());
-    let answer = Answer { status, code, message: "words", date, content_range: Some("bytes */5".to_owned()) };
+    let answer =
+        Answer { status, code, message: "words", date, content_range: Some("bytes */5".to_owned()), region: None };
     judge(at, "bucket", None, answer)
 }
 
@@ -59,6 +60,41 @@ fn messages_say_what_was_found_expected_and_to_do() {
         for word in words {
             assert!(message.contains(word), "{message} lacks {word}");
         }
+    }
+}
+
+fn said(op: Op, status: u16, code: &str, message: &str, region: Option<&str>) -> StoreError {
+    let at = At::new(&Arc::from("s3://bucket/"), op, "key");
+    let region = region.map(str::to_owned);
+    judge(at, "bucket", None, Answer { status, code: Some(code), message, date: None, content_range: None, region })
+}
+
+/// Each has a name and a way out of its own, and none of them blames the keys.
+#[test]
+fn refusals_that_are_no_matter_of_rights_are_told_by_name() {
+    let with = "the bucket is in region \"eu-west-1\": write ?region=eu-west-1";
+    let malformed = "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-west-1'";
+    let lock =
+        "Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with Object Lock parameters";
+    for (error, says) in [
+        (said(Op::Get, 301, "PermanentRedirect", "elsewhere", Some("eu-west-1")), with),
+        (said(Op::Put, 400, "AuthorizationHeaderMalformed", malformed, None), with),
+        (said(Op::Put, 301, "PermanentRedirect", "elsewhere", None), "in another region: correct ?region=NAME"),
+        (
+            said(Op::Put, 301, "PermanentRedirect", "elsewhere", Some("x\" y")),
+            "in another region: correct ?region=NAME",
+        ),
+        (said(Op::Put, 403, "SecondLevelDomainForbidden", "words", None), "?path_style=false"),
+        (said(Op::Put, 400, "VirtualHostDomainRequired", "words", None), "?path_style=false"),
+        (said(Op::Put, 413, "", "too large", None), "client_max_body_size"),
+        (said(Op::Put, 400, "EntityTooLarge", "too large", None), "client_max_body_size"),
+        (said(Op::Range, 403, "InvalidObjectState", "archived", None), "storage class"),
+        (said(Op::Put, 400, "InvalidRequest", lock, None), "Object Lock"),
+    ] {
+        let text = error.to_string();
+        assert!(text.contains(says), "{says:?} in {text}");
+        assert!(!text.contains("allow these credentials") && !text.contains("secret access key"), "{text}");
+        assert_eq!((error.disposition(), error.kind()), (Disposition::Denied, Some(Kind::Denied)), "{text}");
     }
 }
 

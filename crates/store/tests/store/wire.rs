@@ -176,3 +176,32 @@ async fn a_listing_in_another_order_is_refused() {
         }
     }
 }
+
+/// A bucket with Object Lock: one PUT is refused, and from then on each one has a checksum in a header of its own.
+#[tokio::test]
+async fn a_bucket_that_asks_for_a_checksum_gets_one() {
+    let asks = || {
+        let message = "Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with Object Lock parameters";
+        let body = format!("<Error><Code>InvalidRequest</Code><Message>{message}</Message></Error>");
+        Answer::Send(400, "content-type: application/xml\r\n", body.into())
+    };
+    let server = Server::start([asks(), ok(Bytes::new()), ok(Bytes::new())]).await;
+    let store = server.store();
+    store.put_new("k", BODY).await.expect("put");
+    store.swap("k", None, BODY).await.expect("swap");
+    let sums: Vec<Option<String>> =
+        server.asked().iter().map(|r| r.header("x-amz-checksum-sha256").map(str::to_owned)).collect();
+    // sha256sum of 0123456789, in base64.
+    let sum = Some("hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=".to_owned());
+    assert_eq!(sums, [None, sum.clone(), sum]);
+    for request in server.asked() {
+        let trailer = |name: &str| name.contains("trailer") || name == "content-encoding";
+        assert!(!request.headers.iter().any(|(name, _)| trailer(name)), "{request:?}");
+        assert_eq!(request.body, BODY);
+    }
+
+    let server = Server::start([asks(), asks()]).await;
+    let error = server.store().put_new("k", BODY).await.expect_err("it takes none");
+    assert!(error.to_string().contains("use a bucket without Object Lock"), "{error}");
+    assert_eq!(server.lines().len(), 2);
+}
