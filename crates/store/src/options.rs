@@ -52,6 +52,19 @@ impl Serialize for Secret {
     }
 }
 
+/// Proxies on the way to the stores, from the environment; a URL may hold a password.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// For `https://` endpoints and AWS: `HTTPS_PROXY`, `https_proxy`.
+    pub https: Option<Secret>,
+    /// For `http://` endpoints: `HTTP_PROXY`, `http_proxy`.
+    pub http: Option<Secret>,
+    /// Where there is no other: `ALL_PROXY`, `all_proxy`.
+    pub all: Option<Secret>,
+    /// Hosts, domains and networks that are reached directly, separated by commas: `NO_PROXY`, `no_proxy`.
+    pub except: Option<String>,
+}
+
 /// Settings of an S3 store. What is left out comes from the URL's query, then from the environment, then from here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -91,6 +104,12 @@ pub struct StoreOptions {
     /// Refuse a directory that is not a store yet, instead of making it one: for readers.
     #[serde(skip)]
     pub existing: bool,
+    /// File of certificates (PEM) to trust in place of the system's. Environment: `AWS_CA_BUNDLE`.
+    #[serde(skip)]
+    pub ca_bundle: Option<PathBuf>,
+    /// Proxies. From the environment only.
+    #[serde(skip)]
+    pub proxies: Proxies,
     /// Time between two checks of the credentials file; a refusal of its keys checks it at once.
     #[serde(skip)]
     pub credentials_look: Duration,
@@ -113,6 +132,8 @@ impl Default for StoreOptions {
             connect_timeout_ms: 3_000,
             retry: RetryPolicy::default(),
             existing: false,
+            ca_bundle: None,
+            proxies: Proxies::default(),
             credentials_look: CREDENTIALS_LOOK,
         }
     }
@@ -135,6 +156,14 @@ impl StoreOptions {
         }
         self.credentials_file = self.credentials_file.or_else(|| set("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from));
         self.profile = self.profile.or_else(|| set("AWS_PROFILE"));
+        self.ca_bundle = self.ca_bundle.or_else(|| set("AWS_CA_BUNDLE").map(PathBuf::from));
+        // Both spellings are in use.
+        let either = |name: &str| set(name).or_else(|| set(&name.to_ascii_lowercase()));
+        let proxies = &mut self.proxies;
+        proxies.https = proxies.https.take().or_else(|| either("HTTPS_PROXY").map(Secret::new));
+        proxies.http = proxies.http.take().or_else(|| either("HTTP_PROXY").map(Secret::new));
+        proxies.all = proxies.all.take().or_else(|| either("ALL_PROXY").map(Secret::new));
+        proxies.except = proxies.except.take().or_else(|| either("NO_PROXY"));
         self
     }
 

@@ -110,3 +110,23 @@ fn relations_between_timeouts_are_checked() {
     assert!(options.validate().is_err());
     assert!(serde_json::from_str::<StoreOptions>(r#"{"bukcet":"x"}"#).is_err(), "unknown fields are refused");
 }
+
+#[test]
+fn certificates_and_proxies_come_from_the_environment() {
+    let environment = [
+        ("AWS_CA_BUNDLE", "/etc/ca.pem"),
+        ("https_proxy", "http://user:hunter2@lower:1"),
+        ("HTTP_PROXY", "http://upper:1"),
+        ("http_proxy", "http://lower:2"),
+        ("NO_PROXY", ""),
+        ("no_proxy", ".internal"),
+    ];
+    let variable = |name: &str| environment.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
+    let options = StoreOptions::default().filled_from(variable);
+    assert_eq!(options.ca_bundle, Some("/etc/ca.pem".into()));
+    let Proxies { https, http, all, except } = &options.proxies;
+    assert_eq!(https.as_ref().map(Secret::reveal), Some("http://user:hunter2@lower:1"));
+    assert_eq!(http.as_ref().map(Secret::reveal), Some("http://upper:1"));
+    assert_eq!((all, except.as_deref()), (&None, Some(".internal")));
+    assert!(!format!("{options:?}").contains("hunter2"));
+}

@@ -6,6 +6,7 @@
 //! done then (STORE-S3).
 
 mod classify;
+mod http;
 mod signing;
 
 use crate::error::{At, Cause, Op, StoreError};
@@ -18,12 +19,11 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+    BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation,
     StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::primitives::ByteStream;
-use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
 use aws_smithy_types::base64;
 use bytes::{Bytes, BytesMut};
 use classify::{classify, for_its_checksum, for_its_keys};
@@ -33,14 +33,9 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Objects of one page of a listing; S3's own limit.
 const LIST_PAGE_OBJECTS: i32 = 1000;
-/// Idle connections kept per endpoint: a store answers tens of requests at a time, not thousands.
-const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Shorter than what servers and load balancers usually grant, so that a request seldom meets a closing connection.
-const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -74,13 +69,13 @@ impl S3 {
             StoreError::Url(StoreUrlError::Option { name: "region", found: "none".to_owned(), expected })
         })?;
         let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
-        let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let http_client = http::client(endpoint.map(String::as_str), options).map_err(StoreError::Url)?;
         let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
 
         let mut config = Builder::new()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new(region))
-            .http_client(http_client(plain))
+            .http_client(http_client)
             .timeout_config(
                 TimeoutConfig::builder()
                     .connect_timeout(options.connect_timeout())
@@ -354,19 +349,6 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
     // What stands before an @ may be a password.
     let found = if endpoint.contains('@') { "***".to_owned() } else { endpoint.chars().take(200).collect() };
     Err(StoreUrlError::Option { name: "endpoint", found, expected: "http://HOST[:PORT] or https://HOST[:PORT]" })
-}
-
-/// TLS by rustls with ring, roots from the system (or `SSL_CERT_FILE`).
-fn http_client(plain: bool) -> SharedHttpClient {
-    // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust nothing.
-    let roots = if plain { TrustStore::empty() } else { TrustStore::default() };
-    let context = TlsContext::builder().with_trust_store(roots).build().unwrap_or_default();
-    aws_smithy_http_client::Builder::new()
-        .pool_idle_timeout(IDLE_CONNECTION_AGE_MAX)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-        .tls_context(context)
-        .build_https()
 }
 
 impl ObjectStore for S3 {

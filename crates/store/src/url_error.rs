@@ -5,6 +5,9 @@ use std::path::PathBuf;
 /// A credentials file in bytes at most: hundreds of profiles have some 100 KiB.
 pub(crate) const CREDENTIALS_BYTES_MAX: u64 = 1 << 20;
 
+/// A bundle of certificates in bytes at most: that of a system has some 250 KiB.
+pub(crate) const CA_BUNDLE_BYTES_MAX: u64 = 8 << 20;
+
 pub(crate) const ID: &str = "aws_access_key_id";
 pub(crate) const SECRET: &str = "aws_secret_access_key";
 
@@ -46,6 +49,18 @@ pub enum StoreUrlError {
     NoCredentialsFile {
         /// The profile.
         profile: String,
+    },
+    /// The file of trusted certificates cannot be used.
+    #[error(
+        "AWS_CA_BUNDLE: {}: found {found}, expected a file of certificates (PEM) that this process may read; \
+         correct the variable, or unset it to trust the system's certificates",
+        path.display()
+    )]
+    CaBundle {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        found: String,
     },
     /// The file that the keys are to come from cannot be used.
     #[error("store credentials: {}: {problem}", path.display())]

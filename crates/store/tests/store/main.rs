@@ -4,4 +4,5 @@ mod contract;
 mod credentials;
 mod s3_refusals;
 mod support;
+mod tls;
 mod wire;

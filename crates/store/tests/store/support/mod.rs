@@ -16,8 +16,8 @@ pub struct Versitygw {
     dir: tempfile::TempDir,
 }
 
-const ID: &str = "holdfast-test";
-const SECRET: &str = "holdfast-test-secret";
+pub const ID: &str = "holdfast-test";
+pub const SECRET: &str = "holdfast-test-secret";
 
 impl Versitygw {
     /// `Err` says why there is none.
