@@ -9,8 +9,8 @@ use holdfast_volume::map::LeafShape;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
 
-/// No walk over a store's pages takes this long.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// No walk over a store's pages takes this long. A store that gives way lets the time run out for one that never ends.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 async fn found(world: &World) -> Found {
     survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0)
@@ -293,8 +293,8 @@ async fn what_was_looked_at_is_not_looked_at_again() {
 #[tokio::test]
 async fn a_listing_in_another_order_ends_the_survey() {
     for (faults, says) in [
-        (Faults { ignores_start_after: true, ..Faults::default() }, "ignores start-after"),
-        (Faults { unsorted_list: true, ..Faults::default() }, "not sorted"),
+        (Faults { ignores_start_after: true, gives_way: true, ..Faults::default() }, "ignores start-after"),
+        (Faults { unsorted_list: true, gives_way: true, ..Faults::default() }, "not sorted"),
     ] {
         let world = World::made(None).await;
         let memory = Memory::new();
@@ -318,6 +318,7 @@ async fn a_survey_walks_past_any_key_of_others() {
         world.store.put_new(&format!("{}{key}", keys::of_set(set)), Bytes::from_static(b"a person's")).await.unwrap();
     }
     world.store.put_new(&format!("sets/{}0/notes", set.0), Bytes::from_static(b"a person's")).await.unwrap();
+    world.store.set(Faults { gives_way: true, ..Faults::default() });
     let numbers = tokio::time::timeout(PATIENCE, listed(&*world.store)).await.expect("it ends").unwrap();
     assert_eq!(numbers, BTreeSet::from([set.0, set.0 * 10]));
 }
