@@ -250,7 +250,7 @@ impl Scrubber {
         let (set, key) = (self.server.id, self.mapping.key.clone());
         let at = self.throttle.copy.load(Ordering::Relaxed);
         let (store, copy) = copy_of(&self.mapping.store, Some(at));
-        let throttle = Some(self.throttle.clone());
+        let throttle: Option<Arc<dyn Throttle>> = Some(self.throttle.clone());
         Subject { set, key, store, copy, volumes, snapshot: None, throttle, reports_refusals: false }
     }
 

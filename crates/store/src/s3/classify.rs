@@ -227,7 +227,7 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
         ) => denied(
             at,
             cause,
-            "the store refuses path-style addresses (https://host/bucket/key): write ?path_style=false in the store's URL, or set store.path_style = false",
+            "the store refuses path-style addresses (https://host/bucket/key): write ?path_style=false in the store's URL",
         ),
         (
             "PermanentRedirect"
