@@ -1,5 +1,5 @@
 use super::*;
-use crate::bases::At;
+use crate::origins::At;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
