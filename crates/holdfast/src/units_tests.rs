@@ -96,6 +96,19 @@ fn what_units_start_is_a_command_line_of_this_program() {
     assert_eq!(started, expected);
 }
 
+/// By its defaults systemd gives up after five starts within ten seconds. What refuses a start may pass: another program at
+/// the port, a ZFS that does not answer yet.
+#[test]
+fn a_service_that_is_always_restarted_is_not_given_up() {
+    let restarted: Vec<Unit> = units().into_iter().filter(|unit| unit.text.contains("\nRestart=always")).collect();
+    assert!(restarted.iter().any(|unit| unit.name == "holdfast-agent.service"));
+    for unit in restarted {
+        let seconds = unit.text.lines().find_map(|line| line.strip_prefix("RestartSec=")?.parse::<u32>().ok());
+        let unlimited = unit.text.contains("\nStartLimitIntervalSec=0\n");
+        assert!(unlimited || seconds.is_some_and(|seconds| seconds > 2), "{}: StartLimitIntervalSec", unit.name);
+    }
+}
+
 /// What `systemd-analyze verify` has against a unit of that name; `None` without that program.
 fn verified(dir: &Path, name: &str, text: &str) -> Option<Result<(), String>> {
     let path = dir.join(name);

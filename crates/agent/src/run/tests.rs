@@ -233,7 +233,9 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     let socket = config.run_dir.join(local::SOCKET);
     let local = local::listen(&config.run_dir).unwrap();
     let doors = Doors { tcp: listener.into(), local: Some((socket.clone(), local.into())), compares: false };
-    let agent = Agent::over(config, Arc::new(fake.clone()), history, doors, None, client::over_tcp());
+    // The same on all hosts: agents ask one another over TCP.
+    let token = Some("secret".into());
+    let agent = Agent::over(config, Arc::new(fake.clone()), history, doors, token, client::over_tcp());
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let running = tokio::spawn(agent.run(stopped, || Ok(())));
