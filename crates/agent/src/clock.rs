@@ -23,7 +23,7 @@ pub fn now() -> MonoTime {
     MonoTime(holdfast_host::boot_ns())
 }
 
-/// Wall-clock time in Unix milliseconds. No decision depends on it.
+/// The time of day in Unix milliseconds. Nothing is decided by it.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))

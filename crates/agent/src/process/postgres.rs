@@ -44,8 +44,8 @@ fn lies_elsewhere(data: &Path, ours: &[u8], theirs: &[u8]) -> bool {
     device_under(ours, data).zip(device_under(theirs, data)).is_some_and(|(ours, theirs)| ours != theirs)
 }
 
-/// Whether `data` means another directory for this process: a process in a container, which has its own process numbers
-/// and its own files under that path. If this cannot be read, it counts as ours.
+/// Whether a process that says `data` means another place by it: one of a container, which has process numbers of its own and its own files under that path. One of which
+/// this cannot be read means ours.
 fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
     let (own, of) = (proc.join("self"), proc.join(pid.to_string()));
     let namespaces = || Some((own.join("ns/pid").read_link().ok()?, of.join("ns/pid").read_link().ok()?));
