@@ -4,18 +4,17 @@ use holdfast_types::MonoTime;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A simulation's replacement for the machine's clock.
+/// What a simulation put in place of the machine's clock.
 static REPLACED: OnceLock<fn() -> MonoTime> = OnceLock::new();
 
-/// From now on, for the life of the process, CLOCK_BOOTTIME comes from `clock`: for a simulation (ADR 0017). A second
-/// call changes nothing.
+/// From now on, for the life of the process, CLOCK_BOOTTIME is what `clock` answers: for a simulation (ADR 0017). A second call changes nothing.
 pub fn replace(clock: fn() -> MonoTime) {
     if REPLACED.set(clock).is_err() {
         tracing::error!("the clock was replaced before");
     }
 }
 
-/// Present time by CLOCK_BOOTTIME: it continues while the machine is suspended, as leases do.
+/// Now by CLOCK_BOOTTIME: it goes on while the machine is suspended, as leases do.
 pub fn now() -> MonoTime {
     if let Some(clock) = REPLACED.get() {
         return clock();
