@@ -26,7 +26,8 @@ fn names_data(args: &[u8], data: &Path) -> bool {
     false
 }
 
-/// Whether a program of this name is PostgreSQL's server. Some packages of before version 16 start it by its older name.
+/// Whether a program of this name is PostgreSQL's server. Some packages before version 16 start it under its older
+/// name.
 fn is_server(name: &[u8]) -> bool {
     matches!(name, b"postgres" | b"postmaster")
 }
@@ -38,13 +39,13 @@ fn becomes_server(args: &[u8], data: &Path) -> bool {
         && names_data(args, data)
 }
 
-/// Pure: whether `data` lies on another device by their table of mounts than by ours. Unknown where a table does not say.
+/// Pure: whether `data` lies on another device in their mount table than in ours. Unknown if a table does not show it.
 fn lies_elsewhere(data: &Path, ours: &[u8], theirs: &[u8]) -> bool {
     device_under(ours, data).zip(device_under(theirs, data)).is_some_and(|(ours, theirs)| ours != theirs)
 }
 
-/// Whether a process that says `data` means another place by it: one of a container, which has process numbers of its own and its own files under that path. One of which
-/// this cannot be read means ours.
+/// Whether `data` means another directory for this process: a process in a container, which has its own process numbers
+/// and its own files under that path. If this cannot be read, it counts as ours.
 fn is_elsewhere(proc: &Path, pid: i32, data: &Path) -> bool {
     let (own, of) = (proc.join("self"), proc.join(pid.to_string()));
     let namespaces = || Some((own.join("ns/pid").read_link().ok()?, of.join("ns/pid").read_link().ok()?));
@@ -219,7 +220,7 @@ mod tests {
         server.wait().await.unwrap();
     }
 
-    /// "Could not look" is not "nothing is there": who is told that none is left lets the lease go.
+    /// A failed inspection must not count as "no process": after "none is left" the agent gives the lease back.
     #[test]
     fn what_cannot_be_looked_at_is_not_gone() {
         let dir = tempfile::tempdir().unwrap();
@@ -325,7 +326,7 @@ mod tests {
         let program = dir.path().join("postgres");
         symlink("/bin/sh", &program).unwrap();
         let mut command = Command::new(&program);
-        // One that starts nothing: what it forks counts as well, until it runs another program.
+        // A process that starts nothing: its forks count as well, until they run another program.
         command.args(["-c", "read _", "-D"]).arg(&data).current_dir("/").stdin(Stdio::piped()).kill_on_drop(true);
         let mut server = command.spawn().unwrap();
         let mut elsewhere = Command::new(&program);
@@ -373,7 +374,7 @@ mod tests {
     }
 
     const HOST: &str = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 7:0 / /srv/pg rw - ext4 /dev/loop0 rw\n";
-    /// Of a container with an image and a volume of its own, and of one that has the host's.
+    /// A container with its own image and volume, and one that shares the host's files.
     const CONTAINER: &str =
         "90 80 0:61 / / rw - overlay overlay rw\n91 90 8:1 /v/1 /srv/pg/data rw - ext4 /dev/sda1 rw\n";
     const LENT: &str = "90 80 0:61 / / rw - overlay overlay rw\n91 90 7:0 /data /srv/pg/data rw - ext4 /dev/loop0 rw\n";
@@ -399,7 +400,7 @@ mod tests {
         for pid in ["7", "8", "9", "10", "11"] {
             shown(dir.path(), pid, b"postgres", data);
         }
-        // What it has started goes with it.
+        // Processes that it started are ended with it.
         let archive = shown(dir.path(), "12", b"archive", data);
         std::fs::write(archive.join("stat"), "12 (archive) S 8 8 8 0 -1 4194304 0").unwrap();
         shows("8", "pid:[2]", CONTAINER);
@@ -408,7 +409,7 @@ mod tests {
         // Process numbers of the host's, whatever it has mounted; a container that has the host's files.
         shows("9", "pid:[1]", CONTAINER);
         shows("10", "pid:[3]", LENT);
-        // And one whose table cannot be read.
+        // And a process whose mount table cannot be read.
         shows("11", "pid:[4]", CONTAINER);
         std::fs::remove_file(dir.path().join("11/mountinfo")).unwrap();
         assert_eq!(found(), BTreeSet::from([7, 9, 10, 11]));
