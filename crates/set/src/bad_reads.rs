@@ -262,7 +262,7 @@ impl Inspector {
             self.handed_over = Some((Instant::now(), again));
             others_lead = self.hand_over(heir).await;
         }
-        // If no member took over, a needed member may have failed meanwhile: then this copy may be the only current one.
+        // If no member took over, a needed one may have failed meanwhile: then this copy may be the only current one.
         let still = || self.server.group.leading_term().is_some() && self.server.group.may_do_without_me();
         if let Some(record) = bad.filter(|_| others_lead || still()) {
             self.raft.rotten(self.server.group.id(), record);
