@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 
 /// A client that does not finish its handshake by then is not served.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Unsent answers of one client beyond which it is not read from.
+/// With more unsent answers than this, a client is not read from.
 pub(crate) const BACKLOG_BYTES_MAX: usize = 32 << 20;
 /// Requests are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
@@ -140,7 +140,7 @@ pub(crate) async fn shake_hands(
     }
 }
 
-/// The transmission phase, also of sockets that the kernel's driver was given without a handshake.
+/// The transmission phase, also for sockets of the kernel's driver, which skip the handshake.
 pub(crate) async fn transmit(
     socket: UnixStream,
     volume: usize,
@@ -168,7 +168,7 @@ async fn carry(
         let ended = reader.run(&mut read, negotiated, input).await;
         replies.with(|replies| replies.leaving = true);
         match ended {
-            // CLIENT-F2: it said goodbye and waits for what it asked for.
+            // CLIENT-F2: it said goodbye and waits for its answers.
             Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
@@ -182,7 +182,7 @@ async fn carry(
     tracing::debug!(client = id, volume, why = ended, "a client is gone");
 }
 
-/// Sends what the client takes, and has it read from again once it has taken enough.
+/// Sends answers as fast as the client takes them, and resumes reading once it has taken enough.
 fn poll_writing(
     cx: &mut Context<'_>,
     replies: &Outbox<ClientReplies>,
@@ -190,14 +190,15 @@ fn poll_writing(
     room: &Notify,
 ) -> Poll<io::Result<()>> {
     let sent = replies.poll_send(cx, socket);
-    // A look: with answers left over, a change would wake this very task, again and again until the client takes one.
+    // Only borrows: a change with answers left over would wake this very task again and again until the client takes
+    // one.
     if replies.look(|replies| replies.queue.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut replies.clogged)) {
         room.notify_waiters();
     }
     sent
 }
 
-/// Makes room for at least `more` bytes, in pieces that are worth a read.
+/// Makes room for at least `more` bytes, in pieces large enough for a read.
 pub(crate) fn grow(input: &mut BytesMut, more: usize) {
     if input.capacity() - input.len() < more.clamp(1, READ_ROOM_MIN) {
         input.reserve(READ_BYTES.max(more));
@@ -243,7 +244,7 @@ impl Reader<'_> {
         loop {
             let notified = self.room.notified();
             tokio::pin!(notified);
-            // Before the look: what becomes free between look and wait is not missed.
+            // Registered before the check, so that room that becomes free in between is not missed.
             notified.as_mut().enable();
             let clogged = self.replies.with(|replies| {
                 replies.clogged = replies.queue.len() >= BACKLOG_BYTES_MAX;
@@ -264,7 +265,7 @@ impl Reader<'_> {
 
     fn take(&self, request: Request) {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
-        // By the size of now: the volume may have grown since the client came (GROWTH-G1).
+        // With the present size: the volume may have grown since the client connected (GROWTH-G1).
         if let Err(errno) = request.check(self.shared.size(self.volume), false, self.style) {
             return self.replies.with(|replies| replies.queue.error(to, errno));
         }
@@ -273,7 +274,7 @@ impl Reader<'_> {
         let mut narrow = false;
         let command = match command {
             Command::Flush => CommandOut::Flush,
-            // Nothing to do, which every device can do.
+            // Nothing to do, so every device supports it.
             _ if len == 0 => return self.replies.with(|replies| replies.queue.ok(to)),
             Command::Read { unfragmented } => {
                 narrow = unfragmented;
@@ -290,7 +291,7 @@ impl Reader<'_> {
                 narrow = one;
                 CommandOut::BlockStatus { one }
             }
-            // Neither comes here: the one ends the reader, the other never passes its check.
+            // Neither arrives here: the first ends the reader, the second never passes its check.
             Command::Disconnect | Command::Bad(_) => return,
         };
         self.replies.with(|replies| replies.open += 1);

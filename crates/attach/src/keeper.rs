@@ -33,33 +33,33 @@ use tokio_util::sync::CancellationToken;
 
 pub use resume::abandon;
 
-/// One try to renew; the machine decides how many make a loss.
+/// Time limit of one renewal; the machine decides how many failures are a loss.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
-/// Giving the lease back at the end; after that it expires by itself.
+/// Time limit for giving the lease back at the end; after that it expires by itself.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
-/// Finding out who took the set.
+/// Time limit for finding the new owner of the set.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
-/// How long unanswered requests are waited for at a clean end.
+/// How long a clean end waits for unanswered requests.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks at who the gateways are.
+/// Interval of the questions for the list of gateways.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Between two writings of a status that only counts on.
+/// Interval of status writes if only counters changed.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// After a client could not be accepted (no more file descriptors).
+/// Pause after a client could not be accepted (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// After a lease of our own former life was judged to end, before it is asked for again.
+/// Pause before the lease is requested again while our own earlier process's lease has not expired.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 
-/// What to attach, and how.
+/// Options of an attach.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The set.
     pub set: Name,
-    /// On whose behalf.
+    /// Owner of the lease.
     pub owner: Owner,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
-    /// How the admin doors are connected to (R10).
+    /// Connection to the admin ports (R10).
     pub dialer: Dialer,
     /// The run directory.
     pub dir: PathBuf,
@@ -69,24 +69,24 @@ pub struct Options {
     pub force: bool,
     /// Connections per volume.
     pub connections: u8,
-    /// What may be unanswered per volume.
+    /// Limit of unanswered requests per volume.
     pub bounds: Bounds,
-    /// The devices to make.
+    /// Kind of devices.
     pub device: DeviceKind,
-    /// How the kernel's are made.
+    /// Options of kernel devices.
     pub kernel: KernelOptions,
-    /// How long it may take until the devices are ready.
+    /// Time limit until the devices are ready.
     pub patience: Duration,
 }
 
-/// How an attached set ended.
+/// End of an attached set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// In good order: everything answered, the lease given back.
+    /// In good order: all requests answered, the lease given back.
     Detached,
     /// Another owner holds the set, or none of its volumes is left.
     Fenced {
-        /// Who or what, as far as known.
+        /// The owner or the reason, as far as known.
         by: Option<String>,
     },
 }
@@ -100,17 +100,17 @@ pub enum AttachError {
     /// A device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A gateway's last word on the lease.
+    /// A gateway's definite answer about the lease.
     #[error("{0}")]
     Refused(Refusal),
-    /// Nobody granted the lease, or served it, in time.
+    /// No gateway granted or served the lease in time.
     #[error("set {set} is not attached within {limit:?}: {last}")]
     Unreachable {
         /// The set.
         set: Name,
-        /// How long it was tried.
+        /// Duration of the attempt.
         limit: Duration,
-        /// How far it came.
+        /// State reached.
         last: String,
     },
     /// Requests were still unanswered when it had to end.
@@ -118,10 +118,10 @@ pub enum AttachError {
         "not ended in good order within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
     )]
     Undrained {
-        /// How many.
+        /// Their number.
         count: usize,
     },
-    /// All is answered and the devices are gone, but no gateway took the lease back.
+    /// All requests are answered and the devices are gone, but no gateway took the lease back.
     #[error(
         "the lease was not given back: found no gateway that answers within {RELEASE_LIMIT:?}; nothing is unanswered, and it expires by itself"
     )]
@@ -129,32 +129,32 @@ pub enum AttachError {
     /// A socket.
     #[error("{}: {source}", path.display())]
     Listen {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// News from the keeper's own tasks.
+/// Events from the keeper's own tasks.
 enum News {
     Refused(Refusal),
     Devices(Result<Devices, DeviceError>),
     DevicesStopped,
     DeviceEnded(String),
-    /// The set's volumes, as the gateway that serves named them just now, to the connections of this generation.
+    /// The set's present volumes, as listed by the serving gateway, for the connections of this generation.
     Volumes {
         generation: u64,
         volumes: Vec<VolumeFacts>,
         cuts: Cuts,
     },
-    /// What the kernel said to a new size.
+    /// The kernel's answer to a new size.
     Told(Growth, Result<(), DriverError>),
 }
 
 struct Keeper {
-    // Removed before the lock is given up: behind it the next process makes its own.
+    // Removed before the lock is released: after that the next process makes its own.
     sockets: Vec<RemoveFile>,
     seams: Seams,
     options: Options,
@@ -162,16 +162,16 @@ struct Keeper {
     shared: Arc<Shared>,
     doors: Arc<AdminClients>,
     news: mpsc::UnboundedSender<News>,
-    /// Ends every task that this attach has.
+    /// Ends every task of this attach.
     end: CancellationToken,
     phase: Phase,
     since: u64,
     ready: bool,
-    /// `status.json` could not be written lately, and that was said.
+    /// `status.json` could not be written, and that was logged.
     unshown: bool,
     devices: Option<Devices>,
     growing: Growing,
-    /// Where the lease is kept for the next process: with devices of the kernel's.
+    /// Stores the lease for the next process, if there are kernel devices.
     kept: Option<Arc<LeaseFile>>,
     /// What an earlier process left, to go on with.
     left: Option<Lease>,
@@ -363,7 +363,7 @@ impl Keeper {
                 }
             }),
             Action::Show => self.show()?,
-            // Carried out where they arise.
+            // Handled where they arise.
             Action::Send { .. } | Action::Answer { .. } | Action::Room { .. } | Action::Shut { .. } => {}
         }
         Ok(())
@@ -389,7 +389,7 @@ impl Keeper {
 
     fn bind(&mut self, volume: &Name) -> Result<UnixListener, AttachError> {
         let path = self.dir.socket(volume)?;
-        // The lock is ours: what lies there is of a process that is gone.
+        // The lock is ours: these files are from a process that has ended.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path);
         let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
@@ -397,7 +397,7 @@ impl Keeper {
         Ok(listener)
     }
 
-    /// Makes them, or goes on with those of an earlier process.
+    /// Makes devices, or uses those of an earlier process again.
     fn make_devices(&self, left: Option<Lease>) {
         let (news, options, shared) = (self.news.clone(), self.options.clone(), self.shared.clone());
         let (dir, ended) = (self.dir.path().to_path_buf(), self.news.clone());
@@ -415,10 +415,10 @@ impl Keeper {
         });
     }
 
-    /// From now on another process may go on with them.
+    /// From now on another process may use them again.
     fn keep_devices(&self, devices: &Devices) {
         let (Some(file), Some(numbers)) = (&self.kept, devices.numbers()) else { return };
-        // How many a device has is settled when it is made.
+        // The number of sockets of a device is fixed when it is made.
         let before = file.lease().map_or(0, |lease| lease.sockets);
         let sockets = if before > 0 { before } else { self.options.kernel.sockets };
         if let Err(error) = file.made(&numbers, sockets) {
@@ -429,7 +429,7 @@ impl Keeper {
     fn stop_devices(&mut self) {
         let (news, devices) = (self.news.clone(), self.devices.take());
         if let Some(file) = &self.kept {
-            // Before they are: nobody shall find half of them.
+            // Before the devices exist: a later process must not find half of them.
             file.close();
         }
         self.spawn(async move {
@@ -440,7 +440,7 @@ impl Keeper {
         });
     }
 
-    /// Finds gateways that were not named.
+    /// Finds gateways that are not in the settings.
     fn learn(&self) {
         let doors = self.doors.clone();
         self.spawn(async move {
@@ -512,7 +512,7 @@ impl Keeper {
             }
         }
         match self.dir.show(&self.status()) {
-            // A full or read-only /run is no reason to take devices away from those who use them.
+            // A full or read-only /run is no reason to end devices that are in use.
             Err(error) if self.ready => {
                 if !std::mem::replace(&mut self.unshown, true) {
                     tracing::error!(set = %self.options.set, %error, "status.json is old from now on; everything else goes on");

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) set: String,
@@ -29,18 +29,19 @@ pub(crate) struct Lease {
     volumes: Vec<Volume>,
     /// Sockets per device.
     pub(crate) sockets: u8,
-    /// N of /dev/nbdN per volume; empty until all are there.
+    /// N of /dev/nbdN per volume; empty until all exist.
     pub(crate) devices: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Volume {
-    /// Absent where an older build wrote it.
+    /// Missing if an older build wrote the file.
     #[serde(default)]
     id: u32,
     name: String,
     size_bytes: u64,
-    /// It was deleted, shrunk or renamed under its device, which fails for good: also where it has grown again since.
+    /// The volume was deleted, shrunk or renamed under its device, which fails for good, even if the volume has grown
+    /// again.
     #[serde(default)]
     lost: bool,
 }
@@ -67,7 +68,7 @@ impl Lease {
         Token::from_text(&self.token)
     }
 
-    /// In the order in which the grant named them; `None` where a name is none.
+    /// In the order of the grant; `None` if a name is invalid.
     pub(crate) fn volumes(&self) -> Option<Vec<VolumeFacts>> {
         let facts = |volume: &Volume| {
             Some(VolumeFacts { id: volume.id, name: Name::new(volume.name.clone()).ok()?, size: volume.size_bytes })
@@ -88,7 +89,7 @@ pub(crate) struct LeaseFile {
     path: PathBuf,
     lease: Mutex<Option<Lease>>,
     closed: AtomicBool,
-    /// A grant was taken into use that the file does not have.
+    /// A grant is in use that the file does not have.
     behind: AtomicBool,
 }
 
@@ -129,7 +130,7 @@ impl LeaseFile {
         self.lock().clone()
     }
 
-    /// TOKEN-P1: to be called before the grant is used.
+    /// TOKEN-P1: call this before the grant is used.
     pub(crate) fn granted(
         &self,
         set: &Name,
@@ -144,7 +145,7 @@ impl LeaseFile {
         let mut new = Lease::new(set, owner, token, volumes);
         if let Some(before) = &*lease {
             (new.sockets, new.devices) = (before.sockets, before.devices.clone());
-            // The grant may have been read before a growth or a loss that was kept meanwhile.
+            // The grant may have been read before a growth or a loss that was stored meanwhile.
             for (volume, before) in new.volumes.iter_mut().zip(&before.volumes) {
                 volume.size_bytes = volume.size_bytes.max(before.size_bytes);
                 volume.lost |= before.lost;
@@ -154,14 +155,15 @@ impl LeaseFile {
         self.write(lease.insert(new))
     }
 
-    /// Writes what could not be written when it was granted: whether the file has it now. `None` where nothing was missing.
+    /// Writes a grant that could not be written at its time. Returns whether the file has it now; `None` if none was
+    /// missing.
     pub(crate) fn catch_up(&self) -> Option<io::Result<()>> {
         let lease = self.lock();
         let lease = lease.as_ref().filter(|_| self.behind.load(Ordering::Relaxed))?;
         Some(self.write(lease))
     }
 
-    /// The devices are there: from now on another process may go on with them.
+    /// The devices exist: from now on another process may use them again.
     pub(crate) fn made(&self, devices: &[u32], sockets: u8) -> io::Result<()> {
         let mut lease = self.lock();
         let Some(lease) = lease.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
@@ -169,7 +171,7 @@ impl LeaseFile {
         self.write(lease)
     }
 
-    /// Volumes, by their place in the lease, have grown (GROWTH-G1): to be called before the kernel is told.
+    /// Volumes, by their place in the lease, have grown (GROWTH-G1): call this before the kernel is told.
     pub(crate) fn grew(&self, sizes: &[(usize, u64)]) -> io::Result<()> {
         self.change(|volumes| {
             for (place, size) in sizes {
@@ -180,7 +182,7 @@ impl LeaseFile {
         })
     }
 
-    /// Devices of volumes, by their place in the lease, fail for good from now on (ATTACH-M8), under the next process too.
+    /// Devices of volumes, by their place in the lease, fail for good from now on (ATTACH-M8), in the next process too.
     pub(crate) fn lose(&self, places: impl IntoIterator<Item = usize>) -> io::Result<()> {
         self.change(|volumes| {
             for place in places {
@@ -191,10 +193,11 @@ impl LeaseFile {
         })
     }
 
-    /// What cannot be written is not adopted: the next grant goes by what is kept here, and would write it after all.
+    /// A value that cannot be written is not kept in memory either: the next grant starts from the value in memory, and
+    /// would write it after all.
     fn change(&self, change: impl FnOnce(&mut [Volume])) -> io::Result<()> {
         let mut lease = self.lock();
-        // The devices are being let go of.
+        // The devices are being released.
         let Some(mut new) = lease.clone() else { return Ok(()) };
         change(&mut new.volumes);
         self.write(&new)?;
@@ -202,7 +205,7 @@ impl LeaseFile {
         Ok(())
     }
 
-    /// Whole or not at all.
+    /// Atomic.
     fn write(&self, lease: &Lease) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -212,13 +215,13 @@ impl LeaseFile {
         Ok(())
     }
 
-    /// The devices are being let go of: a grant from now on is not kept.
+    /// The devices are being released: a later grant is not stored.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.remove();
     }
 
-    /// Nobody shall go on with it.
+    /// No process may use the devices again.
     pub(crate) fn remove(&self) {
         *self.lock() = None;
         let _ = std::fs::remove_file(&self.path);
@@ -267,7 +270,7 @@ mod tests {
         assert!(!path.exists(), "what is being let go of is not kept");
     }
 
-    /// TOKEN-P1: the token that the file has is dead from the first use of the one that it lacks.
+    /// TOKEN-P1: the token in the file is invalid from the first use of the next one.
     #[test]
     fn a_grant_that_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
         let dir = tempfile::tempdir().unwrap();
@@ -276,7 +279,7 @@ mod tests {
         let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
         file.granted(&set, &owner, Token(7), &volumes).unwrap();
         assert!(file.catch_up().is_none(), "nothing is missing");
-        // As a disk without room: nothing can be written under that name.
+        // Like a full disk: nothing can be written under that name.
         let in_the_way = dir.path().join("lease.new");
         std::fs::create_dir(&in_the_way).unwrap();
         file.granted(&set, &owner, Token(8), &volumes).unwrap_err();

@@ -10,9 +10,10 @@
 //!   └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the devices.
-//! Does not own: any decision about who may write (the gateways'), the NBD protocol (crate `nbd`), what is on the devices.
-//! Depends on: api, host, nbd, tls, types. docs/adr/0009-attach.md says why it is built as it is; [`run_snapshot_copy`] keeps a copy of a snapshot, without a lease.
+//! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the
+//! devices. Does not own: any decision about the right to write (the gateways'), the NBD protocol (crate `nbd`), the
+//! data on the devices. Depends on: api, host, nbd, tls, types. docs/adr/0009-attach.md has the reasons.
+//! [`run_snapshot_copy`] keeps a copy of a snapshot, without a lease.
 
 mod admin_client;
 mod client;

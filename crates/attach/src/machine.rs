@@ -1,4 +1,4 @@
-//! State machine of an attached set: which gateway serves it, which requests are unanswered, when it is lost or over.
+//! State machine of an attached set: which gateway serves it, which requests are unanswered, when it is lost or ended.
 //!
 //! ```text
 //!  acquiring ─granted─▶ connecting ─all connected─▶ serving ─lost─▶ reconnecting ─continued, all connected─▶ serving
@@ -7,21 +7,26 @@
 //!                                                      └─ detach: drained, released ─▶ detached
 //! ```
 //!
-//! ATTACH-M1  At most one unanswered write covers a sector: a later one that overlaps it is held back until it is answered. So a replay puts
-//!     back what is there already or what must come, in any order, and never takes a sector back to an older write.
-//! ATTACH-M2  A request is sent under one generation at a time. Before another one begins, all sockets of the last are shut, and the lease was continued
-//!     under a new epoch (R6): what still stands in a receive buffer of the old gateway can never be carried out.
-//! ATTACH-M3  After a loss everything unanswered is sent again in its original order before anything new is sent.
-//! ATTACH-M4  An answer counts only in the generation that the request was sent in last.
-//! ATTACH-M5  Fenced is for good: everything unanswered and everything that comes is answered with EIO, nothing is sent any more (R8).
-//! ATTACH-M6  The lease is lost to another owner only by a gateway's final word. Silence, refusals to serve and closed connections are none.
-//! ATTACH-M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). Old requests only make us ask the gateway
-//!     whether it is there, and its silence to *that* is a loss.
-//! ATTACH-M8  A volume that is not what its device was made of any more (deleted, shrunk, renamed) fails alone and for good: its requests are answered with
-//!     EIO and it is connected to no more, whatever becomes of it; the others go on. Without any volume left the set is over like a fenced one.
+//! ATTACH-M1  At most one unanswered write covers a sector; a later one that overlaps it waits for its answer. So a
+//!     replay writes data that is already there or that must come next, in any order, and never takes a sector back to
+//!     an older write.
+//! ATTACH-M2  A request is sent under one generation at a time. Before the next generation begins, all sockets of the
+//!     last one are shut, and the lease was continued under a new epoch (R6): data that is still in a receive buffer of
+//!     the old gateway can never be carried out.
+//! ATTACH-M3  After a loss all unanswered requests are sent again in their original order before any new one is sent.
+//! ATTACH-M4  An answer counts only in the generation in which the request was last sent.
+//! ATTACH-M5  Fenced is final: all unanswered and all new requests are answered with EIO, and nothing is sent any more
+//!     (R8).
+//! ATTACH-M6  The lease is lost to another owner only by a gateway's definite answer. Silence, refusals to serve and
+//!     closed connections do not count.
+//! ATTACH-M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). An old request only
+//!     makes us ask the gateway whether it is there; no answer to *that* question is a loss.
+//! ATTACH-M8  A volume that was deleted, shrunk or renamed under its device fails alone and for good: its requests are
+//!     answered with EIO, and it is never connected again. The other volumes go on. Once no volume is left, the set has
+//!     ended like a fenced one.
 //!
-//! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness: moments come in
-//! as arguments, request ids are counted up from a random base.
+//! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness.
+//! Times come in as arguments; request ids are counted up from a random base.
 
 mod state;
 mod table;
@@ -43,18 +48,18 @@ pub use table::{Bounds, Intake};
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// How long ago `earlier` was; zero where it was not.
+    /// Time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// So much later.
+    /// The time after this interval.
     pub fn plus(self, time: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
     }
 }
 
-/// Where an attached set stands.
+/// Phase of an attached set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -66,11 +71,11 @@ pub enum Phase {
     Serving,
     /// The gateway was lost: requests wait.
     Reconnecting,
-    /// Another owner holds the set: every request fails, for good.
+    /// Another owner holds the set: every request fails from now on.
     Fenced,
-    /// Asked to end: what is unanswered is waited for.
+    /// Ordered to end: unanswered requests are waited for.
     Detaching,
-    /// Over; the lease was given back.
+    /// Ended; the lease was given back.
     Detached,
 }
 
@@ -91,7 +96,7 @@ impl fmt::Display for Phase {
 /// A volume as a grant describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFacts {
-    /// Its number in the set, which no other volume ever has; 0 where it is not known.
+    /// Its number in the set, which no other volume ever has; 0 if it is not known.
     pub id: u32,
     /// Its name.
     pub name: Name,
@@ -100,8 +105,8 @@ pub struct VolumeFacts {
 }
 
 impl VolumeFacts {
-    /// What keeps a device of this volume from going on with what a later grant names; `None` where nothing does. Volumes that came since are no
-    /// matter, and one that grew is what it was ([`Self::grown_in`]).
+    /// Reason why a device of this volume cannot continue with the volumes of a later grant; `None` if it can. New
+    /// volumes do not matter, and a grown volume is still the same ([`Self::grown_in`]).
     pub fn lost_in(&self, granted: &[VolumeFacts]) -> Option<String> {
         let same = |other: &&VolumeFacts| if self.id == 0 { other.name == self.name } else { other.id == self.id };
         match granted.iter().find(same) {
@@ -115,8 +120,9 @@ impl VolumeFacts {
         }
     }
 
-    /// What keeps a device of this volume from going on after these shrinks, as far as they are later than `since`: what was discarded is gone, whatever size the volume
-    /// has by now. The device had its size at `since` already: of a shrink before it grew it knows nothing, and loses nothing by it.
+    /// Reason why a device of this volume cannot continue after these shrinks, if they are later than `since`:
+    /// discarded data is gone, whatever the volume's present size. The device had its size at `since` already, so a
+    /// shrink before that does not affect it.
     pub fn cut_in(&self, cuts: &[Cut], since: Epoch) -> Option<String> {
         let ours = cuts.iter().filter(|cut| self.id != 0 && cut.volume == self.id);
         let less = ours.filter(|cut| cut.at > since && cut.size < self.size);
@@ -125,28 +131,30 @@ impl VolumeFacts {
         Some(format!("volume {name}: found it cut to {deepest} bytes meanwhile, expected {expected} all the time"))
     }
 
-    /// The size that this volume has grown to by what a gateway names; `None` where it has not, or is not surely the same one. Smaller is not followed: ATTACH-M8.
+    /// The new size if this volume has grown, according to a gateway; `None` if it has not, or if it may be another
+    /// volume. A smaller size is handled by ATTACH-M8.
     pub fn grown_in(&self, named: &[VolumeFacts]) -> Option<u64> {
         let same = |other: &&VolumeFacts| self.id != 0 && other.id == self.id && other.name == self.name;
         named.iter().find(same).map(|other| other.size).filter(|size| *size > self.size)
     }
 }
 
-/// A shrink of a volume, as a gateway tells of it.
+/// A shrink of a volume, as reported by a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The volume's number in the set.
     pub volume: u32,
-    /// When: it is later than a grant of a lower epoch.
+    /// Its place: later than a grant of a lower epoch.
     pub at: Epoch,
-    /// What it left, in bytes.
+    /// The remaining size in bytes.
     pub size: u64,
 }
 
-/// Shrinks as an answer of a gateway tells of them, beside the volumes that it names.
+/// Shrinks in an answer of a gateway, beside the volumes that it lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cuts {
-    /// Both are as of this place in the log, in the numbers of [`Cut::at`]. `None` at a gateway of an older build, which tells of no shrinks.
+    /// Both are as of this place in the log, numbered as [`Cut::at`]. `None` from a gateway of an older build, which
+    /// reports no shrinks.
     pub as_of: Option<Epoch>,
     /// The last ones, as far as the gateway remembers them.
     pub cuts: Vec<Cut>,
@@ -165,11 +173,11 @@ pub struct Grant {
     pub gateway: String,
     /// Admin address of the gateway that answered, `HOST:PORT`.
     pub api: String,
-    /// Where the serving gateway serves NBD, `HOST:PORT`.
+    /// NBD address of the serving gateway, `HOST:PORT`.
     pub nbd: String,
 }
 
-/// Which of the set's connections, in which generation.
+/// One of the set's connections, in one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lane {
     /// Grows with every reconnect of the set.
@@ -180,7 +188,7 @@ pub struct Lane {
     pub slot: u8,
 }
 
-/// Whom an answer goes to.
+/// Recipient of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The client's connection on this host.
@@ -193,37 +201,37 @@ pub struct Ticket {
     pub len: u64,
 }
 
-/// What a request came to.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Done; nothing to hand over.
+    /// Done; without data.
     Done,
-    /// What was read.
+    /// Data of a read.
     Read(Vec<ReadPart>),
-    /// What is allocated.
+    /// Allocated ranges.
     Status(Vec<Extent>),
 }
 
-/// Something to carry out, in this order.
+/// An output of the machine; carried out in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask the gateways for the lease until one grants it, or finally does not.
+    /// Ask the gateways for the lease until one grants it, or definitely refuses.
     Acquire {
         /// Identity of the request (R12).
         request: RequestId,
         /// Take it even if another owner holds it.
         force: bool,
     },
-    /// Ask the gateways to continue the lease until one does, or finally does not.
+    /// Ask the gateways to continue the lease until one does, or definitely refuses.
     Continue {
         /// Identity of the request (R12).
         request: RequestId,
-        /// The token held last.
+        /// The last token held.
         token: Token,
     },
-    /// Renew once, and say how that went.
+    /// Renew once, and report the outcome.
     Renew {
-        /// Comes back with the outcome.
+        /// Returned with the outcome.
         number: u64,
         /// The epoch held.
         epoch: Epoch,
@@ -234,14 +242,14 @@ pub enum Action {
     },
     /// Connect one lane.
     Connect {
-        /// Which.
+        /// The lane.
         lane: Lane,
-        /// Where to, `HOST:PORT`.
+        /// The address, `HOST:PORT`.
         nbd: String,
-        /// With this token.
+        /// The token to use.
         token: Token,
     },
-    /// Close every connection of this generation and of those before, at once.
+    /// Close every connection of this generation and of earlier ones, at once.
     Shut {
         /// The last one to close.
         generation: u64,
@@ -257,9 +265,9 @@ pub enum Action {
     },
     /// Answer a client.
     Answer {
-        /// Whom.
+        /// The recipient.
         ticket: Ticket,
-        /// What.
+        /// The result.
         outcome: Result<Reply, Errno>,
     },
     /// There is room for further requests of this volume.
@@ -274,8 +282,8 @@ pub enum Action {
         /// Its token.
         token: Token,
     },
-    /// Find out who holds the set now, for people.
+    /// Find out the set's present owner, for people.
     LookWho,
-    /// The phase changed: show it.
+    /// The phase changed: publish it.
     Show,
 }

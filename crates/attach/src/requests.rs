@@ -1,5 +1,5 @@
-//! One connection to one export, for somebody who asks and waits for each answer: import and export of volumes. No replay: what was not
-//! answered when the connection ended is the caller's to ask again.
+//! One connection to one export, for a caller that waits for each answer: import and export of volumes. No replay:
+//! after the end of a connection, the caller repeats unanswered requests.
 
 use crate::lane::{self, Connected, Line, Wire};
 use crate::machine::{Lane, Reply};
@@ -15,20 +15,20 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// While something is asked for and nothing at all is answered for this long, the gateway is taken for stopped or cut off. Longer than a takeover
-/// and than most waits for a store; one that is only slow answers the next connection as well.
+/// If requests are waiting and nothing is answered for this long, the gateway counts as stopped or cut off. Longer than
+/// a takeover and than most waits for a store; a gateway that is only slow also answers on the next connection.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Not one of an attached set's.
 const ALONE: Lane = Lane { generation: 0, volume: 0, slot: 0 };
 
-/// A request has no answer.
+/// A request without an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The gateway says that it is wrong, or that another owner holds the set.
+    /// The gateway refused it as invalid, or another owner holds the set.
     #[error("the gateway answered {0:?}")]
     Refused(Errno),
-    /// The connection could not be made, or ended first: whether the request was carried out is not known (R12).
+    /// The connection could not be made, or ended first: the outcome of the request is unknown (R12).
     #[error("{0}")]
     Lost(String),
 }
@@ -39,7 +39,7 @@ type Answer = Result<Reply, RequestError>;
 struct Waiting {
     next: u64,
     answers: BTreeMap<u64, oneshot::Sender<Answer>>,
-    /// Why the connection has ended.
+    /// Reason for the end of the connection.
     ended: Option<String>,
     heard: Option<Instant>,
 }
@@ -67,17 +67,17 @@ impl Requests {
     /// Connects to the export `name` at `nbd`, HOST:PORT.
     ///
     /// # Errors
-    /// [`RequestError::Lost`] with what stood in the way.
+    /// [`RequestError::Lost`] with the obstacle.
     pub async fn connect(nbd: &str, name: &ExportName) -> Result<Self, RequestError> {
         let connected = lane::connect(&over_tcp(), ALONE, nbd, name).await;
         let connected = connected.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
         Ok(Self::begin(connected, Some(SILENCE_MAX)))
     }
 
-    /// Over a connection that is made: to an attached set's device, whose silence is no loss, however long (R8).
+    /// Over an existing connection: to an attached set's device, whose silence is no loss, however long (R8).
     ///
     /// # Errors
-    /// [`RequestError::Lost`] with what stood in the way.
+    /// [`RequestError::Lost`] with the obstacle.
     pub async fn over(halves: Halves, name: &ExportName) -> Result<Self, RequestError> {
         let connected = lane::shake_hands(ALONE, halves, name).await;
         Ok(Self::begin(connected.map_err(|e| RequestError::Lost(e.to_string()))?, None))
@@ -91,7 +91,7 @@ impl Requests {
         Self { line, waiting, size, task }
     }
 
-    /// The export's size in bytes, as it was when the connection was made.
+    /// The export's size in bytes when the connection was made.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -108,7 +108,7 @@ impl Requests {
             if waiting.answers.is_empty() {
                 waiting.heard = Some(Instant::now());
             }
-            // Noted before it is sent: an answer finds who waits for it.
+            // Registered before it is sent, so that the answer finds its caller.
             waiting.answers.insert(cookie, tx);
             let request = RequestOut { cookie, offset, len, command };
             if let Err(errno) = self.line.with(|line| line.send(&request, data)) {
@@ -138,7 +138,7 @@ impl Requests {
         self.ask(offset, data.len() as u64, CommandOut::Write { fua: false }, data).await.map(|_| ())
     }
 
-    /// Makes `len` bytes read as zeroes, and gives back their space.
+    /// Makes `len` bytes read as zeroes, and frees their space.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -147,7 +147,7 @@ impl Requests {
         self.ask(offset, len.into(), command, Bytes::new()).await.map(|_| ())
     }
 
-    /// Waits until everything that was answered is durable.
+    /// Waits until all answered writes are durable.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -155,7 +155,7 @@ impl Requests {
         self.ask(0, 0, CommandOut::Flush, Bytes::new()).await.map(|_| ())
     }
 
-    /// What is allocated, from `offset` on; may be of less than `len` bytes. Empty where the gateway does not say.
+    /// Allocated ranges, from `offset` on; may cover less than `len` bytes. Empty if the gateway does not report them.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -174,7 +174,7 @@ async fn drive(line: Arc<Outbox<Line>>, wire: Wire, waiting: Arc<Mutex<Waiting>>
         waiting.heard = Some(Instant::now());
         for (cookie, answer) in answers {
             if let Some(to) = waiting.answers.remove(&cookie) {
-                // Who asked may be gone.
+                // The caller may be gone.
                 let _ = to.send(answer.map_err(RequestError::Refused));
             }
         }

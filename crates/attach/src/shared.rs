@@ -1,7 +1,9 @@
-//! The machine and what its actions reach: lanes, clients, and the keeper, which does all slow work.
+//! The machine and the targets of its actions: lanes, clients, and the keeper, which does all slow work.
 //!
-//! LOCKS-H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
-//! LOCKS-H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.
+//! LOCKS-H1  Actions are carried out under the machine's lock, in the machine's order: the first decision is queued
+//!     first.
+//! LOCKS-H2  Order of locks: the machine's, then a lane's or a client's. No caller takes the machine's while holding
+//!     one of those.
 
 use crate::client_replies::ClientReplies;
 use crate::lane::Line;
@@ -16,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The sockets of one generation: cancelled, they close.
+/// The sockets of one generation: they close when it is cancelled.
 #[derive(Debug)]
 struct Era {
     generation: u64,
@@ -37,13 +39,13 @@ pub(crate) struct Shared {
     pub(crate) set: Name,
     /// The clock of leases, in nanoseconds.
     boot_ns: fn() -> u64,
-    /// When it began, by that clock.
+    /// Start of this process, by that clock.
     begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
-    /// What later shrinks are later than, as an epoch; 0: not known.
+    /// Later shrinks have a higher epoch than this; 0: not known.
     cuts_seen: AtomicU64,
-    /// Actions that take time or leave this process.
+    /// Actions that take time or need other processes.
     keeper: mpsc::UnboundedSender<Action>,
 }
 
@@ -71,17 +73,17 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Now, in this process's own count.
+    /// Present time, in milliseconds of this process.
     pub(crate) fn now(&self) -> Moment {
         Moment((self.boot_ns)().saturating_sub(self.begun_ns) / NS_PER_MS)
     }
 
-    /// What that is by the machine's clock; never later than it was.
+    /// The same by the machine's clock; never runs backwards.
     pub(crate) fn boot_ns(&self, at: Moment) -> u64 {
         self.begun_ns.saturating_add(at.0.saturating_mul(NS_PER_MS))
     }
 
-    /// The volumes, known once the lease was granted. Afterwards they grow and change in no other way.
+    /// The volumes, known once the lease was granted. Afterwards they only grow.
     pub(crate) fn set_volumes(&self, facts: &[VolumeFacts]) {
         let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
         if volumes.is_empty() {
@@ -98,12 +100,12 @@ impl Shared {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.clone()
     }
 
-    /// What a volume has by now: requests are taken up to there.
+    /// A volume's present size: requests up to there are accepted.
     pub(crate) fn size(&self, volume: usize) -> u64 {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.size
     }
 
-    /// From now on requests are taken up to the new end, and new clients are told of it. Never fewer than before.
+    /// From now on requests up to the new end are accepted, and new clients see it. Never shrinks.
     pub(crate) fn grow(&self, volume: usize, size: u64) {
         let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some((facts, _)) = volumes.get_mut(volume) {
@@ -111,23 +113,24 @@ impl Shared {
         }
     }
 
-    /// The place in the log up to which shrinks were looked at. No device has a size that was named as of a later one (GROWTH-G5): to be asked for after the sizes.
-    /// `None` before the first grant, as an earlier process, whose devices these may be, has not left it; and after sizes that were named without a place.
+    /// The place in the log up to which shrinks were checked. No device has a size from a later place (GROWTH-G5), so
+    /// read this after the sizes. `None` before the first grant, because an earlier process, whose devices these may
+    /// be, has not stored it; and after sizes without a place.
     pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
         Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
     }
 
-    /// Shrinks up to here were looked at: those devices that go on have all of what they had.
+    /// Shrinks up to here were checked: devices that continue have lost nothing.
     pub(crate) fn saw_cuts(&self, upto: Epoch) {
         self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
     }
 
-    /// From now on devices may have sizes of which nobody says as of when.
+    /// From now on devices may have sizes without a known place.
     pub(crate) fn forget_cuts(&self) {
         self.cuts_seen.store(0, Ordering::Release);
     }
 
-    /// Rung when a volume may have room again.
+    /// Notified when a volume may have room again.
     pub(crate) fn room(&self, volume: usize) -> Arc<Notify> {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].1.clone()
     }
@@ -136,12 +139,12 @@ impl Shared {
         self.lock().machine.has_room(volume)
     }
 
-    /// Looks at the machine.
+    /// Reads the machine.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&Machine) -> R) -> R {
         look(&self.lock().machine)
     }
 
-    /// Tells the machine something and carries out what follows.
+    /// Gives the machine an input and carries out its actions.
     pub(crate) fn act(&self, tell: impl FnOnce(&mut Machine, Moment, &mut Vec<Action>)) {
         let now = self.now();
         let mut inner = self.lock();
@@ -157,7 +160,7 @@ impl Shared {
         match action {
             Action::Send { lane, out, data } => {
                 let line = inner.lanes.get(&(lane.volume, lane.slot));
-                // A lane that is gone by now is lost, as its own task is about to report.
+                // A lane that is gone by now is lost; its own task is about to report that.
                 let Some(line) = line else { return };
                 let unfit = line.with(|line| if line.lane == lane { line.send(&out, data).err() } else { None });
                 debug_assert!(unfit.is_none(), "our gateways speak extended headers");
@@ -180,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// The token that closes the sockets of `generation`; `None` where it is over.
+    /// The token that closes the sockets of `generation`; `None` if that has ended.
     pub(crate) fn era(&self, generation: u64) -> Option<CancellationToken> {
         let mut inner = self.lock();
         if generation != inner.machine.generation() {

@@ -9,8 +9,8 @@
 //!   └───────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! No lease is taken and nothing but a read of a snapshot is ever sent (SCRATCH-W4): whatever happens here, the set does not notice.
-//! docs/adr/0024-standbys.md says why it is built as it is.
+//! It takes no lease and only reads the snapshot (SCRATCH-W4): whatever happens here, the set is not affected.
+//! docs/adr/0024-standbys.md has the reasons.
 
 mod base;
 mod disk;
@@ -43,16 +43,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use status::{SnapshotCopyStatus, Source};
 
-/// Between two looks at who the gateways are.
+/// Interval of the questions for the list of gateways.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// How long such a look may take.
+/// Time limit of such a question.
 const LEARN_LIMIT: Duration = Duration::from_secs(10);
-/// Between two writings of the status.
+/// Interval of status writes.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two tries to reach a gateway at the start.
+/// Pause between two attempts to reach a gateway at the start.
 const REACH_PAUSE: Duration = Duration::from_millis(200);
 
-/// What to copy, and how.
+/// Options of a snapshot copy.
 #[derive(Clone, Debug)]
 pub struct SnapshotCopyOptions {
     /// The set.
@@ -61,19 +61,19 @@ pub struct SnapshotCopyOptions {
     pub snapshot: Name,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
-    /// How the admin doors are connected to (R10).
+    /// Connection to the admin ports (R10).
     pub dialer: Dialer,
     /// The run directory.
     pub dir: PathBuf,
-    /// Where the scratch files lie.
+    /// Directory of the scratch files.
     pub scratch: PathBuf,
-    /// What the scratch file of one volume may hold, in bytes.
+    /// Maximum size of one volume's scratch file, in bytes.
     pub scratch_max: u64,
-    /// The devices to make.
+    /// Kind of devices.
     pub device: DeviceKind,
     /// Connections of nbdfuse to each socket.
     pub connections: u8,
-    /// How long it may take until the devices are ready.
+    /// Time limit until the devices are ready.
     pub patience: Duration,
 }
 
@@ -89,7 +89,7 @@ pub enum SnapshotCopyError {
     /// The kernel's driver was asked for.
     #[error("found device kind kernel, expected auto, nbdfuse or none: a snapshot copy has no kernel device")]
     Kernel,
-    /// A gateway's last word.
+    /// A gateway's definite answer.
     #[error("{0}")]
     Refused(holdfast_api::Refusal),
     /// There is no such snapshot.
@@ -97,7 +97,7 @@ pub enum SnapshotCopyError {
     NoSnapshot {
         /// The set.
         set: Name,
-        /// What was asked for.
+        /// The requested snapshot.
         snapshot: Name,
         /// The snapshots that exist.
         there: String,
@@ -117,30 +117,30 @@ pub enum SnapshotCopyError {
         set: Name,
         /// The snapshot.
         snapshot: Name,
-        /// How long it was tried.
+        /// Duration of the attempt.
         limit: Duration,
-        /// What stood in the way last.
+        /// The last obstacle.
         last: String,
     },
     /// A scratch file or socket.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// What.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
-    /// It was deleted; there may be another one under its name.
+    /// It was deleted; another snapshot may have its name now.
     #[error("the snapshot is gone: {why}: the copy is of no use any more: make a new one")]
     Gone {
-        /// What was seen.
+        /// The finding.
         why: String,
     },
-    /// A device ended under its users.
+    /// A device ended while in use.
     #[error("{which}: the copy is of no use any more: make a new one")]
     DeviceEnded {
-        /// Which, and how.
+        /// The device and the reason.
         which: String,
     },
 }
@@ -149,7 +149,8 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> SnapshotCopyError + '_ {
     |source| SnapshotCopyError::Io { path: path.to_path_buf(), source }
 }
 
-/// Makes the copy and keeps it until `stop`; `on_ready` is called once it can be used. What was written to it is gone afterwards.
+/// Makes the copy and keeps it until `stop`; calls `on_ready` once it can be used. Data written to it is gone
+/// afterwards.
 ///
 /// # Errors
 /// [`SnapshotCopyError`].
@@ -184,7 +185,7 @@ async fn keep(
     let dir = RunDir::take(&options.dir)?;
     let mut copy = tokio::select! {
         copy = Copy::make(&options, dir) => copy?,
-        // Nothing is there yet that would have to be taken down.
+        // Nothing exists yet that would have to be removed.
         () = stop.cancelled() => return Ok(()),
     };
     let (news, mut heard) = mpsc::unbounded_channel();
@@ -194,7 +195,8 @@ async fn keep(
     let on_end = move |which: String| drop(news.send(which));
     let made = Devices::of_sockets(kind, &options.set, &names, copy.dir.path(), options.connections, on_end).await?;
     copy.devices = Some(made);
-    // Devices are there from here on: whatever happens, they are taken down in order. An old status.json is no reason to.
+    // From here on devices exist: whatever happens, they are removed in order. A stale status.json does not change
+    // that.
     let mut unshown = copy.show_or_log(Phase::Serving, false);
     on_ready(&copy.status(Phase::Serving));
     let mut ticks = tokio::time::interval(SHOW_INTERVAL);
@@ -214,7 +216,7 @@ async fn keep(
     ended
 }
 
-/// What a running copy consists of.
+/// Parts of a running copy.
 struct Copy {
     options: SnapshotCopyOptions,
     snapshot: v1::Snapshot,
@@ -266,7 +268,7 @@ impl Copy {
             snapshot,
         };
         for volume in copy.snapshot.volumes.clone() {
-            // The gateways' own names.
+            // The gateways' own addresses.
             let Ok(name) = Name::new(volume.name.clone()) else { continue };
             let plain = ExportName::plain(set.clone(), name);
             let shown = SnapshotExport { name: options.snapshot.clone(), token: None };
@@ -295,11 +297,11 @@ impl Copy {
                 if let Ok(Some(nbd)) = tokio::time::timeout(LEARN_LIMIT, learn(&doors)).await {
                     gateways.set(nbd);
                 }
-                // After a change of the set's data key it is another one.
+                // After a change of the set's data key it is different.
                 if let Ok(Ok(token)) = tokio::time::timeout(LEARN_LIMIT, token(&doors, &options)).await {
                     gateways.set_token(Some(token));
                 }
-                // Also where nothing is read: a copy of what is gone must not look alive.
+                // Also without reads: a copy of a deleted snapshot must not look alive.
                 if let Seen::Gone(why) = identity.look().await {
                     return gateways.end(why);
                 }
@@ -311,7 +313,7 @@ impl Copy {
 
     fn listen(&mut self, disk: Arc<Disk>) -> Result<(), SnapshotCopyError> {
         let path = self.dir.socket(&disk.export.volume)?;
-        // The lock is ours: what lies there is of a process that is gone.
+        // The lock is ours: these files are from a process that has ended.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(at(&path))?;
         self.sockets.push(path);
@@ -325,7 +327,7 @@ impl Copy {
             size_bytes: disk.size,
             socket: self.sockets.get(index).map(|path| path.display().to_string()).unwrap_or_default(),
             device: self.devices.as_ref().and_then(|devices| devices.path(index)),
-            // What a snapshot has stays.
+            // A snapshot's volumes never change.
             device_bytes: None,
             lost: None,
         });
@@ -347,7 +349,8 @@ impl Copy {
         self.dir.show(&self.status(phase))
     }
 
-    /// The same where a full /run is no reason to end; says so once, unless it `failed` before. Whether it failed.
+    /// The same if a full /run must not end the copy; logs it once, unless it `failed` before. Returns whether it
+    /// failed.
     fn show_or_log(&self, phase: Phase, failed: bool) -> bool {
         match self.show(phase) {
             Ok(()) => false,
@@ -362,7 +365,7 @@ impl Copy {
     }
 }
 
-/// The snapshot as its set's leader lists it.
+/// The snapshot as listed by its set's leader.
 async fn find(doors: &AdminClients, options: &SnapshotCopyOptions) -> Result<v1::Snapshot, SnapshotCopyError> {
     let listed = identity::list(doors, &options.set).await.map_err(SnapshotCopyError::Refused)?;
     let (set, snapshot) = (options.set.clone(), options.snapshot.clone());
@@ -385,7 +388,7 @@ async fn token(doors: &AdminClients, options: &SnapshotCopyOptions) -> Result<To
     })
 }
 
-/// Where the gateways serve NBD; remembers their admin doors too.
+/// The gateways' NBD addresses; remembers their admin addresses too.
 async fn learn(doors: &AdminClients) -> Option<Vec<String>> {
     let call = call!(cluster_status, v1::ClusterStatusRequest {});
     let (_, status) = doors.ask_all(call, admin_client::is_final).await;

@@ -1,5 +1,5 @@
-//! The kernel's table of mounts, of this process or of another one. It is read as bytes: any user may mount at a path that is not UTF-8. Reading it touches no
-//! device: the device may be dead.
+//! The kernel's mount table, of this process or of another one. It is read as bytes, because any user may mount at a
+//! path that is not UTF-8. Reading it touches no device: the device may be dead.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 /// This process's own.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// What is mounted somewhere.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Its number, while it is there, and its device's.
+    /// Its number, unique while it exists, and its device's.
     pub id: String,
-    /// What is mounted.
+    /// Its source.
     pub source: String,
 }
 
@@ -71,7 +71,7 @@ fn text(field: &[u8]) -> String {
 
 fn line(line: &[u8]) -> Option<Line> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    // Of those ahead of it there may be any number.
+    // There may be any number of optional fields before it.
     let dash = fields.iter().position(|field| *field == b"-")?;
     Some(Line {
         id: text(fields.first()?),
@@ -91,7 +91,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// What is mounted at `at`, `None` for nothing.
+/// The mount at `at`, `None` if there is none.
 ///
 /// # Errors
 /// The table cannot be read: something may be mounted there.
@@ -103,7 +103,7 @@ fn mount_in(file: &Path, at: &Path) -> Result<Option<Mounted>, String> {
     Ok(entry_of(&read(file)?, at))
 }
 
-/// The last one counts: it hides the others.
+/// The last one counts: it hides earlier ones.
 fn entry_of(table: &[u8], at: &Path) -> Option<Mounted> {
     let line = lines(table).rev().find(|line| line.at == at)?;
     Some(Mounted { id: format!("{} {}", line.id, line.device), source: line.source })
@@ -152,10 +152,10 @@ pub fn points_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
     lines(table).map(|line| line.at).filter(|at| at.starts_with(dir)).collect()
 }
 
-/// The numbers of the device that `path` lies on, by this table.
+/// The device number of `path`, by this table.
 pub fn device_under(table: &[u8], path: &Path) -> Option<String> {
     let covering = lines(table).filter(|line| path.starts_with(&line.at));
-    // Of equal ones this gives the last.
+    // `max_by_key` returns the last of equal ones.
     covering.max_by_key(|line| line.at.components().count()).map(|line| line.device)
 }
 
@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(entry_of(PLAIN, Path::new("/srv")), None);
     }
 
-    /// Another user's mount must not hide this one: what is mounted would be taken for unmounted, and its device away from under it.
+    /// Another user's mount must not hide this one: it would count as unmounted, and its device would be removed while
+    /// in use.
     #[test]
     fn a_mount_is_found_beside_one_whose_path_is_no_text() {
         let table = [&b"30 22 0:50 / /mnt/\xff\xc3 rw - tmpfs \xff rw\n"[..], PLAIN].concat();

@@ -34,7 +34,7 @@ pub enum ProposeError {
     /// Never appended anywhere: this member does not lead, or not in the term asked for.
     #[error("not the leader; the leader is {}", .leader.map_or("unknown".to_string(), |m| m.to_string()))]
     NotLeader {
-        /// Whom to ask instead, if known.
+        /// The leader, if known.
         leader: Option<MemberId>,
     },
     /// It may have happened or may still happen (R12).
@@ -101,7 +101,7 @@ impl Pending {
 }
 
 impl From<oneshot::Receiver<Outcome>> for Pending {
-    /// A dropped sender means that nobody knows the outcome.
+    /// A dropped sender means that the outcome is unknown.
     fn from(receiver: oneshot::Receiver<Outcome>) -> Self {
         let unknown = || ProposeError::Unknown { reason: "the group dropped the proposal".to_string() };
         Self::new(receiver.map(move |outcome| outcome.unwrap_or_else(|_| Err(unknown()))))
@@ -119,7 +119,7 @@ pub trait Consensus: Send + Sync + 'static {
     /// This member.
     fn me(&self) -> MemberId;
 
-    /// Who leads; changes wake the receiver.
+    /// The leader; changes wake the receiver.
     fn leadership(&self) -> watch::Receiver<Leadership>;
 
     /// The term in which this member leads, as far as it knows; not a permission to serve (see `control::serve`).

@@ -97,7 +97,7 @@ impl RaftNode {
     /// [`NodeError::Io`] when the disk or the journal refuses.
     ///
     /// # Panics
-    /// For group 0, which nobody ends.
+    /// For group 0, which is never ended.
     pub async fn end_group(&self, id: GroupId) -> Result<(), NodeError> {
         assert!(id != GroupId::CLUSTER, "R11: group 0 is not ended");
         let io = |source| NodeError::Io { group: id, source };

@@ -188,7 +188,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
             let answer = match entry.payload {
                 EntryPayload::Normal(payload) => self.machine.apply(id, payload.0),
                 EntryPayload::Blank => {
-                    // Before the machine rings: who wakes sees the entry as applied.
+                    // Before the machine notifies: a woken task sees the entry as applied.
                     self.shared.set_applied(id);
                     self.machine.observe(id);
                     Bytes::new()

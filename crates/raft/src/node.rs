@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
-/// Who this node is, and where its state lives.
+/// This node's identity, and the place of its state.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// This member.

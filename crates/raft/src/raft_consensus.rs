@@ -189,8 +189,8 @@ impl Consensus for RaftGroup {
     }
 
     fn end_change(&self, seen: Option<LogId>, limit: Duration) -> Done<'_> {
-        // Adds nobody: openraft goes from a joint membership to the newer set with any change of voters that wants just
-        // that.
+        // Adds no voter: openraft goes from a joint membership to the newer set with any change of voters that wants
+        // just that.
         self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), seen, limit)
     }
 }

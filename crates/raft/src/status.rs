@@ -4,7 +4,7 @@ use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Who leads a group, as this member knows it.
+/// The leader of a group, as this member knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// Current term.
@@ -37,7 +37,7 @@ pub struct MemberStatus {
 pub struct GroupStatus {
     /// The group.
     pub group: GroupId,
-    /// Who leads.
+    /// The leader.
     pub leadership: Leadership,
     /// Newest entry in the log here.
     pub last: Option<LogIndex>,

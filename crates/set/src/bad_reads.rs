@@ -187,7 +187,7 @@ impl Inspector {
             return LOOK_AGAIN;
         }
         // Checked while this member leads: afterwards it does not know who answers. So with a bad record, leadership
-        // stays here until this check succeeds: after a handover, nobody could confirm that this member may leave.
+        // stays here until this check succeeds: after a handover, no leader could confirm that this member may leave.
         if bad.is_some()
             && let Some(wait) = until_long(self.led.map_or(Duration::ZERO, |(_, since)| since.elapsed()), self.patience)
         {
@@ -201,7 +201,7 @@ impl Inspector {
             self.handed_over = Some((Instant::now(), again));
             others_lead = self.hand_over(heir).await;
         }
-        // If nobody took over, a needed member may have failed meanwhile: then this copy may be the only current one.
+        // If no member took over, a needed one may have failed meanwhile: then this copy may be the only current one.
         let still = || self.server.group.leading_term().is_some() && self.server.group.may_do_without_me();
         if let Some(record) = bad.filter(|_| others_lead || still()) {
             self.raft.rotten(self.server.group.id(), record);

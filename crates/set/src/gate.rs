@@ -107,7 +107,7 @@ impl Gate {
         self.inner().gate.event(boot_now(), GateEvent::ClockSuspicion);
     }
 
-    /// Checks whether nobody else could be elected.
+    /// Checks whether no other member could be elected.
     pub fn look_at_members(&self) {
         let members = self.group.status().members;
         let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.group.me());
@@ -130,7 +130,7 @@ impl Gate {
         self.inner().gate.event(boot_now(), GateEvent::SoleVoter(sole));
     }
 
-    /// Whether nobody else could be elected, as far as known.
+    /// Whether no other member could be elected, as far as known.
     pub fn is_sole_voter(&self) -> bool {
         self.sole_voter.load(Ordering::Acquire)
     }

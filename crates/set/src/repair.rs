@@ -171,7 +171,7 @@ impl Repairer {
                     [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
                 join_all(parts).await;
             };
-            // New stores are compared from the beginning: nobody has noted what they lack.
+            // New stores are compared from the beginning: their missing objects are not noted.
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },

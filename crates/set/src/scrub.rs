@@ -329,7 +329,7 @@ impl Scrubber {
             if checked.damaged.is_empty() {
                 return Ok(Some(checked));
             }
-            // A replaced page may be deleted: nobody needs it any more.
+            // A replaced page may be deleted: it is not needed any more.
             let Some((at, _)) = self.place_of(target) else { return Ok(None) };
             let same = match self.mapping.known_once(at).await {
                 Ok(root) => match self.mapping.place_of(None, &root, volume, number).await {

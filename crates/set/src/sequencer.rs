@@ -122,7 +122,7 @@ impl Shared {
             std::mem::take(&mut queue.ops)
         };
         for (_, answer) in waiting {
-            // Fails if the connection is gone; then nobody waits for the answer.
+            // Fails if the connection is gone; then the answer has no receiver.
             let _ = answer.send(Err(why));
         }
         self.wake.notify_one();

@@ -94,7 +94,7 @@ impl Serving {
         if n < ENDING { n } else { 0 }
     }
 
-    /// Returns once nobody is connected.
+    /// Returns once no client is connected.
     async fn empty(&self) {
         loop {
             let mut emptied = pin!(self.emptied.notified());

@@ -1,10 +1,13 @@
-//! What a slot may unmount or stop, and which files of the primary its copy must not reach.
+//! Rules for a slot: which mounts it may unmount, which PostgreSQL it may stop, and which files of the primary its copy
+//! must not reach.
 //!
-//! STANDBY-U5  Only what is known to be this slot's own is unmounted, and only the PostgreSQL on it is stopped: a mount over a loop device of this slot's copy, or the
-//!     very mount that this slot noted when it made it.
-//! STANDBY-U6  PostgreSQL starts only where all that it writes lies on the copy: a copy carries links that lead to the primary's own files where it lies beside them.
-//!     A copied ZFS pool has several file systems, and its links are led to the copy first (STANDBY-U10).
-//! STANDBY-U7  A copy of a server that follows another one is not started: it would follow as well, under the same name, and be counted for it.
+//! STANDBY-U5  Only a mount that is known to be this slot's own is unmounted, and only the PostgreSQL on it is stopped:
+//!     a mount over a loop device of this slot's copy, or the very mount that this slot noted when it made it.
+//! STANDBY-U6  PostgreSQL starts only if all files that it writes lie on the copy: a copy has links that lead to the
+//!     primary's own files if it is mounted beside them. A copied ZFS pool has several file systems, and its links are
+//!     redirected to the copy first (STANDBY-U10).
+//! STANDBY-U7  A copy of a server that is itself a standby of another one is not started: it would connect to that one
+//!     under the same name, and count as the original.
 
 use holdfast_agent::attach_process::backing_file;
 use holdfast_agent::drivers::zfs::rules::led;
@@ -14,13 +17,13 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Below a slot's run directory: the mount that it made.
+/// File below a slot's run directory with the noted mount.
 const NOTE: &str = "mounted";
 
-/// What makes a server follow another one, or recover from an archive.
+/// Files that make a server a standby, or let it recover from an archive.
 const FOLLOWS: [&str; 3] = ["standby.signal", "recovery.signal", "recovery.conf"];
 
-/// Ends of names of files that are only read, and may be links to anywhere.
+/// Suffixes of files that are only read, and may be links to any path.
 const READ_ONLY: [&str; 5] = [".conf", ".crt", ".key", ".pem", ".crl"];
 
 /// A mount, as it is noted: its number may come again after a boot.
@@ -48,10 +51,10 @@ fn is_ours(backing: Option<&Path>, copy_dirs: &[&Path], noted: bool) -> bool {
     noted || backing.is_some_and(|backing| copy_dirs.iter().any(|dir| backing.starts_with(dir)))
 }
 
-/// Whether what is mounted is this slot's own; false where nothing is mounted (STANDBY-U5).
+/// Whether the mount is this slot's own; false if nothing is mounted (STANDBY-U5).
 ///
 /// # Errors
-/// It is somebody else's.
+/// It belongs to someone else.
 pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: &Path) -> Result<bool, String> {
     let Some(mounted) = mounted else { return Ok(false) };
     let backing = mounted.source.strip_prefix("/dev/").and_then(backing_file);
@@ -70,10 +73,11 @@ pub fn there(mounted: Option<&Mounted>, mount: &Path, run_dir: &Path, copy_dir: 
     ))
 }
 
-/// Leads links of the data directory that name places of the primary's pool to the same places of its copy, which is mounted at `mounts` below `root` (STANDBY-U10). Blocks.
+/// Redirects links of the data directory to paths of the primary's pool: they lead to the same paths of its copy, which
+/// is mounted at `mounts` below `root` (STANDBY-U10). Blocks.
 ///
 /// # Errors
-/// The data directory is not on the copy; or what the file system says.
+/// The data directory is not on the copy; or an error of the file system.
 pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     let places = real_of(mounts)?;
     for link in written(data)? {
@@ -92,7 +96,7 @@ pub fn lead(root: &Path, mounts: &[PathBuf], data: &Path) -> Result<(), String> 
     Ok(())
 }
 
-/// What of a data directory is written to and may be a link: it has to lie on the copy (STANDBY-U6).
+/// Paths of a data directory that PostgreSQL writes to and that may be links: they must lie on the copy (STANDBY-U6).
 fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![data.join("pg_wal")];
     found.extend(entries(&data.join("pg_tblspc"))?.iter().map(DirEntry::path));
@@ -106,10 +110,11 @@ fn written(data: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Whether PostgreSQL may be started on the copy, mounted at `mounts`, at all (STANDBY-U6, STANDBY-U7). Blocks, on the copy's device.
+/// Whether PostgreSQL may be started on the copy, mounted at `mounts`, at all (STANDBY-U6, STANDBY-U7). Blocks, on the
+/// copy's device.
 ///
 /// # Errors
-/// What stands against it.
+/// The obstacle.
 pub fn may_start(mounts: &[PathBuf], data: &Path) -> Result<(), String> {
     for name in FOLLOWS {
         let path = data.join(name);
@@ -169,7 +174,7 @@ mod tests {
         let theirs = Path::new("/run/other/a/attach/vol1/device");
         assert!(is_ours(Some(&ours.join("vol1/device")), &[ours], false));
         assert!(!is_ours(Some(theirs), &[ours], false));
-        // The path of a file on a mount that was let go of lazily.
+        // The path of a file on a lazily unmounted mount.
         assert!(!is_ours(Some(Path::new("/device")), &[ours], false));
         assert!(is_ours(Some(Path::new("/device")), &[ours], true));
         assert!(!is_ours(None, &[ours], false), "a disk");
@@ -199,7 +204,7 @@ mod tests {
         assert_eq!(may_start(&mounts, &data), Ok(()), "what is only read may be elsewhere");
         for (link, to) in [
             ("pg_tblspc/16385", live.join("space")),
-            // In the copy too, but named by the primary's path.
+            // In the copy too, but under the primary's path.
             ("pg_tblspc/16386", "/srv/pg/space".into()),
             ("pg_stat_tmp", live.join("space")),
             ("postmaster.opts", live.join("options")),
@@ -236,7 +241,8 @@ mod tests {
         lead(&root, &mounts, &data).unwrap();
         assert_eq!(read_link(data.join("pg_wal")).unwrap(), mounts[1].join("data"));
         assert_eq!(may_start(&mounts, &data), Ok(()));
-        // A place of the pool that is not mounted is not on the copy, whatever the directory's name; and what names none is left as it is.
+        // A dataset that is not mounted is not on the copy, whatever its directory's name; and a link without a path in
+        // the pool stays as it is.
         for (link, to) in [("16384", PathBuf::from("/tank/logs")), ("16385", live.clone())] {
             let link = data.join("pg_tblspc").join(link);
             symlink(&to, &link).unwrap();
@@ -245,7 +251,7 @@ mod tests {
             assert!(may_start(&mounts, &data).is_err());
             remove_file(link).unwrap();
         }
-        // A directory of the primary's in the place of one of the copy's.
+        // A directory of the primary in place of one of the copy.
         std::fs::remove_dir(data.join("pg_tblspc")).unwrap();
         symlink(&live, data.join("pg_tblspc")).unwrap();
         symlink("/tank/pg/wal/data", live.join("16386")).unwrap();

@@ -1,6 +1,7 @@
 //! Health checks and metrics of a standby over HTTP.
 //!
-//! STANDBY-U4  Answered from the last look, which is not believed once it is older than [`STALE`]: then every check says 503.
+//! STANDBY-U4  Answered from the last check, which is not used once it is older than [`STALE`]: then every health check
+//!     returns 503.
 
 use crate::StandbyView;
 use axum::Router;
@@ -14,17 +15,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A look that was made longer ago than this is not believed. Longer than a look may take.
+/// A check older than this is not used. Longer than a check may take.
 const STALE: Duration = Duration::from_secs(10);
 
-/// The last look, and when it was made.
+/// The last check, and its time.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub view: StandbyView,
     pub at: MonoTime,
 }
 
-/// The look as it stands `since` it was made: data gets older meanwhile, and an old look says of no PostgreSQL that it answers (STANDBY-U4).
+/// The check's result `since` its time: the data's age grows meanwhile, and an old check does not show that PostgreSQL
+/// answers (STANDBY-U4).
 fn aged(view: &StandbyView, since: Duration) -> StandbyView {
     let older = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
     StandbyView {
@@ -34,7 +36,7 @@ fn aged(view: &StandbyView, since: Duration) -> StandbyView {
     }
 }
 
-/// Whether a check is answered with 200; `None` for a path that is none, an error for an age that is none.
+/// Whether a health check is answered with 200; `None` for another path, an error for an invalid age.
 fn well(view: &StandbyView, path: &str, query: Option<&str>) -> Option<Result<bool, String>> {
     match path {
         "/liveness" => return Some(Ok(true)),
@@ -66,7 +68,7 @@ fn metrics(view: &StandbyView) -> String {
     out
 }
 
-/// Answers until it is dropped.
+/// Serves until it is dropped.
 pub async fn serve(listener: tokio::net::TcpListener, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
     let app = Router::new().fallback(answer).with_state(looks);
     axum::serve(holdfast_agent::listen::Bounded::new(listener), app).await
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(well(&bad, "/replica", Some("max_age_s=61")), Some(Ok(false)));
         assert_eq!(well(&good, "/primary", None), Some(Ok(false)));
         assert_eq!(well(&bad, "/liveness", None), Some(Ok(true)));
-        // A limit that is not understood must not count as none.
+        // A limit that cannot be parsed must not count as no limit.
         assert!(matches!(well(&good, "/replica", Some("lag=10MB")), Some(Err(_))));
         assert_eq!(well(&good, "/nonsense", None), None);
         let later = aged(&good, Duration::from_secs(9));

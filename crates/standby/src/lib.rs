@@ -6,10 +6,12 @@
 //!                                                                          └─ old slot taken down, own unused snapshots deleted
 //! ```
 //!
-//! STANDBY-U3  Until the new PostgreSQL has recovered nothing of the old one is touched; if it then does not come up where the old one was, the old one is started again.
+//! STANDBY-U3  Until the new PostgreSQL has recovered, the old one is not touched. If the new one then does not come up
+//!     in its place, the old one is started again.
 //!
-//! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, in the process `holdfast standby copy`), the drivers (crate
-//! `agent`), snapshots (the program's own commands). Depends on: agent, host, settings, tls, types. docs/adr/0024-standbys.md says why it is built as it is.
+//! Owns: slots, order, the stored state ([`State`]). Does not own: the copy (crate `attach`, in the process `holdfast
+//! standby copy`), the drivers (crate `agent`), snapshots (the program's own commands). Depends on: agent, host,
+//! settings, tls, types. docs/adr/0024-standbys.md has the reasons.
 
 pub mod config;
 mod guard;
@@ -33,7 +35,7 @@ use swap::{Place, swap};
 
 pub use run::run;
 
-/// Limit of a command that reads, or deletes a snapshot.
+/// Time limit of a command that reads, or deletes a snapshot.
 const ASK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Lock for changes.
@@ -45,10 +47,10 @@ const PLACE_LOCK: &str = ".holdfast-standby.lock";
 /// Lock of `standby run`.
 const RUN_LOCK: &str = "run.lock";
 
-/// Which snapshot a refresh takes.
+/// Choice of a refresh's snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Which {
-    /// A new one, deleted when it is not used any more.
+    /// A new one, deleted when it is not needed any more.
     #[default]
     New,
     /// The youngest one; it is kept.
@@ -70,9 +72,9 @@ pub struct StandbyView {
     pub database: String,
     /// The copy that serves, or served last.
     pub current: Option<Current>,
-    /// From the snapshot's moment to now, in milliseconds: everything that was answered before it is there.
+    /// Time since the snapshot, in milliseconds: every write answered before it is in the copy.
     pub age_ms: Option<u64>,
-    /// What was written to the copy, in bytes.
+    /// Data written to the copy, in bytes.
     pub scratch_bytes: u64,
     /// Its bound, in bytes.
     pub scratch_max_bytes: u64,
@@ -100,7 +102,7 @@ struct Shown {
     created_unix_ms: u64,
 }
 
-/// What `snapshot delete` says.
+/// Output of `snapshot delete`.
 #[derive(Debug, Deserialize)]
 struct Deleted {
     #[serde(default)]
@@ -160,7 +162,7 @@ impl Standby {
         for (flag, path) in self.config.tls.flags() {
             command.arg(flag).arg(path);
         }
-        // It keeps its limit itself, and says more.
+        // The command keeps the limit itself, and has the better error message.
         let ran = ran(command, limit + Duration::from_secs(5)).await?;
         if ran.code != Some(0) {
             let said = serde_json::from_str::<serde_json::Value>(ran.err.lines().last().unwrap_or_default());
@@ -197,13 +199,13 @@ impl Standby {
         })
     }
 
-    /// Deletes own snapshots that are not used any more (STANDBY-U1). What cannot be deleted now is left for the next time.
+    /// Deletes own snapshots that are not needed any more (STANDBY-U1). A failed deletion is repeated the next time.
     async fn tidy(&self) {
         let Ok(state) = self.state() else { return };
         for name in state.unused() {
             let what = format!("{}@{name}", self.config.set);
             match self.command::<Deleted>(&["snapshot", "delete", &what, "--yes"], ASK_LIMIT).await {
-                // Not there, and asked for a short while ago: it may come yet.
+                // It does not exist, and was requested a short while ago: it may still appear.
                 Ok(Deleted { deleted }) if !state::is_over(&name, deleted, clock::unix_ms()) => {}
                 Ok(_) => {
                     let noted = self.state().and_then(|mut state| {
@@ -224,7 +226,7 @@ impl Standby {
     /// Renews the data (STANDBY-U3).
     ///
     /// # Errors
-    /// Why not; what served before serves on.
+    /// The reason; the previous copy serves on.
     pub async fn refresh(&self, which: &Which) -> Result<Current, String> {
         let _locks = self.locks()?;
         let begun = Instant::now();
@@ -235,7 +237,7 @@ impl Standby {
                 tracing::error!(why, "the refresh failed; what served before serves on");
                 let failure = Some(Failure { unix_ms: clock::unix_ms(), why: why.clone() });
                 let noted = self.state().and_then(|state| State { failure, ..state }.write(&self.config.dir));
-                // With a state that cannot be kept nothing is deleted by it.
+                // If the state cannot be stored, nothing is deleted because of it.
                 noted.map_err(|unkept| format!("{why}; and that is not kept: {unkept}"))?;
             }
         }
@@ -243,7 +245,7 @@ impl Standby {
         done
     }
 
-    /// Keeps which ZFS pool the set has, for the next refresh.
+    /// Stores the set's ZFS pool, for the next refresh.
     fn keep_pool(&self, pool: Option<String>) -> Result<(), String> {
         let state = self.state()?;
         if pool.is_none() || pool == state.pool {
@@ -256,9 +258,9 @@ impl Standby {
         let State { current: old, pool, .. } = self.state()?;
         let to = old.as_ref().map_or(StandbySlot::A, |old| old.slot.other());
         let slot = self.slot(to);
-        // What a refresh that was killed left there.
+        // Left by a refresh that was killed.
         slot.down().await?;
-        // STANDBY-U8. Asked here as well: a snapshot that is of no use is a checkpoint of the primary's set all the same.
+        // STANDBY-U8. Checked here as well: even a useless snapshot costs a checkpoint of the primary's set.
         slot.may_copy(pool.as_deref()).await?;
         let snapshot = self.snapshot(which).await?;
         let prepared = slot.prepare(&snapshot.name).await;
@@ -302,7 +304,7 @@ impl Standby {
     /// Takes everything down and deletes its own snapshots.
     ///
     /// # Errors
-    /// What is left.
+    /// Whatever remains.
     pub async fn stop(&self) -> Result<(), String> {
         let _locks = self.locks()?;
         let mut done = Ok(());

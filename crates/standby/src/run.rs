@@ -11,18 +11,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What to do after a check.
+/// The next step after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Wait,
     Refresh,
 }
 
-/// Pure. A copy that is not up is of no use: a new one is made at once, but not sooner than `retry` after a failure. `served`: since the last refresh ended, `failed`:
-/// since one failed. The data's age is by the gateways' clock and does not count: one that is behind ours would make refreshes follow each other without a pause.
+/// Pure. If the copy is not up, a new one is made at once, but not sooner than `retry` after a failure. `served`: time
+/// since the last refresh ended; `failed`: since one failed. The data's age does not count: it is measured by the
+/// gateways' clock, and one that runs behind ours would cause refreshes without a pause.
 fn next(up: bool, served: Option<Duration>, failed: Option<Duration>, every: Duration, retry: Duration) -> Next {
     if failed.is_some_and(|failed| failed < retry) {
         return Next::Wait;
@@ -33,7 +34,8 @@ fn next(up: bool, served: Option<Duration>, failed: Option<Duration>, every: Dur
     }
 }
 
-/// Pure. How long ago something was: by the clock that nobody sets where this process saw it, else by the time of day, of which a moment that is to come says nothing.
+/// Pure. Time since an event: by the monotonic clock if this process saw the event, otherwise by wall-clock time,
+/// unless that lies in the future.
 fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option<Duration> {
     seen.or_else(|| Some(Duration::from_millis(now_unix_ms.checked_sub(unix_ms?)?)))
 }
@@ -41,7 +43,7 @@ fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option
 /// Runs until `stop`, then takes everything down.
 ///
 /// # Errors
-/// Another one runs, or what it needs cannot be had.
+/// Another one runs, or a required resource is not available.
 pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Result<(), String> {
     let standby = Arc::new(Standby::new(&config)?);
     let _lock = lock(&config.run_dir, RUN_LOCK)?;
@@ -49,7 +51,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
     let (looks, seen) = watch::channel(Arc::new(Look { view: standby.view().await?, at: clock::now() }));
     let serving = tokio::spawn(http::serve(listener, seen));
-    // Apart: looks go on while a refresh is under way.
+    // In a task of its own: checks continue while a refresh is under way.
     let watched = standby.clone();
     let looking = tokio::spawn(async move {
         loop {
@@ -62,12 +64,12 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     });
     tokio::pin!(stop);
     let (every, retry) = (Duration::from_secs(config.refresh_every_s), Duration::from_secs(config.retry_s));
-    // Ends of this process's own refreshes, also of those that the state could not keep.
+    // Ends of this process's own refreshes, also of those that could not be stored.
     let (mut refreshed, mut failure) = (None::<Instant>, None::<Instant>);
     let ended = loop {
         let state = match standby.state() {
             Ok(state) => state,
-            // What runs is taken down all the same.
+            // Running parts are taken down all the same.
             Err(why) => break Err(why),
         };
         let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
@@ -77,7 +79,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
         let failed = ago(since(failure), state.failure.as_ref().map(|failure| failure.unix_ms), now);
         let turn = async {
             if next(up, served, failed, every, retry) == Next::Refresh {
-                // Said where it failed; the state has it.
+                // Logged at the failure; the state has it.
                 match standby.refresh(&Which::New).await {
                     Ok(_) => (refreshed, failure) = (Some(Instant::now()), None),
                     Err(_) => failure = Some(Instant::now()),
@@ -95,7 +97,7 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     };
     looking.abort();
     serving.abort();
-    // A refresh that was cut short is in one of the two slots.
+    // An interrupted refresh is in one of the two slots.
     let down = standby.stop().await;
     ended.and(down)
 }

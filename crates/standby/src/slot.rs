@@ -1,7 +1,8 @@
 //! One of a standby's two slots: a snapshot copy, its file system, its PostgreSQL.
 //!
-//! STANDBY-U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
-//!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (STANDBY-U9).
+//! STANDBY-U2  A slot is taken down in the opposite order of its start, whatever parts of it exist; no data of it is
+//!     worth keeping. A part that does not end in good order does not stop the rest. The exception is a ZFS pool, which
+//!     ZFS would keep for ever without its copy (STANDBY-U9).
 
 use crate::config::{StandbyConfig, StandbySlot};
 use crate::guard;
@@ -30,33 +31,33 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
-/// For a program that only makes a directory.
+/// Time limit of a program that only makes a directory.
 const DIR_LIMIT: Duration = Duration::from_secs(10);
 
-/// From the end of a copy until processes that waited for it are gone.
+/// Time limit from the end of a copy until the processes that waited for it are gone.
 const FREED_LIMIT: Duration = Duration::from_secs(5);
 
-/// A copy keeps its own limit and has better words: so much longer it is waited for.
+/// Extra time for a copy, which keeps its own limit and has the better error message.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What is read in the `status.json` of a snapshot copy.
+/// Fields read from the `status.json` of a snapshot copy.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Copy {
-    /// Where it reads.
+    /// Source of its reads.
     #[serde(default)]
     pub source: Source,
-    /// What was written to it, in bytes.
+    /// Data written to it, in bytes.
     #[serde(default)]
     pub scratch_bytes: u64,
 }
 
-/// Where a copy reads.
+/// Source of a copy's reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Source {
     /// NBD address of the gateway.
     #[serde(default)]
     pub gateway: String,
-    /// Connections that were made.
+    /// Number of connections made.
     #[serde(default)]
     pub connections: u64,
 }
@@ -69,21 +70,21 @@ pub struct Slot {
     config: AgentConfig,
     attach: Mutex<Arc<Attach>>,
     database: Database,
-    /// The same data directory, out of everyone's reach: it recovers there.
+    /// The same data directory, with a PostgreSQL that clients cannot reach: it recovers there.
     private: Database,
-    /// What is mounted where (the kernel's table; another one in tests).
+    /// The mount table (the kernel's; another one in tests).
     mounted: fn(&Path) -> Result<Option<Mounted>, String>,
     zfs: Zfs,
-    /// Guid of the ZFS pool that the last copy was made of.
+    /// Guid of the ZFS pool of the last copy.
     pool: Mutex<Option<String>>,
 }
 
 impl Slot {
-    /// For these settings; nothing is started.
+    /// For these settings; starts nothing.
     pub fn new(standby: &StandbyConfig, which: StandbySlot) -> Self {
         let config = standby.slot(which, false);
         let attach = Attach::new(&config);
-        // What could not be looked at is looked at again by whoever asks how it is.
+        // If this check fails, the next query of the state repeats it.
         let _ = attach.adopt();
         Self {
             which,
@@ -116,11 +117,11 @@ impl Slot {
         guard::there((self.mounted)(mount)?.as_ref(), mount, &self.config.run_dir, self.attach().dir())
     }
 
-    /// What has the name of its pool, whosever it is.
+    /// The pool of its name, whoever owns it.
     async fn imported(&self) -> Result<Option<Imported>, String> {
         let Some(name) = self.config.pool.name.as_deref() else { return Ok(None) };
         let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
-        // A copy is ended where nothing is found: that is asked twice.
+        // If none is found the copy is ended, so this is asked twice.
         if found.is_none() && self.zfs.has(name).await? {
             return Err(format!("pool {name}: found it imported, and not in the list of pools: nothing is touched"));
         }
@@ -132,15 +133,16 @@ impl Slot {
         Ok(ownership::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await?)
     }
 
-    /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
+    /// Guid of the ZFS pool of its last copy, as far as this process has seen one.
     pub fn pool(&self) -> Option<String> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a copy of the ZFS pool of this guid may be imported here (STANDBY-U8). Without one it is found out from the copy.
+    /// Whether a copy of the ZFS pool of this guid may be imported here (STANDBY-U8). Without a guid it is read from
+    /// the copy.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason.
     pub async fn may_copy(&self, pool: Option<&str>) -> Result<(), String> {
         match pool {
             Some(guid) if self.of_zfs() => beside(guid, &self.zfs.pools().await?),
@@ -148,17 +150,17 @@ impl Slot {
         }
     }
 
-    /// How its PostgreSQL is.
+    /// State of its PostgreSQL.
     pub async fn probe(&self) -> Option<DatabaseView> {
         self.database.probe().await
     }
 
-    /// What its copy shows of itself.
+    /// Status of its copy.
     pub fn copy(&self) -> Option<Copy> {
         serde_json::from_slice(&std::fs::read(self.attach().dir().join("status.json")).ok()?).ok()
     }
 
-    /// Arguments of the program that keeps the copy.
+    /// Arguments of the program that runs the copy.
     fn args(&self, snapshot: &str, dir: &Path) -> Vec<String> {
         let standby = &self.standby;
         let scratch = standby.dir.join("scratch").join(self.which.as_str());
@@ -179,10 +181,10 @@ impl Slot {
         args
     }
 
-    /// Brings a copy of `snapshot` up until its PostgreSQL has recovered, out of everyone's reach, and stops that again.
+    /// Starts a copy of `snapshot`, lets its PostgreSQL recover where no client reaches it, and stops PostgreSQL again.
     ///
     /// # Errors
-    /// Why not; what came up so far is there.
+    /// The reason; parts that were started stay.
     pub async fn prepare(&self, snapshot: &str) -> Result<(), String> {
         for dir in [&self.config.dir, &self.config.run_dir] {
             std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -200,7 +202,7 @@ impl Slot {
         self.private.stop(Stop::Fast).await
     }
 
-    /// A file system on one volume of the copy; where it is.
+    /// A file system on one volume of the copy; returns its mount.
     async fn mount(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
         let mount = &self.config.pool.mount;
         pool::import(&self.config, &attach.devices()).await?;
@@ -208,7 +210,7 @@ impl Slot {
         Ok(vec![mount.clone()])
     }
 
-    /// A ZFS pool over all volumes of the copy; where its datasets are.
+    /// A ZFS pool over all volumes of the copy; returns the mounts of its datasets.
     async fn import(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
         let (pool, volumes) = (&self.config.pool, attach.devices());
         let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
@@ -231,11 +233,11 @@ impl Slot {
         Ok(mounted.into_iter().map(|dataset| dataset.at).collect())
     }
 
-    /// See [`guard::may_start`]; a pool's links are led to the copy first.
+    /// See [`guard::may_start`]; before that, links of a pool are redirected to the copy.
     async fn may_start(&self, mounts: Vec<PathBuf>) -> Result<(), String> {
         let root = self.of_zfs().then(|| self.config.pool.mount.clone());
         let data = self.config.database.data.clone();
-        // On the device: not on the runtime's own threads.
+        // This waits for the device, so not on the runtime's own threads.
         let looked = tokio::task::spawn_blocking(move || {
             if let Some(root) = root {
                 guard::lead(&root, &mounts, &data)?;
@@ -248,7 +250,7 @@ impl Slot {
         looked.map_err(|error| error.to_string())?
     }
 
-    /// PostgreSQL's own, and nobody else's: its socket is there while it recovers.
+    /// Accessible to PostgreSQL's user only: its socket is there while it recovers.
     async fn make_private_dir(&self) -> Result<(), String> {
         let mut command = system("install");
         command.args(["-d", "-m", "0700"]);
@@ -296,10 +298,10 @@ impl Slot {
         }
     }
 
-    /// Takes everything of it down (STANDBY-U2).
+    /// Takes all parts of it down (STANDBY-U2).
     ///
     /// # Errors
-    /// What is left; or that somebody else's is there, and nothing was touched (STANDBY-U5).
+    /// The remaining parts; or a foreign mount or pool is there, and nothing was touched (STANDBY-U5).
     pub async fn down(&self) -> Result<(), String> {
         if self.of_zfs() {
             return self.pool_down().await;
@@ -325,13 +327,14 @@ impl Slot {
         Ok(())
     }
 
-    /// The same where a ZFS pool stands on the copy (STANDBY-U9): the copy stays for as long as its pool does.
+    /// The same if a ZFS pool is on the copy (STANDBY-U9): the copy stays as long as its pool does.
     async fn pool_down(&self) -> Result<(), String> {
-        // An import that nobody waits for any more goes on to its end.
+        // An abandoned import runs to its end.
         let _turn = self.zfs.turn().await;
         let (pool, run_dir) = (&self.config.pool, &self.config.run_dir);
         let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.export_timeout_s));
-        // Nor one that was late, or that a process started which was killed: its pool may be there the next moment, with the guid of the pool itself.
+        // Also one that was late, or that a killed process started: its pool may appear the next moment, with the guid
+        // of the original pool.
         if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
             return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
         }
@@ -346,7 +349,7 @@ impl Slot {
             TakeDown::Gone => {}
             TakeDown::Export => {
                 let gone = async {
-                    // First: what a suspended pool keeps in the kernel does not stop.
+                    // First: a process that a suspended pool holds in the kernel does not stop.
                     self.zfs.sync(name, limit).await?;
                     self.quiet().await?;
                     self.zfs.export_copy(name, limit).await
@@ -362,7 +365,8 @@ impl Slot {
         self.end_copy().await
     }
 
-    /// Ends what can be ended where ZFS keeps the pool (STANDBY-U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
+    /// If ZFS keeps the pool (STANDBY-U9), ends the rest: PostgreSQL, and the copy, whose scratch files are of no use
+    /// any more.
     async fn lost(&self, why: String) -> Result<(), String> {
         if let Err(left) = self.database.stop(Stop::Kill).await {
             tracing::warn!(left, "PostgreSQL on a pool that is lost");
@@ -430,13 +434,13 @@ fn began(stat: &str) -> Option<String> {
 
 impl Place for Slot {
     fn is_up(&self) -> bool {
-        // A child that has ended is reaped by being looked at.
+        // Checking a child that has ended reaps it.
         let looked = self.attach().look();
         may_run(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs().unwrap_or(true)
     }
 
     async fn quiet(&self) -> Result<(), String> {
-        // Without a mount, whatever works below that path is not ours.
+        // Without a mount, a process that works below that path is not ours.
         if !self.there().await? || !self.database.runs()? {
             return Ok(());
         }

@@ -1,19 +1,21 @@
-//! Persistent state of a standby: which copy serves, and which snapshots it may delete.
+//! Persistent state of a standby: the copy that serves, and the snapshots that it may delete.
 //!
-//! STANDBY-U1  A snapshot is noted as our own before it is asked for, and only what is noted there is ever deleted: never anybody else's, whatever its name.
+//! STANDBY-U1  A snapshot is noted as our own before it is requested, and only noted snapshots are ever deleted,
+//!     whatever the names of others.
 
 use crate::config::StandbySlot;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 
-/// Own snapshots that are remembered at most: more than these were not deleted although it was tried at every refresh.
+/// Maximum number of noted snapshots: with more, deletion has failed at every refresh.
 pub const OWN_MAX: usize = 64;
 
-/// From a call for a snapshot until no late copy of it can make that any more.
+/// Time from the request for a snapshot until no late copy of the request can make it any more.
 const LATE_MS: u64 = 10 * 60 * 1000;
 
-/// Pure. Whether an own snapshot that was to be deleted can be forgotten: it is gone, or was not there and cannot come any more. By its name's time.
+/// Pure. Whether a snapshot to be deleted can be forgotten: it is gone, or it does not exist and cannot appear any
+/// more. By the time in its name.
 pub fn is_over(name: &str, deleted: bool, now_unix_ms: u64) -> bool {
     let asked = name.rsplit('-').next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
     deleted || now_unix_ms.saturating_sub(asked) >= LATE_MS
@@ -22,24 +24,24 @@ pub fn is_over(name: &str, deleted: bool, now_unix_ms: u64) -> bool {
 /// The copy that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Current {
-    /// Where it is.
+    /// Its slot.
     pub slot: StandbySlot,
     /// Its snapshot.
     pub snapshot: String,
-    /// When that was asked for, Unix milliseconds by the gateways' clock.
+    /// Time of the request for the snapshot, Unix milliseconds by the gateways' clock.
     pub snapshot_unix_ms: u64,
-    /// Since when it serves, Unix milliseconds.
+    /// Begin of service, Unix milliseconds.
     pub since_unix_ms: u64,
-    /// What the refresh took, in milliseconds.
+    /// Duration of the refresh, in milliseconds.
     pub took_ms: u64,
 }
 
 /// A refresh that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// When, Unix milliseconds.
+    /// Time, Unix milliseconds.
     pub unix_ms: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -55,13 +57,13 @@ pub struct State {
     /// The last refresh, if it failed.
     #[serde(default)]
     pub failure: Option<Failure>,
-    /// Guid of the ZFS pool that the last copy was made of.
+    /// Guid of the ZFS pool of the last copy.
     #[serde(default)]
     pub pool: Option<String>,
 }
 
 impl State {
-    /// As it was written last; a standby that never ran has an empty one.
+    /// Reads the last state; a standby that never ran has an empty one.
     ///
     /// # Errors
     /// The file cannot be read, or has another format.
@@ -74,10 +76,10 @@ impl State {
         }
     }
 
-    /// Keeps it: whole or not at all.
+    /// Writes it atomically.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     pub fn write(&self, dir: &Path) -> Result<(), String> {
         let (path, new) = (dir.join("state.json"), dir.join("state.json.new"));
         let write = || {
@@ -94,7 +96,7 @@ impl State {
     /// The name of a new snapshot, noted as our own (STANDBY-U1).
     ///
     /// # Errors
-    /// Too many are left that could not be deleted.
+    /// Too many snapshots could not be deleted.
     pub fn own_snapshot(&mut self, standby: &str, now_unix_ms: u64) -> Result<String, String> {
         if self.own.len() >= OWN_MAX {
             return Err(format!(
@@ -107,7 +109,7 @@ impl State {
         Ok(name)
     }
 
-    /// Own snapshots that nothing here needs.
+    /// Our own snapshots that are not needed.
     pub fn unused(&self) -> Vec<String> {
         let used = self.current.as_ref().map(|current| current.snapshot.as_str());
         self.own.iter().filter(|name| Some(name.as_str()) != used).cloned().collect()
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(state.unused(), std::slice::from_ref(&one));
         state.deleted(&one);
         assert_eq!(state.own, std::slice::from_ref(&two));
-        // One that a person named serves: ours is of no use any more, theirs is not ours.
+        // A snapshot that a person chose serves: our own one is not needed any more, and theirs is not ours.
         state.current = Some(current("monday"));
         assert_eq!(state.unused(), [two]);
     }
@@ -164,7 +166,7 @@ mod tests {
         assert!(state.own_snapshot("r", 99).unwrap_err().contains("standby-r-0"));
         state.write(dir.path()).unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), state);
-        // Of a standby from before there were pools.
+        // State of a standby from before ZFS pools were supported.
         std::fs::write(dir.path().join("state.json"), r#"{"current":null,"own":["standby-r-1"]}"#).unwrap();
         let older = State { own: vec!["standby-r-1".into()], ..State::default() };
         assert_eq!(State::read(dir.path()).unwrap(), older);

@@ -1,20 +1,20 @@
 //! Replaces one slot by the other: the last step of a refresh (STANDBY-U3).
 
-/// What a swap needs of a slot.
+/// Operations on a slot that a swap needs.
 pub trait Place {
-    /// Whether it serves, as far as can be told without asking it.
+    /// Whether it serves, as far as can be told without a query.
     fn is_up(&self) -> bool;
     /// Stops its PostgreSQL.
     async fn quiet(&self) -> Result<(), String>;
-    /// Starts it where everyone reaches it, and waits until it answers.
+    /// Starts it where clients reach it, and waits until it answers.
     async fn serve(&self) -> Result<(), String>;
 }
 
-/// Puts `new` in the place of `old` and keeps that with `note`. A swap that cannot be kept is none: the state would name the old slot, and the next refresh
-/// would take the new one down and delete its snapshot while it serves.
+/// Puts `new` in the place of `old` and stores that with `note`. If it cannot be stored, the swap is undone: the state
+/// would name the old slot, and the next refresh would take the new one down and delete its snapshot while it serves.
 ///
 /// # Errors
-/// Why not; what served before serves again, or that is said too.
+/// The reason. The old slot serves again; if it does not, the error says so.
 pub async fn swap<P: Place, T>(
     old: Option<&P>,
     new: &P,
@@ -92,7 +92,7 @@ mod tests {
         assert!(why.contains("no space left"), "{why}");
         assert_eq!((old.is_up(), new.is_up()), (true, false), "what the state names serves");
         assert_eq!(*done.lock().unwrap(), ["quiet old", "serve new", "quiet new", "serve old"]);
-        // The first copy of all: there is nothing to go back to.
+        // The first copy of all: there is no old slot.
         assert!(swap(None, &new, full).await.is_err());
         assert!(!new.is_up());
     }
@@ -107,7 +107,7 @@ mod tests {
         let why = swap(Some(&old), &bad, || -> Result<(), String> { panic!("it does not serve") }).await.unwrap_err();
         assert!(why.contains("bad does not start"), "{why}");
         assert!(old.is_up());
-        // One that did not serve before is not started for that.
+        // A slot that did not serve before is not started in this case.
         let (down, bad) = (Fake::new("down", false, true, &done), Fake::new("bad", false, false, &done));
         assert!(swap(Some(&down), &bad, || Ok(())).await.is_err());
         assert!(!down.is_up());

@@ -1,4 +1,5 @@
-//! PostgreSQL: started by ourselves as pg_ctl does it, by a systemd unit or a command; asked through psql as its own system user; stopped by signals.
+//! PostgreSQL: started by the agent itself as pg_ctl does it, by a systemd unit or by a command; queried through psql
+//! as its own system user; stopped by signals.
 //!
 //! DB-D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
 //!     looked at, nothing is known: a stop has failed then, and a probe says nothing. What was found all the same counts as there, and has its signals.
@@ -26,34 +27,35 @@ use tokio::process::{Child, Command};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-/// So long the end of a command that gives the start is waited for, whatever there is of PostgreSQL. Later than that it is enough that PostgreSQL is there: what
-/// ends only once it is ready, such as `pg_ctl` without `-W`, waits for its recovery, which may take longer; readiness is waited for elsewhere.
+/// How long the end of a start command is waited for, whatever exists of PostgreSQL. After that it is enough that
+/// PostgreSQL is there: a command that ends only once PostgreSQL is ready, such as `pg_ctl` without `-W`, waits for its
+/// recovery, which may take longer. Readiness is waited for elsewhere.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks for PostgreSQL after that.
+/// Pause between two searches for PostgreSQL after that.
 const START_LOOK: Duration = Duration::from_millis(50);
 
-/// After a command that gave the start has ended and left nothing behind that could become PostgreSQL: how long that may still show itself.
+/// After a start command ended and left no process that could become PostgreSQL: how long PostgreSQL may still appear.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
-/// In the environment of a command that gives the start, and of what it starts: the mark of that start (DB-D4).
+/// Variable in the environment of a start command and its descendants: the mark of that start (DB-D4).
 const MARK: &str = "HOLDFAST_START";
 
-/// PostgreSQL kills its own processes five seconds after an immediate stop began. It is stopped so because its lease is about to end, and has to be
-/// gone by then: half of the default of `lease.stop_margin_ms`.
+/// PostgreSQL kills its own processes five seconds after an immediate stop began. Such a stop happens because its lease
+/// is about to end, and it must be gone by then: half of the default of `lease.stop_margin_ms`.
 const IMMEDIATE_LIMIT: Duration = Duration::from_millis(150);
 
-/// For a stop by command that is not a planned one; then its processes are killed.
+/// Time limit of a stop by command that is not a planned one; then its processes are killed.
 const STOP_COMMAND_LIMIT: Duration = Duration::from_millis(1000);
 
-/// From SIGKILL to the last process gone. Longer waits are for a device that does not answer.
+/// Time limit from SIGKILL until the last process is gone. Only a device that does not answer takes longer.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// For one look at whether it is well.
+/// Time limit of one health query.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// So much longer than the agent's limit is psql's own for a connection: it is killed before. By its own it would say that there is no connection, as to a server that
-/// recovers and is waited for, and not that there is no answer.
+/// psql's own limit for a connection exceeds the agent's by this much, so the agent kills psql first. With its own
+/// limit psql would report "no connection", as for a server in recovery, which is waited for, instead of "no answer".
 const CONNECT_LATER_S: u64 = 60;
 
 /// For the first write.
@@ -66,7 +68,7 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 /// backend that takes all memory would be the last to be ended for it.
 const OOM: [(&str, &str); 2] = [("PG_OOM_ADJUST_FILE", "/proc/self/oom_score_adj"), ("PG_OOM_ADJUST_VALUE", "0")];
 
-/// psql's exit code where there was no connection.
+/// psql's exit code if there was no connection.
 const PSQL_NO_CONNECTION: i32 = 2;
 
 /// The driver.
@@ -82,7 +84,7 @@ pub struct Database {
     unit: Systemd,
     /// Of the last start by command, until PostgreSQL has shown itself (DB-D4).
     mark: Mutex<Option<String>>,
-    /// That the login is refused was said.
+    /// The refused login was logged.
     complained: AtomicBool,
 }
 
@@ -135,7 +137,7 @@ impl Database {
         }
     }
 
-    /// A program as PostgreSQL's own user.
+    /// A program run as PostgreSQL's own user.
     async fn program(&self, name: &str) -> Result<Command, String> {
         let settings = &self.config.database;
         let mut command = Command::new(settings.bin_dir.join(name));
@@ -204,7 +206,7 @@ impl Database {
             self.unit.look().await?.fit()?;
         }
         let version = self.clear().await?;
-        // Only once it was seen does "no process" mean that it ended.
+        // Only after it was seen does "no process" mean that it ended.
         let limit = Duration::from_secs(self.config.database.start_timeout_s);
         match self.config.database.kind {
             DatabaseKind::PgCtl => self.server_start(&version, limit).await,
@@ -227,7 +229,8 @@ impl Database {
         said.map(drop).map_err(|error| format!("hooks.before_start: {error}"))
     }
 
-    /// Takes another host's pid file away (DB-D2): its number may be somebody's here, and then neither pg_ctl nor a unit would start. Gives PG_VERSION.
+    /// Removes another host's pid file (DB-D2): its number may belong to a process of this host, and then neither
+    /// pg_ctl nor a unit would start. Returns PG_VERSION.
     async fn clear(&self) -> Result<String, String> {
         let data = self.config.database.data.clone();
         let pid_file = data.join("postmaster.pid");
@@ -235,7 +238,7 @@ impl Database {
         if self.runs()? {
             return Err(format!("processes of PostgreSQL work in {} already", data.display()));
         }
-        // On the device: not on the runtime's own threads.
+        // This waits for the device, so not on the runtime's own threads.
         let removed = tokio::task::spawn_blocking(move || {
             let version = std::fs::read_to_string(data.join("PG_VERSION"))
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
@@ -256,7 +259,8 @@ impl Database {
         removed.await.map_err(|error| error.to_string())?
     }
 
-    /// As pg_ctl does it, but that the process is ours: it is known from its first moment on (DB-D4), while it is still the shell that reads `options`.
+    /// As pg_ctl does it, but as our own process: it is known from its beginning (DB-D4), while it is still the shell
+    /// that reads `options`.
     async fn server_start(&self, version: &str, limit: Duration) -> Result<(), String> {
         let mut child = self.server(version).await?;
         let begun = Instant::now();
@@ -290,7 +294,7 @@ impl Database {
         // The shell takes the options apart, as pg_ctl's does, and becomes the server.
         command.arg("-c").arg(format!("exec \"$0\" \"$@\" {}", settings.options));
         command.arg(settings.bin_dir.join("postgres")).arg("-D").arg(self.data());
-        // The socket and port that it is asked at are those that it opens.
+        // The server opens the socket and port that the agent queries.
         command.args(["-p", &settings.port.to_string()]).args(quick_sync(version));
         command.envs(oom(|name| std::env::var_os(name).is_some()));
         Ok(command)
@@ -328,7 +332,8 @@ impl Database {
         };
         let shown = shown.await;
         if shown.is_ok() {
-            // From here on it is found by where it works; what else the command left running is its own business.
+            // From here on its working directory identifies it; other processes that the command left are not our
+            // business.
             *self.marked() = None;
             given.detach_all();
         }
@@ -399,11 +404,11 @@ impl Database {
         match (settings.kind, how) {
             (DatabaseKind::Systemd, Stop::Fast) => {
                 self.unit.stop(limit).await?;
-                // Somebody's, who started it past the unit.
+                // Started by a person without the unit.
                 self.signal(what)?;
             }
             (DatabaseKind::Command, Stop::Fast) => self.stop_by_command("fast", limit.max(STOP_COMMAND_LIMIT)).await?,
-            // Not being able to look keeps nobody from the SIGKILL below, which tries for longer.
+            // A failed check does not prevent the SIGKILL below, which tries for longer.
             (_, Stop::Fast) => self.signal(what)?,
             _ => drop(self.signal(what)),
         }
@@ -440,7 +445,7 @@ impl Database {
         let (killed, ()) = tokio::join!(ended, told);
         marked?;
         if settings.kind == DatabaseKind::Systemd {
-            // Also where some are left: no further one may come.
+            // Even if some are left: no further process may start.
             self.unit.end(how).await?;
         }
         killed?;
@@ -504,7 +509,7 @@ impl Database {
         Some(view)
     }
 
-    /// A checkpoint; none where that is switched off.
+    /// A checkpoint; none if that is switched off.
     ///
     /// # Errors
     /// Not in time.
@@ -515,13 +520,14 @@ impl Database {
         }
     }
 
-    /// A commit that is flushed: a message in the log that nobody has to read, and no table that nobody asked for.
+    /// A commit that is flushed: a message in the WAL that nothing reads, without a table.
     ///
     /// # Errors
     /// It may have happened or not.
     pub async fn first_write(&self) -> Result<(), String> {
         let message = "select pg_logical_emit_message(true, 'holdfast', 'primary')";
-        // Local: whoever replicates synchronously waits for its standbys with its own transactions, not with this one.
+        // Local: with synchronous replication, clients wait for standbys with their own transactions, not with this
+        // one.
         self.tell(&["set synchronous_commit = local", message], WRITE_LIMIT).await
     }
 }
@@ -538,26 +544,26 @@ fn connect_timeout_s(limit: Duration) -> u64 {
     limit.as_secs().saturating_add(CONNECT_LATER_S)
 }
 
-/// Those variables of [`OOM`] that are not set yet.
+/// The variables of [`OOM`] that are not set yet.
 fn oom(is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     OOM.into_iter().filter(move |(name, _)| !is_set(name))
 }
 
-/// No connection: what that says of the server, and whether it refused the login itself.
+/// No connection: the conclusion about the server, and whether the server itself refused the login.
 fn refused(words: &str) -> (DatabaseView, bool) {
     let any = |texts: &[&str]| texts.iter().any(|text| words.contains(text));
-    // By a limit that psql has from elsewhere, such as a service file.
+    // By a limit that psql got elsewhere, such as from a service file.
     if any(&["timeout expired"]) {
         return (DatabaseView::Silent, false);
     }
-    // All places taken: it is well enough to say so.
+    // All connections are in use: it is well enough to say so.
     if any(&["too many clients", "remaining connection slots", "too many connections for"]) {
         return (DatabaseView::Ready, false);
     }
     if any(&["is shutting down"]) {
         return (DatabaseView::Ending, false);
     }
-    // It takes connections, and knows whom it does not want.
+    // It accepts connections, and refuses this login.
     let logins = [
         "authentication failed",
         "no pg_hba.conf entry",

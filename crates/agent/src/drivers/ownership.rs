@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Below the run directory: what was mounted or imported.
+/// File below the run directory with the noted mount or pool.
 const NOTE: &str = "pool.noted";
 
-/// For a question about a pool.
+/// Time limit of a question about a pool.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the kernel's nbd devices of an attach are connected with, before its run directory.
+/// Prefix, before the run directory, of the name that attach gives to kernel nbd devices.
 const BACKEND: &str = "holdfast ";
 
-/// Why it is unknown whether a pool is this agent's, or whether there is one.
+/// Reason why the owner of a pool, or its existence, is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotOurs {
-    /// What is there is somebody else's.
+    /// It belongs to someone else.
     Foreign(String),
-    /// It could not be looked: this agent's may be there.
+    /// The check failed: this agent's pool may be there.
     Unlooked(String),
 }
 
@@ -136,7 +136,7 @@ fn keep(config: &AgentConfig, words: io::Result<String>) {
     }
 }
 
-/// It is gone: a later one of its name may be somebody else's.
+/// Forgets the note: a later mount or pool of this name may be someone else's.
 pub fn forget(config: &AgentConfig) {
     let path = config.run_dir.join(NOTE);
     match std::fs::remove_file(&path) {
@@ -185,7 +185,8 @@ pub async fn there(config: &AgentConfig) -> Result<bool, NotOurs> {
     }
 }
 
-/// The same for a ZFS pool, asked of this `zpool`. `guid`: of the pool that has the name now, where it is a copy ([`note_copy`]).
+/// The same for a ZFS pool, with this `zpool`. `guid`: the guid of the pool that now has the name, if it is a copy
+/// ([`note_copy`]).
 ///
 /// # Errors
 /// As [`there`].
@@ -208,7 +209,7 @@ async fn pool_there_within(
         // No answer: a suspended pool is there.
         Err(NotRan::Late(_)) if noted => return Ok(true),
         Err(NotRan::Late(why)) => {
-            // Not that there is one: every question of ZFS's waits while any pool of the host is being imported.
+            // This does not mean that the pool is there: ZFS answers no question while it imports any pool of the host.
             return Err(NotOurs::Foreign(format!(
                 "pool {name}: found no answer to whether it is here, and none of that name was imported by this agent: {why} (another import of this host that goes on, a standby's copy too, or the export of \
                  a suspended pool keeps ZFS from answering: the processes named zpool show which)"
@@ -221,7 +222,7 @@ async fn pool_there_within(
         }
     };
     let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
-    // The export of a copy's pool hangs, with all imports behind it, once the copy has ended.
+    // Once the copy has ended, the export of its pool hangs, and all imports behind it.
     let advice = if name.starts_with(COPY_POOL) {
         "see name and run_dir; do not export it where its copy has ended: it goes with a reboot of this host"
     } else {
@@ -260,7 +261,7 @@ mod tests {
             (nbd("something /run/holdfast-agent/attach/vol1"), false, false),
             (looped("/run/holdfast-agent/attach/vol1/device"), false, true),
             (looped("/var/lib/images/a.img"), false, false),
-            // Let go of lazily: the file has lost its path.
+            // Lazily unmounted: the file has lost its path.
             (looped("/device"), false, false),
             (looped("/device"), true, true),
             (None, false, false),
@@ -277,7 +278,8 @@ mod tests {
         assert_eq!(devices_of(listed), ["/dev/nbd0", "/dev/nbd1p1", "/dev/loop4"].map(PathBuf::from));
     }
 
-    /// ZFS answers nobody while it imports any pool: that says nothing of this one, unless this agent has it.
+    /// ZFS answers no question while it imports any pool: that says nothing about this pool, unless this agent has
+    /// noted it.
     #[tokio::test]
     async fn a_pool_that_is_not_answered_for_is_ours_where_it_was_noted() {
         let dir = tempfile::tempdir().unwrap();
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(silent().await, Ok(true));
     }
 
-    /// The device must not be taken away from under a pool for want of a look at it.
+    /// The device must not be removed under a pool because a check failed.
     #[tokio::test]
     async fn a_pool_that_was_noted_and_cannot_be_looked_for_is_not_somebody_elses() {
         let dir = tempfile::tempdir().unwrap();

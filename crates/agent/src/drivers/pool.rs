@@ -29,13 +29,14 @@ const BUSY: &str = "busy";
 /// For a question to the system.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// For the other agents' host ids: who is lost is silent, and the import waits for it.
+/// Time limit for the other agents' host ids: a lost host does not answer, and the import waits for it.
 const HOST_ID_LIMIT: Duration = Duration::from_secs(1);
 
-/// e2fsck's exit codes below this one mean a clean file system, afterwards at least.
+/// e2fsck's exit codes below this one mean a clean file system, at least afterwards.
 const E2FSCK_BAD: i32 = 4;
 
-/// Whether something may be mounted, by what was found out. Not being able to look does not say that nothing is: its device would be taken away from under it.
+/// Whether something may be mounted, from the result of a check. An unknown state counts as mounted: otherwise its
+/// device would be removed while in use.
 fn may_be_mounted(found: &Result<Option<Mounted>, String>) -> bool {
     !matches!(found, Ok(None))
 }
@@ -74,10 +75,10 @@ fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, St
     found.ok_or_else(|| format!("volume {} has no device: attach.device must not be \"none\"", volume.name))
 }
 
-/// Mounts or imports it. What is not as it should be then, "" for nothing.
+/// Mounts or imports it. Returns a warning, "" for none.
 ///
 /// # Errors
-/// Why not.
+/// The reason.
 pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, String> {
     let limit = Duration::from_secs(config.pool.import_timeout_s);
     match config.pool.kind {
@@ -87,7 +88,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
             if already(config, device)? {
                 return Ok(String::new());
             }
-            // Replays the journal, and looks closer only where that left something to be looked at.
+            // Replays the journal, and checks further only if the journal left a reason to.
             let mut check = system("e2fsck");
             check.arg("-p").arg(device);
             let checked = ran(check, limit).await?;
@@ -105,15 +106,16 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
             if already(config, device)? {
                 return Ok(String::new());
             }
-            // An older mount of the same file system, let go of and still held by somebody, lies on another device that is dead: it must not keep this
-            // one from being mounted. Nobody else can write to it (R2).
+            // An older mount of the same file system, lazily unmounted and still in use, lies on another, dead device:
+            // it must not prevent this mount. No other host can write to it (R2).
             mount(config, device, "xfs", "nouuid", limit).await?;
-            // By default XFS tries for ever to write metadata to a device that answers with errors, and cannot be unmounted meanwhile.
+            // By default XFS retries metadata writes for ever on a device with errors, and cannot be unmounted
+            // meanwhile.
             let name = device.trim_start_matches("/dev/");
             let _ = std::fs::write(format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries"), "0");
         }
         PoolKind::Zfs => {
-            // Whether it is there was asked before. Not again: where that cannot be found out it would count as imported, and it is not.
+            // Checked before. Not again: if the check failed now it would count as imported, and it is not.
             let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
             let others = match config.pool.multihost {
                 true => hostid::ask(&config.set, &config.peers.0, HOST_ID_LIMIT).await,
@@ -125,11 +127,11 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
     Ok(String::new())
 }
 
-/// The kernel names what is mounted, and where a process works, by the path without links: by another one neither would be found, what is mounted would be taken
-/// for unmounted, and PostgreSQL's processes for gone.
+/// The kernel reports mounts and working directories by paths without links. Under another path neither would be found:
+/// a mount would count as unmounted, and PostgreSQL's processes as ended.
 ///
 /// # Errors
-/// It has links or `..` in it, or cannot be looked at.
+/// The path has links or `..` in it, or cannot be checked.
 pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
     let real = path.canonicalize().map_err(|error| format!("{setting}: {}: {error}", path.display()))?;
     if real == path {
@@ -141,7 +143,7 @@ pub(super) fn without_links(setting: &str, path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether it is mounted already; from another device is an error, and so is not being able to look.
+/// Whether it is mounted already. A mount from another device is an error, and so is an unknown state.
 fn already(config: &AgentConfig, device: &str) -> Result<bool, String> {
     let at = config.pool.mount.as_path();
     match mount_at(at)? {
@@ -193,8 +195,8 @@ pub async fn export(config: &AgentConfig, hard: bool) -> Result<(), String> {
                     Ok(())
                 }
                 Err(why) => {
-                    // Someone still stands in it. PostgreSQL is gone, the device is dead or about to be: out of sight, and the kernel
-                    // drops it with its last user.
+                    // A process still uses it. PostgreSQL is gone, and the device is dead or about to be: a lazy
+                    // unmount hides it, and the kernel drops it with its last user.
                     tracing::warn!(why, "unmounted lazily");
                     let mut command = system("umount");
                     command.arg("-l").arg(&config.pool.mount);
@@ -360,7 +362,7 @@ mod tests {
         assert!(!may_be_mounted(&Ok(None)));
     }
 
-    /// Of what lies there only the path without links says where it is mounted, and who works there.
+    /// Only the path without links shows mounts and working directories.
     #[test]
     fn a_path_over_a_link_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -378,7 +380,7 @@ mod tests {
         assert!(why.starts_with("pool.mount: "), "{why}");
     }
 
-    /// Without `zpool`, or where it does not answer, nothing was imported.
+    /// If `zpool` is missing or does not answer, nothing was imported.
     #[tokio::test]
     async fn a_pool_that_cannot_be_looked_for_is_not_imported() {
         let mut config = AgentConfig::default();

@@ -1,11 +1,14 @@
-//! Importing a ZFS pool, asked of `zpool`; its host id and `multihost`.
+//! Imports a ZFS pool with `zpool`; handles its host id and `multihost`.
 //!
-//! Imported by force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether that host can
-//! still write is the lease's business: it cannot (R2), or these devices would not be here. What -f also passes over is another host's id on the pool; so where
-//! `multihost` is wanted as a second line, the ids have to be right (`hostid`, HOSTID-H1). Copies of pools, for standbys, are imported in another way ([`copy`]).
+//! Always imports by force. The pool records whether its last host exported it, and without -f an unexported pool is
+//! refused for ever. Whether that host can still write is decided by the lease: it cannot (R2), or these devices would
+//! not exist here. But -f also ignores another host's id on the pool, so if `multihost` is wanted as a second
+//! protection, the ids must be right (`hostid`, HOSTID-H1). Copies of pools, for standbys, are imported in another way
+//! ([`copy`]).
 //!
-//! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
-//! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.
+//! -f does not skip the activity check of ZFS for a pool with `multihost=on` that another host did not export: `zpool
+//! import` first watches the pool for writes, for as long as that host's settings say (20 to 25 s with ZFS's defaults).
+//! It may be killed meanwhile; every other `zpool` of this host waits for it.
 //!
 //! Never with -m, by which ZFS leaves a log device (SLOG) out that it does not find: what was acknowledged may be there and nowhere else, and whether that is given up is
 //! a person's decision.
@@ -22,33 +25,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// For a question about the pool.
+/// Time limit of a question about the pool.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// To set a property: it goes with the pool's next transaction group, which has more to write just after an import.
+/// Time limit to set a property: it is written with the pool's next transaction group, which is larger just after an
+/// import.
 const SET_LIMIT: Duration = Duration::from_secs(20);
 
-/// What an import that took too long may have been at.
+/// Possible reasons why an import took too long.
 const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
 
-/// What `zpool import` says above the names of log devices that it does not find. On its standard output; its error is the one of any device.
+/// `zpool import` prints this above the names of missing log devices, on standard output; its error text is the same
+/// for any device.
 const LOG_IS_MISSING: &str = "use '-m' to import";
 
 /// Parameters of the ZFS module, below the root.
 const PARAMETERS: &str = "sys/module/zfs/parameters";
 
-/// For how many intervals ZFS bears that nothing can be written to a pool with `multihost=on`; 0: for ever.
+/// Number of intervals for which ZFS accepts that nothing can be written to a pool with `multihost=on`; 0: for ever.
 const FAIL_INTERVALS: &str = "zfs_multihost_fail_intervals";
 
-/// The interval of these writes in milliseconds, what it is by default, and what ZFS takes a smaller one for.
+/// The interval of these writes in milliseconds: parameter, default, and minimum (ZFS raises a smaller value to it).
 const INTERVAL: &str = "zfs_multihost_interval";
 const INTERVAL_DEFAULT_MS: u64 = 1000;
 const INTERVAL_MIN_MS: u64 = 100;
 
-/// Lock in a slot's run directory, held by the programs that import its copy: they may outlive the process that started them.
+/// Lock in a slot's run directory, held by the programs that import its copy: they may outlive the process that started
+/// them.
 pub const IMPORT_LOCK: &str = "import.lock";
 
-/// The programs of ZFS, and the files that it reads.
+/// The programs of ZFS, and the files that ZFS reads.
 #[derive(Clone, Debug)]
 pub struct Zfs {
     zpool: PathBuf,
@@ -62,12 +68,12 @@ pub struct Zfs {
 
 fn of(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
-    // Some of its words decide ([`rules::is_suspended`]).
+    // Some of its messages are parsed ([`rules::is_suspended`]).
     command.args(args).env("LC_ALL", "C");
     command
 }
 
-/// Why an import failed. ZFS says so itself where it wants a host id, in some of its versions in other words.
+/// The error of a failed import. ZFS itself reports a missing host id, in different words in different versions.
 fn hinted(id: &Result<String, String>, why: String) -> String {
     match id {
         Ok(id) if id == hostid::NONE => {
@@ -90,7 +96,7 @@ impl Zfs {
         }
     }
 
-    /// The programs in `dir`, with the system's files below `dir/root`: for tests with stand-ins.
+    /// The programs in `dir`, with the system's files below `dir/root`: for tests with fake programs.
     pub fn below(dir: &Path) -> Self {
         let program = |name: &str| dir.join(name);
         Self {
@@ -115,10 +121,10 @@ impl Zfs {
         hostid::read_in(&self.root)
     }
 
-    /// Imports the pool from these devices, beside the hosts that told their ids; what is not as it should be then, "" for nothing.
+    /// Imports the pool from these devices, given the other hosts' ids. Returns a warning, "" for none.
     ///
     /// # Errors
-    /// Why not. Before anything was done where the host ids are in the way.
+    /// The reason. If the host ids are the obstacle, nothing was done.
     pub async fn import(&self, pool: &PoolConfig, devices: &[&str], others: &[Told]) -> Result<String, String> {
         let name = pool.name.as_deref().unwrap_or_default();
         let id = self.host_id();
@@ -137,7 +143,8 @@ impl Zfs {
         Ok(if pool.multihost { self.multihost(name).await } else { String::new() })
     }
 
-    /// Sees to it that the pool has `multihost=on`. It is imported, and the lease decides who writes: what is in the way is told, and stops nothing.
+    /// Sets `multihost=on` if it is missing. The pool is imported, and the lease decides which host writes: an obstacle
+    /// is reported and stops nothing.
     async fn multihost(&self, name: &str) -> String {
         let told = |why: String| {
             format!(
@@ -150,7 +157,7 @@ impl Zfs {
             Err(why) => return told(why),
         }
         let set = run(self.zpool(&["set", "multihost=on", name]), SET_LIMIT).await;
-        // R12: what did not end well may have been done.
+        // R12: a command that failed may have had its effect.
         match (self.is_multihost(name).await, set) {
             (Ok(true), _) => {
                 tracing::info!(pool = name, "multihost is on now");
@@ -166,9 +173,9 @@ impl Zfs {
         Ok(value == "on")
     }
 
-    /// What becomes of a pool with `multihost=on` that nothing can be written to for a while, "" where ZFS bears it or does not say. R8 lets a device wait for as
-    /// long as it takes; with its defaults ZFS does not, and what it suspends for that only a reboot brings back. It does so to keep a pool from being written by
-    /// two, which is the lease's business here.
+    /// Warning about a pool with `multihost=on` that cannot be written to for a while; "" if ZFS accepts that or does
+    /// not say. R8 lets a device wait for as long as necessary; ZFS by default does not, and suspends the pool until a
+    /// reboot. It does so to protect a pool from two writers, which the lease does here.
     fn impatience(&self, name: &str) -> String {
         let read = |parameter: &str| {
             let text = std::fs::read_to_string(self.root.join(PARAMETERS).join(parameter)).ok()?;
@@ -185,7 +192,8 @@ impl Zfs {
     }
 }
 
-/// What an import that failed for a log device says too little of, "" where it failed for something else.
+/// Text about missing log devices for a failed import, of which the error says too little; "" if it failed for another
+/// reason.
 fn missing_log(import: &Ran) -> String {
     let said = [&import.out, &import.err].into_iter().find_map(|said| said.split_once(LOG_IS_MISSING));
     let Some((_, below)) = said else { return String::new() };
@@ -202,7 +210,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Stands in for zpool; what it does is told in its head.
+    /// A fake zpool; its head comment describes it.
     const STAND_IN: &str = include_str!("zpool.sh");
 
     struct Stage {
@@ -315,7 +323,7 @@ mod tests {
         }
     }
 
-    /// R12: the set did not end well, and was done.
+    /// R12: the set command failed, and had its effect.
     #[tokio::test]
     async fn what_counts_is_what_the_pool_has_then() {
         let stage = stage(7, true);
@@ -324,7 +332,7 @@ mod tests {
         assert_eq!(stage.did(), [IMPORT, GET, SET, GET]);
     }
 
-    /// R8 lets a device wait; ZFS by its defaults ends that with a pool that only a reboot brings back.
+    /// R8 lets a device wait; ZFS by default then suspends the pool until a reboot.
     #[tokio::test]
     async fn a_pool_that_zfs_would_suspend_soon_is_told_about() {
         for (intervals, interval, ms) in
@@ -353,7 +361,7 @@ mod tests {
         assert_eq!(off.import(&[]).await, Ok(String::new()));
     }
 
-    /// `zpool import` says nothing while ZFS watches the pool, and is killed at the end of its time.
+    /// `zpool import` prints nothing while ZFS watches the pool, and is killed at its time limit.
     #[tokio::test]
     async fn an_import_that_takes_too_long_says_what_it_may_have_been_at() {
         let mut slow = stage(7, true);
@@ -364,7 +372,7 @@ mod tests {
         assert!(!slow.file("imported").exists());
     }
 
-    /// What ZFS proposes for it gives up acknowledged commits.
+    /// ZFS proposes -m, which gives up acknowledged commits.
     #[tokio::test]
     async fn a_pool_without_its_log_is_not_imported_and_the_way_out_is_told() {
         let logless = stage(7, false);
@@ -379,7 +387,7 @@ mod tests {
         assert!(!logless.file("imported").exists());
     }
 
-    /// The pool has it, the settings do not: ZFS refuses, and what would help is said all the same.
+    /// The pool has multihost, the settings do not: ZFS refuses, and the remedy is reported all the same.
     #[tokio::test]
     async fn an_import_that_fails_without_a_host_id_names_it() {
         let zero = stage(0, false);

@@ -26,58 +26,61 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What the kernel is told of the export: it asks nothing.
+/// The export's flags for the kernel, which does not ask for them.
 const FLAGS: u16 = TransmissionFlags::HAS_FLAGS
     | TransmissionFlags::SEND_FLUSH
     | TransmissionFlags::SEND_FUA
     | TransmissionFlags::SEND_TRIM
     | TransmissionFlags::SEND_WRITE_ZEROES
     | TransmissionFlags::CAN_MULTI_CONN;
-/// The kernel's requests and replies have plain headers.
+/// The kernel's requests and replies have simple headers.
 const SPEECH: Negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
-/// As a loop device has: what was made over the one can be mounted over the other.
+/// As a loop device has: a file system made on one can be mounted on the other.
 const BLOCK_BYTES: u64 = 512;
-/// For udev, or devtmpfs, to make the node.
+/// Time for udev, or devtmpfs, to make the node.
 const NODE_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// A socket that did not live for as long is not replaced at once: the kernel ignores a new one while it still believes in the old.
+/// A socket that lived for less time is not replaced at once: the kernel ignores a new one while it still uses the old
+/// one.
 const CALM: Duration = Duration::from_millis(100);
-/// How often a socket is offered again that the kernel did not take: with pauses from [`CALM`] on, each twice the one before, 3.1 s in all.
+/// How often a socket is offered again that the kernel did not take. The pauses begin with [`CALM`] and double, 3.1 s
+/// in all.
 const GIVE_TRIES_MAX: u32 = 5;
-/// How long cached writes may take at the end.
+/// Time limit for cached writes at the end.
 const SYNC_LIMIT: Duration = Duration::from_secs(20);
 
-/// How devices are to be made.
+/// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
-    /// Sockets per device. With more than one the kernel gives a socket up whose request is older than 30 s.
+    /// Sockets per device. With more than one, the kernel gives up a socket whose request is older than 30 s.
     pub sockets: u8,
-    /// How long requests wait after the death of this process, in whole seconds; then they fail, and a ZFS pool is suspended.
+    /// How long requests wait after the death of this process, in whole seconds; then they fail, and a ZFS pool is
+    /// suspended.
     pub dead_timeout: Duration,
 }
 
-/// What the names of a run directory's devices begin with.
+/// Prefix of the names of a run directory's devices.
 fn prefix(dir: &Path) -> String {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     format!("holdfast {}/", dir.display())
 }
 
-/// What the driver is told about whose a device is.
+/// The driver's note of a device's owner.
 fn backend(dir: &Path, volume: &Name) -> String {
     format!("{}{volume}", prefix(dir))
 }
 
-/// What an earlier process of this run directory left in the kernel.
+/// Devices that an earlier process of this run directory left in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nothing to go on with; these devices are to be disconnected.
+    /// None that can be used again; these devices are to be disconnected.
     Orphans(Vec<u32>),
     /// Its devices wait for sockets, and its lease may still be ours.
     Devices(Lease),
 }
 
-/// KERNEL-K3. `wanted`: whether kernel devices are asked for now, and the lease is not to be taken by force.
+/// KERNEL-K3. `wanted`: kernel devices are requested now, and the lease is not to be taken by force.
 fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name, &Owner), wanted: bool) -> Left {
     let prefix = prefix(dir);
     let ours = |found: &&Found| found.backend.strip_prefix(&prefix).is_some_and(|rest| !rest.contains('/'));
@@ -88,7 +91,8 @@ fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name
     let there = || {
         volumes.iter().zip(&lease.devices).all(|(volume, index)| {
             let backend = backend(dir, &volume.name);
-            // Smaller where that process died between the keeping of a new size and the kernel (GROWTH-G1); 0 where it was disconnected.
+            // Smaller if that process died after it stored a new size and before it told the kernel (GROWTH-G1); 0 if
+            // it was disconnected.
             let fits = |size: u64| size > 0 && size <= volume.size;
             found.iter().any(|f| f.index == *index && f.backend == backend && fits(f.size))
         })
@@ -117,7 +121,7 @@ pub(crate) fn disconnect(orphans: &[u32]) -> Result<usize, DriverError> {
     }
     let mut driver = Driver::open()?;
     for index in orphans {
-        // One that was disconnected before, and is only held open, refuses.
+        // A device that was disconnected before, and is only held open, refuses.
         if let Err(error) = driver.disconnect(*index) {
             tracing::debug!(%error, "an earlier process's device");
         }
@@ -125,7 +129,7 @@ pub(crate) fn disconnect(orphans: &[u32]) -> Result<usize, DriverError> {
     Ok(orphans.len())
 }
 
-/// Whether the kernel has the driver, and lets us use it; loads its module if need be.
+/// Whether the kernel has the driver and lets us use it; loads its module if necessary.
 pub(super) async fn is_there(load: bool) -> Result<(), DriverError> {
     match blocking(|| Driver::open().map(drop)).await {
         Err(DriverError::NoDriver) if load => {}
@@ -145,15 +149,15 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))
 }
 
-/// What the driver is asked for: a device of `size` bytes over these sockets.
+/// The request to the driver: a device of `size` bytes over these sockets.
 fn plan<'a>(options: KernelOptions, size: u64, backend: &'a str, sockets: &'a [u32]) -> Connect<'a> {
-    // To the driver 0 is "not at all": the death of this process would be an error at once.
+    // For the driver 0 means "never": the death of this process would cause errors at once.
     let dead_s = options.dead_timeout.as_millis().div_ceil(1000).max(1);
     let dead_s = u64::try_from(dead_s).unwrap_or(u64::MAX);
     Connect { size, block: BLOCK_BYTES, flags: FLAGS, dead_s, backend, sockets }
 }
 
-/// Socket pairs: our ends, and the kernel's.
+/// Socket pairs: our ends, and the kernel's ends.
 fn pairs(count: u8) -> Result<(Vec<UnixStream>, Vec<std::os::unix::net::UnixStream>), DriverError> {
     let made = (0..count.max(1)).map(|_| {
         let (ours, theirs) = UnixStream::pair()?;
@@ -177,18 +181,18 @@ pub(crate) struct Device {
     index: u32,
     path: String,
     backend: Arc<str>,
-    /// What the kernel was told that it has, in bytes.
+    /// Its size as the kernel knows it, in bytes.
     size: u64,
     /// Its sockets are no longer replaced.
     stopping: CancellationToken,
 }
 
-/// A device that is smaller than its volume by now.
+/// A device that is smaller than its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Growth {
     /// Index of the volume.
     pub(crate) volume: usize,
-    /// What it is to have, in bytes.
+    /// Its new size in bytes.
     pub(crate) size: u64,
     index: u32,
     backend: Arc<str>,
@@ -202,7 +206,7 @@ impl Growth {
     }
 }
 
-/// Where a device's sockets lead.
+/// Destination of a device's sockets.
 #[derive(Clone)]
 struct Way {
     shared: Arc<Shared>,
@@ -228,7 +232,8 @@ impl Device {
         let index = blocking(move || {
             let mut driver = Driver::open()?;
             let index = driver.connect(plan(options, size, &told, &numbers(&theirs)))?;
-            // From here on the kernel holds its ends itself; ours of them must go, or our death would not be seen.
+            // From here on the kernel holds its ends itself. We must close ours, or the kernel would not notice our
+            // death.
             drop(theirs);
             driver::shows_backend(index).inspect_err(|_| drop(driver.disconnect(index)))?;
             Ok(index)
@@ -247,7 +252,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Goes on with a device of an earlier process.
+    /// Uses a device of an earlier process again.
     pub(super) async fn resume(
         shared: &Arc<Shared>,
         volume: usize,
@@ -259,7 +264,8 @@ impl Device {
         let (ours, theirs) = pairs(sockets)?;
         let name = backend(dir, &facts.name);
         let asked = name.clone();
-        // Its size as it is: what the lease says may be more than the kernel was told, and it takes a size only while requests are answered (GROWTH-G2).
+        // The device's present size: the lease file may have a larger one than the kernel was told, and the kernel
+        // takes a size only while requests are answered (GROWTH-G2).
         let size = blocking(move || {
             Driver::open()?.reconfigure(index, &asked, &numbers(&theirs))?;
             Ok(driver::device_bytes(index))
@@ -301,7 +307,8 @@ impl Device {
         self.size
     }
 
-    /// What the kernel is to be told where the volume has `size` by now. Growth only: whoever uses the device keeps what he has of it.
+    /// The new size for the kernel if the volume has `size`. Growth only: users of the device keep what they have of
+    /// it.
     pub(super) fn growth(&self, volume: usize, size: u64) -> Option<Growth> {
         let larger = size > self.size;
         larger.then(|| Growth { volume, size, index: self.index, backend: self.backend.clone() })
@@ -312,7 +319,7 @@ impl Device {
         self.size = self.size.max(size);
     }
 
-    /// Hands over what the page cache holds of it, then takes its sockets away: whoever still uses it gets errors.
+    /// Writes back the page cache, then takes the device's sockets away: remaining users get errors.
     pub(super) async fn stop(self) {
         if let Ok(device) = tokio::fs::File::open(&self.path).await
             && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
@@ -328,7 +335,7 @@ impl Device {
 }
 
 impl Way {
-    /// KERNEL-K1: one socket after the other, until the device is to go or the kernel takes no more.
+    /// KERNEL-K1: one socket after another, until the device is to end or the kernel takes no more.
     async fn run(&self, mut socket: UnixStream) -> Result<(), DriverError> {
         loop {
             let begun = Instant::now();
@@ -344,8 +351,8 @@ impl Way {
         }
     }
 
-    /// Gives the kernel a new socket; our end of it, or none once the device is to go. One refusal may be of the moment (memory, a
-    /// netlink buffer): several in a row are the end of the device.
+    /// Gives the kernel a new socket. Returns our end of it, or `None` once the device is to end. One refusal may be
+    /// temporary (memory, a netlink buffer); several in a row are the end of the device.
     async fn give(&self) -> Result<Option<UnixStream>, DriverError> {
         let mut tries = 0;
         loop {
@@ -436,8 +443,8 @@ mod tests {
         assert_eq!(judge(None, &others, dir, whose, true), Left::Orphans(vec![]));
     }
 
-    /// KERNEL-K2: how long requests wait after the death of this process, then fail, is the kernel's to count. It is told whole seconds, never fewer than were asked for, and
-    /// never its word for "not at all".
+    /// KERNEL-K2: the kernel counts how long requests wait after the death of this process before they fail. It gets
+    /// whole seconds, never fewer than requested, and never its value for "never".
     #[test]
     fn the_kernel_is_told_how_long_to_wait_for_the_next_process() {
         let seconds = |millis| {

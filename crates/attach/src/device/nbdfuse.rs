@@ -230,7 +230,7 @@ impl Device {
             }
         };
         if tokio::time::timeout(STOP_LIMIT, gone).await.is_err() {
-            tracing::warn!(mount = %self.mount.display(), "still in use: the device is taken away from whoever uses it");
+            tracing::warn!(mount = %self.mount.display(), "still in use: the device is removed; its users get errors");
         }
         let (done, ended) = oneshot::channel();
         if self.stop.send(done).is_ok() {

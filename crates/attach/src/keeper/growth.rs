@@ -1,18 +1,23 @@
-//! Volumes that grow, or are lost, under an attached set: a renewal's answer says what they have by now.
+//! Volumes that grow, or are lost, under an attached set: the answer to a renewal has their present sizes.
 //!
 //! ```text
 //!   lease.json ─▶ requests of clients are taken ─▶ the kernel is told
 //! ```
-//! GROWTH-G1  In that order. The gateway that named a size has it, and checks each request against what the volume has at that moment. So nothing that a device is asked for is
-//!     beyond the end here or there, and no device is larger than what the next process knows of it (KERNEL-K3).
-//! GROWTH-G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
-//!     that is on its way to the device; what comes meanwhile waits too, and no device gets a new socket.
-//! GROWTH-G3  Nothing shrinks here. A volume that is smaller than its device is lost (ATTACH-M8), now and not at the next grant: it may have grown again by then, and what was
-//!     discarded is gone all the same. What shrinks and grows between two renewals is told as well, unless the gateway began since then and has forgotten it.
-//! GROWTH-G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
-//! GROWTH-G5  A shrink counts against a device only if it comes, in the log, behind the place that the device's size was named as of. So the place of an answer is noted before a
-//!     size of it is followed, and where a gateway of an older build names sizes without one, nothing counts until the next grant: a healthy device never fails by it,
-//!     whatever another gateway remembers.
+//! GROWTH-G1  In that order. The gateway that reported a size serves it, and checks each request against the volume's
+//!     size at that time. So no request lies beyond the end here or there, and no device is larger than the next
+//!     process knows (KERNEL-K3).
+//! GROWTH-G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From
+//!     Linux 6.9 on it waits for all requests on their way to the device before it takes a size; new requests wait too,
+//!     and no device gets a new socket.
+//! GROWTH-G3  Nothing shrinks here. A volume that is smaller than its device is lost (ATTACH-M8) now, not at the next
+//!     grant: it may have grown again by then, but the discarded data is gone. A shrink followed by growth between two
+//!     renewals is reported as well, unless the gateway started since then and has forgotten it.
+//! GROWTH-G4  Only valid answers count: the answer was valid when it came, and no connection was lost before it is
+//!     followed.
+//! GROWTH-G5  A shrink counts against a device only if it is later in the log than the place that came with the
+//!     device's size. So an answer's place is noted before its sizes are followed. If a gateway of an older build
+//!     reports sizes without a place, no shrink counts until the next grant: a healthy device never fails because of
+//!     it, whatever another gateway remembers.
 
 use super::{Keeper, News};
 use crate::device::{DeviceKind, DriverError, Growth};
@@ -20,23 +25,23 @@ use crate::machine::{Cuts, Moment, VolumeFacts};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// After a size could not be kept, or the kernel refused it: until the next try.
+/// Pause after a size could not be stored, or the kernel refused it.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Where the keeper stands with volumes that grow.
+/// The keeper's state of volumes that grow.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
     /// The kernel is being told of one.
     telling: bool,
-    /// It refused these, by the volume's place: not told of before then.
+    /// The kernel refused these, by the volume's place: it is not told again before that time.
     refused: BTreeMap<usize, Moment>,
-    /// A size could not be kept: no other is before then.
+    /// A size could not be stored: no other is stored before that time.
     unkept: Option<Moment>,
 }
 
 impl Growing {
-    /// Pure: of which of the volumes that are larger than their devices the kernel is told now. Those that it never refused come first, then those that
-    /// rested longest: a device that takes no size keeps no other waiting.
+    /// Pure: of the volumes that are larger than their devices, the next one to tell the kernel of. Never refused ones
+    /// come first, then those that rested longest: a device that takes no size delays no other.
     fn turn(&self, now: Moment, larger: impl Iterator<Item = usize>, flows: impl Fn(usize) -> bool) -> Option<usize> {
         if self.telling {
             return None;
@@ -47,7 +52,7 @@ impl Growing {
         rested.into_iter().find(|volume| flows(*volume))
     }
 
-    /// The kernel said of one whether it takes its size.
+    /// The kernel's answer to a size.
     fn heard(&mut self, now: Moment, volume: usize, taken: bool) {
         self.telling = false;
         if taken {
@@ -58,19 +63,20 @@ impl Growing {
     }
 }
 
-/// Pure: which of our volumes, by their place, have grown, and to what. What is lost stays as it is (ATTACH-M8).
+/// Pure: our volumes that have grown, by their place, with the new size. Lost volumes stay as they are (ATTACH-M8).
 fn grown(ours: &[VolumeFacts], lost: impl Fn(usize) -> bool, named: &[VolumeFacts]) -> Vec<(usize, u64)> {
     let sizes = ours.iter().enumerate().filter(|(volume, _)| !lost(*volume));
     sizes.filter_map(|(volume, facts)| Some((volume, facts.grown_in(named)?))).collect()
 }
 
-/// Pure: which of our volumes, by their place, are not what their devices were made of any more, and why (ATTACH-M8).
+/// Pure: our volumes that were changed under their devices, by their place, with the reason (ATTACH-M8).
 fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> {
     ours.iter().enumerate().filter_map(|(volume, facts)| Some((volume, facts.lost_in(named)?))).collect()
 }
 
 impl Keeper {
-    /// GROWTH-G3, GROWTH-G5: shrinks that a renewal's answer tells of. Whether [`Self::follow`] may be told of the same answer.
+    /// GROWTH-G3, GROWTH-G5: handles the shrinks in a renewal's answer. Returns whether [`Self::follow`] may follow the
+    /// same answer.
     pub(super) fn see_cuts(&self, generation: u64, told: &Cuts) -> bool {
         // GROWTH-G4.
         if !self.shared.look(|machine| machine.stands(generation)) {
@@ -89,9 +95,10 @@ impl Keeper {
         true
     }
 
-    /// GROWTH-G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
+    /// GROWTH-G1, except the kernel, which [`Self::tell_kernel`] tells. `named` came for the connections of
+    /// `generation`.
     pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
-        // GROWTH-G4. It waited in a queue. And a gateway of an older build names none.
+        // GROWTH-G4: the answer waited in a queue. And a gateway of an older build lists no volumes.
         if named.is_empty() || !self.shared.look(|machine| machine.stands(generation)) {
             return;
         }
@@ -125,13 +132,13 @@ impl Keeper {
         }
     }
 
-    /// Those of them that are not lost yet.
+    /// Those that are not lost yet.
     fn lose_of(&self, mut lost: BTreeMap<usize, String>) {
         self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
         self.lose(lost);
     }
 
-    /// ATTACH-M8, as at a grant: noted for the next process, and only then told to the machine.
+    /// ATTACH-M8, as at a grant: stored for the next process, and only then given to the machine.
     fn lose(&self, lost: BTreeMap<usize, String>) {
         if lost.is_empty() {
             return;
@@ -165,10 +172,10 @@ impl Keeper {
         });
     }
 
-    /// What it said.
+    /// The kernel's answer.
     pub(super) fn told(&mut self, growth: &Growth, said: Result<(), DriverError>) {
         self.growing.heard(self.shared.now(), growth.volume, said.is_ok());
-        // They are being let go of, and the kernel may have known no more of this one.
+        // The devices are being released, and the kernel may not know this one any more.
         let Some(devices) = &mut self.devices else { return };
         let device = devices.path(growth.volume).unwrap_or_default();
         match said {
@@ -206,7 +213,8 @@ mod tests {
         assert_eq!(turn(&growing, 9 + pause, &[0, 1]), None, "both rest");
         assert_eq!(turn(&growing, 10 + pause, &[0, 1]), Some(0));
         growing.heard(Moment(50 + pause), 0, false);
-        // Each try may take as long as the others rest: the one that was refused longest ago is next, and before it one that never was.
+        // Each attempt may take as long as the others rest: a device that was never refused is next, then the one that
+        // was refused longest ago.
         let late = 50 + 2 * pause;
         assert_eq!(turn(&growing, late, &[0, 1]), Some(1));
         assert_eq!(turn(&growing, late, &[0, 1, 2]), Some(2));
@@ -214,7 +222,7 @@ mod tests {
         assert_eq!(turn(&growing, late, &[0, 1]), Some(1), "it grew again, and nothing speaks against it");
     }
 
-    /// GROWTH-G3: whatever size it has by now.
+    /// GROWTH-G3: whatever its present size.
     #[test]
     fn a_device_does_not_go_on_after_a_shrink_that_was_grown_over() {
         let ours = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
@@ -229,7 +237,7 @@ mod tests {
         assert_eq!(unknown.cut_in(&[cut(0, 8, 10)], Epoch(7)), None, "not surely the same");
     }
 
-    /// GROWTH-G2, ATTACH-M8: what is stuck or lost is passed over, and waits for nothing but that.
+    /// GROWTH-G2, ATTACH-M8: stuck or lost devices are skipped, and only these.
     #[test]
     fn a_volume_that_does_not_flow_is_passed_over() {
         let growing = Growing::default();

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A grant was answered: kept for the next process (TOKEN-P1), and only then told to the machine, which sends under it at once. An answer that came late is
-/// neither: the token in the file has been used since, so the one of this answer is dead.
+/// A grant arrived: it is stored for the next process (TOKEN-P1), and only then given to the machine, which sends under
+/// it at once. A late answer is dropped: the token in the file has been used since, so the token of this answer is
+/// invalid.
 fn granted(
     shared: &Shared,
     kept: Option<(&LeaseFile, &Owner)>,
@@ -25,7 +26,8 @@ fn granted(
         tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
         return;
     }
-    // GROWTH-G5. Devices that are still to be made have nothing of what was cut by then; of the others it was looked at.
+    // GROWTH-G5. Devices that are still to be made lose nothing by earlier shrinks; for the others the shrinks were
+    // checked.
     if let Some(as_of) = as_of {
         shared.saw_cuts(as_of);
     }
@@ -47,7 +49,8 @@ fn granted(
     shared.act(|machine, now, out| machine.granted_without(now, request, grant, volumes.len(), lost, out));
 }
 
-/// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
+/// Asks for the lease. Waits for the end of a lease that our own owner's earlier process left: our lock shows that the
+/// process has ended.
 pub(super) async fn acquire(
     shared: &Shared,
     doors: &AdminClients,
@@ -86,7 +89,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// The devices' volumes, and what keeps each from going on under the grant of `epoch`.
+/// The devices' volumes, and the reason for each that cannot continue under the grant of `epoch`.
 fn gone_on_with(
     shared: &Shared,
     epoch: Epoch,
@@ -94,7 +97,7 @@ fn gone_on_with(
     told: &Cuts,
 ) -> Vec<(VolumeFacts, Option<String>)> {
     let ours = shared.all_facts();
-    // GROWTH-G5: after the sizes. Where it is not known: the grant was asked for when the devices had them.
+    // GROWTH-G5: after the sizes. If it is not known: the devices had their sizes when the grant was requested.
     let since = shared.cuts_seen().unwrap_or(epoch);
     let lost = |facts: &VolumeFacts| facts.lost_in(volumes).or_else(|| facts.cut_in(&told.cuts, since));
     let with_reason = |facts: VolumeFacts| {
@@ -119,7 +122,7 @@ pub(super) async fn carry_on(
     match asked {
         Ok(reply) => match admin_client::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
-                // The devices stay those of the beginning, in that order (ATTACH-M8).
+                // The devices stay the same, in the same order (ATTACH-M8).
                 let told = admin_client::cuts_of(&reply.cuts, reply.as_of);
                 let ours = gone_on_with(shared, grant.epoch, &volumes, &told);
                 granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours, told.as_of);
@@ -130,7 +133,7 @@ pub(super) async fn carry_on(
     }
 }
 
-/// The set's volumes, as the answer to renewal `number` names them. A late one says what was: a volume may have shrunk since.
+/// The set's volumes, from the answer to renewal `number`. A late answer is outdated: a volume may have shrunk since.
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
     let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
     let generation = shared.look(counts)?;
@@ -138,7 +141,7 @@ fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<Ne
     Some(News::Volumes { generation, volumes, cuts })
 }
 
-/// Renews it once. What volumes have by now comes with the answer.
+/// Renews it once. The answer has the volumes' present sizes.
 pub(super) async fn renew(
     shared: &Shared,
     doors: &AdminClients,
@@ -158,7 +161,7 @@ pub(super) async fn renew(
     }
     shared.act(|machine, now, out| match said {
         Said::Done(_) => machine.renewed(now, number, out),
-        // Taken, but not known to have happened: the gateway is there, and the next one will show.
+        // Accepted, but the outcome is unknown: the gateway is there, and the next renewal shows more.
         Said::Refused(refusal) if refusal.code == RefusalCode::Unknown => machine.renew_failed(now, number, None, out),
         Said::Refused(refusal) => machine.renew_failed(now, number, Some(refusal.message), out),
         Said::Nothing(why) => {
@@ -175,7 +178,7 @@ async fn lease(doors: &AdminClients, set: &Name) -> Option<v1::Lease> {
     asked.ok().and_then(|(_, reply)| reply.ok()).and_then(|reply| reply.lease)
 }
 
-/// Who holds the set, in words.
+/// The set's owner, as text.
 pub(super) async fn holder(doors: &AdminClients, set: &Name) -> Option<String> {
     let lease = lease(doors, set).await?;
     Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
@@ -217,13 +220,14 @@ mod tests {
         assert_eq!(kept(), None, "an answer to another question");
         answer(request, grant(2, 2), None);
         assert_eq!(kept(), Some((Some(Token(2)), 0)));
-        // The same question was asked of two gateways, and the second answer comes when the first is in use.
+        // Two gateways got the same request, and the second answer comes when the first is in use.
         answer(request, grant(1, 1), lost);
         assert_eq!(kept(), Some((Some(Token(2)), 0)));
         assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
     }
 
-    /// GROWTH-G5: no device has anything before the answer by which it is made, which may be to a later copy of the question (R12).
+    /// GROWTH-G5: a device has no data before the answer by which it is made. That may be the answer to a later copy of
+    /// the request (R12).
     #[test]
     fn what_was_cut_before_its_devices_were_made_counts_against_none() {
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
@@ -247,7 +251,7 @@ mod tests {
         assert!(!lost(&made, 11), "after the grant, and before its answer");
         assert!(!lost(&made, 13));
         assert!(lost(&made, 14));
-        // Of an earlier process's devices it is known that they were there when the grant was asked for.
+        // An earlier process's devices existed when the grant was requested.
         let (found, _actions) = shared();
         assert!(!lost(&found, 20));
         assert!(lost(&found, 21));

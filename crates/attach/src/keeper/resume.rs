@@ -31,7 +31,7 @@ async fn disconnect(orphans: Vec<u32>) -> Result<usize, DeviceError> {
     Ok(done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))?)
 }
 
-/// Where the lease is kept, and what an earlier process left to go on with.
+/// The lease file, with the lease and devices of an earlier process.
 pub(super) async fn earlier(
     options: &Options,
     dir: &Path,

@@ -12,34 +12,36 @@ use std::time::Duration;
 
 /// How long the gateway may leave a renewal unanswered before it counts as lost.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
-/// The same after false alarms: each one doubles it. A machine that is only slow must not be reconnected to for ever (ATTACH-M7).
+/// Maximum of that time: each false alarm doubles it. A machine that is only slow must not cause reconnects for ever
+/// (ATTACH-M7).
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
-/// So long without a loss, and the patience is the first again.
+/// After this time without a loss, the patience is back at its first value.
 const CALM: Duration = Duration::from_secs(60);
 /// A request of this age makes us ask the gateway whether it is there.
 const SUSPICION: Duration = Duration::from_millis(250);
 /// Between two such questions.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
-/// Renewals within one time to live: one that is lost, and an election right after it, leave enough of the lease to go on with.
+/// Renewals within one time to live: after one lost renewal and an election, enough of the lease is left to continue.
 const RENEWALS_PER_TTL: u32 = 6;
-/// After a renewal that could not be sent, before the next.
+/// Pause after a renewal that could not be sent.
 const RENEW_PAUSE: Duration = Duration::from_millis(100);
-/// First and longest pause after a reconnect that came to nothing.
+/// First and longest pause after a useless reconnect.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
-/// Connections that lasted for so long, and over which something was answered where something was asked, came to something.
+/// A reconnect was useful if its connections lasted this long and, if anything was requested, something was answered.
 const STEADY: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SUSPICION.as_millis() + PATIENCE_MIN.as_millis() <= 1000);
 
-/// Why a gateway counts as lost.
+/// Reason why a gateway counts as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// A connection ended, or could not be made.
     Connection(String),
     /// It does not answer renewals.
     Silent(Duration),
-    /// It refused a renewal: it leads no more, or the token is no more the current one. Continuing the lease tells which.
+    /// It refused a renewal: it does not lead any more, or the token is not the current one. Continuing the lease shows
+    /// which.
     Refused(String),
 }
 
@@ -53,7 +55,7 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// What people and scripts get to see.
+/// Status for people and scripts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Times that the set was reconnected.
@@ -62,42 +64,43 @@ pub struct View {
     pub last_outage_ms: Option<u64>,
     /// The longest of them.
     pub longest_outage_ms: Option<u64>,
-    /// Why the last one happened.
+    /// Reason for the last reconnect.
     pub last_loss: Option<String>,
-    /// When the last acknowledged renewal or grant was sent: the lease lasts for its time to live from then on, at least.
+    /// When the last acknowledged renewal or grant was sent: the lease lasts at least for its time to live from then
+    /// on.
     pub renewed: Option<Moment>,
-    /// Who took the set.
+    /// The owner that took the set.
     pub fenced_by: Option<String>,
-    /// It ended, and no gateway took the lease back: it expires by itself.
+    /// The set ended, and no gateway took the lease back: it expires by itself.
     pub lease_left: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     number: u64,
-    /// The first try: since then the gateway is silent.
+    /// The first attempt: the gateway has been silent since then.
     first: Moment,
     /// The try with this number. It renews nothing before it is sent.
     sent: Moment,
-    /// The last try failed at this moment; the next one comes later.
+    /// The last attempt failed at this time; the next one comes later.
     failed: Option<Moment>,
 }
 
-/// The state of an attached set. Every method appends to `out` what has to be carried out, in order.
+/// The state of an attached set. Every method appends its actions to `out`, in order.
 #[derive(Debug)]
 pub struct Machine {
     phase: Phase,
     detach: bool,
-    /// The lease is being given back: what ends now ends rightly.
+    /// The lease is being given back: closed connections are expected now.
     releasing: bool,
     slots: u8,
     volumes: usize,
-    /// ATTACH-M8: why, by the volume's index.
+    /// ATTACH-M8: the reason, by the volume's index.
     lost_volumes: BTreeMap<usize, String>,
     request: RequestId,
     asked_at: Moment,
     grant: Option<Grant>,
-    /// The token of an earlier process is being continued: there is a lease to give back before there is a grant.
+    /// An earlier process's token is being continued: a lease must be given back even before there is a grant.
     resumed: bool,
     generation: u64,
     missing: BTreeSet<(usize, u8)>,
@@ -108,19 +111,19 @@ pub struct Machine {
     asked_last: Moment,
     patience: Duration,
     lost_at: Option<Moment>,
-    /// Admin address of a gateway that was given up for its silence.
+    /// Admin address of a gateway that was given up because it did not answer.
     silent: Option<String>,
     calm_since: Moment,
-    /// Something was answered in this generation.
+    /// A request was answered in this generation.
     answered: bool,
-    /// The pause of the next reconnect that follows one that came to nothing; zero where the last one came to something.
+    /// The pause before the next reconnect if the last one was useless; zero if it was useful.
     retry: Duration,
     retry_at: Option<Moment>,
     view: View,
 }
 
 impl Machine {
-    /// A set that is to be attached, with `slots` connections per volume. `base` is random: request ids are counted up from it.
+    /// A set to be attached, with `slots` connections per volume. `base` is random: request ids are counted up from it.
     pub fn new(base: RequestId, slots: u8, bounds: Bounds) -> Self {
         Self {
             phase: Phase::Acquiring,
@@ -169,8 +172,9 @@ impl Machine {
         out.push(Action::Show);
     }
 
-    /// Goes on where an earlier process of this host ended: its lease is continued by the token that it left, and its clients' requests are taken at
-    /// once. They wait until a gateway serves; a final word against it is a fence as ever (ATTACH-M5, ATTACH-M6).
+    /// Continues where an earlier process of this host ended: its lease is continued with the token that it left, and
+    /// its clients' requests are accepted at once. They wait until a gateway serves. A definite refusal fences the set,
+    /// as always (ATTACH-M5, ATTACH-M6).
     pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
         self.volumes = volumes;
         self.resumed = true;
@@ -180,12 +184,13 @@ impl Machine {
         out.push(Action::Show);
     }
 
-    /// ATTACH-M8: volumes that are not what their devices were made of, and why.
+    /// ATTACH-M8: volumes that were changed under their devices, with the reason.
     pub fn lost_volumes(&self) -> &BTreeMap<usize, String> {
         &self.lost_volumes
     }
 
-    /// Whether an answer to this request still counts. A late one, to a request that was given up, does not: neither here nor in what is kept for the next process (TOKEN-P1).
+    /// Whether an answer to this request still counts. A late answer to an abandoned request does not: neither here nor
+    /// for the file for the next process (TOKEN-P1).
     pub fn awaits(&self, request: RequestId) -> bool {
         let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
         request == self.request && asking
@@ -196,7 +201,7 @@ impl Machine {
         self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
     }
 
-    /// The same, where some of the volumes, by their index, are not what their devices were made of any more, and why (ATTACH-M8).
+    /// The same, if some of the volumes, by their index, were changed under their devices, with the reason (ATTACH-M8).
     pub fn granted_without(
         &mut self,
         now: Moment,
@@ -219,8 +224,8 @@ impl Machine {
         if self.silent.take().is_some_and(|silent| silent == grant.api) {
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
         }
-        // The grant counts from its first question only: an earlier try may have had it applied (R12), and elections take their time. A renewal
-        // of its own, at once, is what shows that the lease is young.
+        // The grant counts only from its first request: an earlier attempt may have been applied (R12), and elections
+        // take time. An immediate renewal shows that the lease is fresh.
         self.renew_at = now;
         self.outstanding = None;
         self.view.renewed = Some(self.asked_at);
@@ -267,14 +272,14 @@ impl Machine {
             self.view.longest_outage_ms = self.view.longest_outage_ms.max(Some(outage));
         }
         self.go(if self.detach { Phase::Detaching } else { Phase::Serving }, out);
-        // ATTACH-M3: before anything else can come.
+        // ATTACH-M3: before any new request.
         for number in self.table.sendable() {
             self.send(now, number, out);
         }
         self.end_if_drained(out);
     }
 
-    /// Whether there is a grant that nothing speaks against, with or without its connections.
+    /// Whether there is a valid grant, with or without its connections.
     fn holds(&self) -> bool {
         let phase = matches!(self.phase, Phase::Connecting | Phase::Reconnecting | Phase::Serving | Phase::Detaching);
         let continuing = self.lost_at.is_some() && self.missing.is_empty();
@@ -283,7 +288,7 @@ impl Machine {
 
     fn carries(&self) -> bool {
         let phase = matches!(self.phase, Phase::Serving | Phase::Detaching);
-        // Taken up from an earlier process it has no grant yet, also where it is to end already.
+        // With an earlier process's lease there is no grant yet, even if the set is already to end.
         phase && self.grant.is_some() && !self.releasing && self.lost_at.is_none() && self.missing.is_empty()
     }
 
@@ -301,21 +306,21 @@ impl Machine {
         out.push(Action::Send { lane, out: entry.out(number), data: entry.intake.data.clone() });
     }
 
-    /// Whether clients of `volume` may be read from.
+    /// Whether requests of clients of `volume` may be read.
     pub fn has_room(&self, volume: usize) -> bool {
-        // What ends is not given more to do: whoever asks waits for the end of the connection.
+        // A set that ends accepts no new requests: clients wait for the end of the connection.
         let fails = self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume);
         fails || (!self.detach && self.table.has_room(volume))
     }
 
-    /// A client asks. Its length is above zero and its place within the volume.
+    /// A client's request. Its length is above zero, and it lies within the volume.
     pub fn request(&mut self, now: Moment, volume: usize, intake: Intake, out: &mut Vec<Action>) {
         if self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume) {
             out.push(Action::Answer { ticket: intake.ticket, outcome: Err(Errno::Io) });
             return;
         }
         if self.releasing {
-            // R8: no error because we end; the client's connection closes with us.
+            // R8: our end is no reason for an error; the client's connection closes with us.
             return;
         }
         let (number, free) = self.table.take(now, volume, intake);
@@ -341,7 +346,7 @@ impl Machine {
             return;
         }
         if matches!(outcome, Err(Errno::Io | Errno::Shutdown)) {
-            // R8: a gateway gives this error only where another owner holds the set.
+            // R8: a gateway gives this error only if another owner holds the set.
             return self.fence(None, out);
         }
         let mut freed = Vec::new();
@@ -355,10 +360,10 @@ impl Machine {
         self.end_if_drained(out);
     }
 
-    /// Something of `generation` is lost: everything of the set is shut and the lease continued elsewhere.
+    /// A connection of `generation` is lost: all connections of the set are shut, and the lease is continued elsewhere.
     pub fn lost(&mut self, now: Moment, generation: u64, why: &Lost, out: &mut Vec<Action>) {
         let over = matches!(self.phase, Phase::Acquiring | Phase::Fenced | Phase::Detached);
-        // While the lease is being continued there is nothing to lose: late news of what was shut.
+        // While the lease is being continued nothing can be lost: this is a late report of a socket that was shut.
         let asking = self.lost_at.is_some() && self.missing.is_empty();
         if generation != self.generation || over || asking || self.releasing {
             return;
@@ -369,7 +374,7 @@ impl Machine {
         self.view.last_loss = Some(why.to_string());
         let pause = self.pause_after(now);
         self.missing.clear();
-        // What waits for a silent gateway waits since it fell silent.
+        // Requests to a silent gateway have waited since it fell silent.
         let since = self.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
         self.lost_at.get_or_insert(since);
         self.outstanding = None;
@@ -385,9 +390,10 @@ impl Machine {
         out.push(Action::Continue { request, token });
     }
 
-    /// How long to wait after the loss of this generation. One that came to something is followed at once. What was not even connected was there a moment ago
-    /// and is not: not at once again. One whose connections end again and again over the same request must not be made forty times a second: each is a new
-    /// grant, and the set's other volumes lose theirs with it.
+    /// How long to wait after the loss of this generation. After a useful one: not at all. If no connection was made,
+    /// the gateway that was just listed is not there, so an immediate attempt is useless. If connections end again and
+    /// again over the same request, they must not be made forty times a second: each is a new grant, and interrupts the
+    /// set's other volumes.
     fn pause_after(&mut self, now: Moment) -> Duration {
         let connected = self.missing.is_empty();
         let worked = self.answered || self.table.len() == 0;
@@ -405,26 +411,26 @@ impl Machine {
         pause
     }
 
-    /// A client left. What it only asked for is nobody's any more: a read that no gateway can answer would else be asked again for ever. What it wrote is carried
-    /// out all the same.
+    /// A client left. Its reads are dropped: a read that no gateway can answer would otherwise be sent again for ever.
+    /// Its writes are carried out all the same.
     pub fn forget(&mut self, client: u64, out: &mut Vec<Action>) {
         let mut volumes = BTreeSet::new();
         for number in self.table.asked_only(client) {
-            // None of them holds a write back (ATTACH-M1).
+            // A read holds no write back (ATTACH-M1).
             volumes.extend(self.table.remove(number, &mut Vec::new()).map(|entry| entry.volume));
         }
         out.extend(volumes.into_iter().map(|volume| Action::Room { volume }));
         self.end_if_drained(out);
     }
 
-    /// A gateway's final word on `request`: the lease is not ours any more (ATTACH-M6).
+    /// A gateway's definite answer to `request`: the lease is no longer ours (ATTACH-M6).
     pub fn refused(&mut self, request: RequestId, why: &str, out: &mut Vec<Action>) {
         if request == self.request && !matches!(self.phase, Phase::Fenced | Phase::Detached) {
             self.fence(Some(why.to_string()), out);
         }
     }
 
-    /// Who took the set, found out later.
+    /// The owner that took the set, found out later.
     pub fn fenced_by(&mut self, who: String, out: &mut Vec<Action>) {
         if self.phase == Phase::Fenced {
             self.view.fenced_by = Some(who);
@@ -454,7 +460,7 @@ impl Machine {
     pub fn renewed(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
         if let Some(asked) = self.outstanding.take_if(|asked| asked.number == number) {
             self.view.renewed = Some(asked.sent);
-            // Whoever stops PostgreSQL by it must not go by an old one.
+            // PostgreSQL may be stopped by this time, so an old value must not be used.
             out.push(Action::Show);
             if now.since(self.calm_since) >= CALM {
                 self.patience = PATIENCE_MIN;
@@ -462,7 +468,7 @@ impl Machine {
         }
     }
 
-    /// Renewal `number` was not: `refused` by the gateway, or it was not reached.
+    /// Renewal `number` failed: `refused` by the gateway, or not delivered.
     pub fn renew_failed(&mut self, now: Moment, number: u64, refused: Option<String>, out: &mut Vec<Action>) {
         let Some(asked) = self.outstanding.as_mut().filter(|asked| asked.number == number) else { return };
         match refused {
@@ -471,7 +477,7 @@ impl Machine {
         }
     }
 
-    /// Time passes. To be called every [`Machine::TICK`] or so.
+    /// Time passes. To be called about every [`Machine::TICK`].
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Action>) {
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_at = None;
@@ -516,7 +522,7 @@ impl Machine {
     /// How often time is to be told.
     pub const TICK: Duration = Duration::from_millis(50);
 
-    /// Ends in good order: nothing new is expected, what is unanswered is waited for, then the lease is given back.
+    /// Ends in good order: no new requests, unanswered ones are waited for, then the lease is given back.
     pub fn detach(&mut self, out: &mut Vec<Action>) {
         if self.detach || matches!(self.phase, Phase::Fenced | Phase::Detached) {
             return;

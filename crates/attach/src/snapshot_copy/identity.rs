@@ -73,7 +73,7 @@ impl Identity {
                 match tokio::time::timeout(LOOK_LIMIT, list(&doors, &set)).await {
                     Ok(Ok(listed)) => judge(&name, &id, &listed),
                     Ok(Err(refusal)) => Seen::Unknown(format!("snapshots of {set}: {refusal}")),
-                    Err(_) => Seen::Unknown(format!("nobody listed the snapshots of {set} within {LOOK_LIMIT:?}")),
+                    Err(_) => Seen::Unknown(format!("no gateway listed the snapshots of {set} within {LOOK_LIMIT:?}")),
                 }
             }
         })

@@ -116,7 +116,7 @@ impl Mapping {
         self.roots.get_or_load(at, load).await
     }
 
-    /// Keeps this root, and drops the one that it replaced: while another gateway leads, nobody here reads the old one.
+    /// Keeps this root, and drops the one that it replaced: while another gateway leads, the old one has no reader.
     pub(crate) fn follow_root(&self, before: Option<RootRef>, at: RootRef, root: Arc<Root>) {
         if let Some(before) = before {
             self.roots.forget(before);

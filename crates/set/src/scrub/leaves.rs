@@ -194,7 +194,7 @@ impl Scrubber {
         Ok(all)
     }
 
-    /// Whether the target still names this same leaf. A replaced one may be deleted: nobody needs it any more.
+    /// Whether the target still names this same leaf. A replaced one may be deleted: it is not needed any more.
     async fn names(&self, reads: Reads<'_>, leaf: &LeafRef) -> bool {
         match self.place_of(reads.target) {
             None => false,

@@ -4,8 +4,8 @@ use super::SetServer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// While this guard lives, this gateway grants the set to nobody, and clients are told to try again. A new leader does
-/// not know of the guard; the operation then meets a held set and is refused.
+/// While this guard lives, this gateway grants the set to no owner, and clients are told to try again. A new leader
+/// does not know of the guard; the operation then meets a held set and is refused.
 pub struct HeldOff {
     server: Arc<SetServer>,
 }

@@ -448,7 +448,7 @@ impl Uploader {
     }
 
     /// Checks once in each term, without a checkpoint, whether the previous leader left more garbage than the target
-    /// allows. If nobody writes any more, no checkpoint would find it. If so, one checkpoint follows, and
+    /// allows. Without further writes, no checkpoint would find it. If so, one checkpoint follows, and
     /// [`Uploader::note_garbage`] decides as usual; if that one could do nothing, no other follows.
     ///
     /// Never reads the store: waits until the root is in memory. `SpaceKeeper` loads it at the beginning of each

@@ -40,7 +40,7 @@ impl Uploader {
         self.bodies.locked()
     }
 
-    /// Reuses the buffer only if nobody else holds it, such as a background request or the disk cache.
+    /// Reuses the buffer only if it has no other holder, such as a background request or the disk cache.
     fn done_with(&self, body: Bytes) {
         let mut bodies = self.bodies();
         if bodies.len() < self.settings.parallel && body.is_unique() {

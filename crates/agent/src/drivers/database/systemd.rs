@@ -1,9 +1,11 @@
-//! PostgreSQL as a unit of systemd, asked and told through `systemctl`.
+//! PostgreSQL as a systemd unit, controlled through `systemctl`.
 //!
-//! UNIT-U1  Nothing but the agent starts it. A unit that is enabled, that another one pulls up or that is started again by itself is refused before its start: it would
-//!     come up on a host whose lease has ended.
-//! UNIT-U2  It is gone only once no start of it waits or runs either: one that is left in the queue comes up later, beside the next primary.
-//! UNIT-U3  PostgreSQL's processes are looked for and signalled as ever (DB-D1). systemd is asked about what cannot be seen there: starts, and processes on their way to it.
+//! UNIT-U1  Only the agent starts it. A unit that is enabled, that another unit starts, or that restarts by itself is
+//!     refused before its start: it would come up on a host whose lease has ended.
+//! UNIT-U2  It has ended only once no start of it waits or runs either: a queued start would come up later, beside the
+//!     next primary.
+//! UNIT-U3  PostgreSQL's processes are found and signalled as always (DB-D1). systemd is asked about the rest: starts,
+//!     and processes that have not become PostgreSQL yet.
 
 use crate::config::AgentConfig;
 use crate::machine::Stop;
@@ -13,16 +15,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-/// For one question, or a word that is not waited for. systemd itself answers in some ten milliseconds.
+/// Time limit of one question, or of an order that is not waited for. systemd itself answers in some ten milliseconds.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// From the word to stop until the unit has ended, all its processes killed.
+/// Time limit from the stop order until the unit has ended, with all its processes killed.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two questions.
+/// Pause between two questions.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The same while it starts: each is a process.
+/// The same during a start: each question is a process.
 const START_PAUSE: Duration = Duration::from_millis(100);
 
 /// An active unit shows a process of PostgreSQL's at the data directory within this time.
@@ -31,7 +33,7 @@ const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 /// By what a unit that others start is told.
 const STARTERS: [&str; 5] = ["WantedBy", "RequiredBy", "UpheldBy", "BoundBy", "TriggeredBy"];
 
-/// What systemd says of a unit.
+/// State of a unit, from systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
     name: String,
@@ -59,16 +61,16 @@ impl Unit {
         self.idle() && matches!(self.says("ActiveState"), "inactive" | "failed")
     }
 
-    /// Its state in words.
+    /// Its state as text.
     pub fn state(&self) -> String {
         let job = if self.idle() { "" } else { ", a job of it waits or runs" };
         format!("{} ({}){job}, result {}", self.says("ActiveState"), self.says("SubState"), self.says("Result"))
     }
 
-    /// Whether the agent can be its only master (UNIT-U1).
+    /// Whether only the agent starts it (UNIT-U1).
     ///
     /// # Errors
-    /// What starts it besides, and what to do.
+    /// What else starts it, and the remedy.
     pub fn fit(&self) -> Result<(), String> {
         let unit = &self.name;
         let load = self.says("LoadState");
@@ -121,7 +123,7 @@ impl Systemd {
         }
     }
 
-    /// With another program that says and does what `systemctl` does.
+    /// With another program in place of `systemctl`.
     #[cfg(test)]
     pub fn with_program(mut self, program: PathBuf) -> Self {
         self.program = program;
@@ -134,7 +136,7 @@ impl Systemd {
         command
     }
 
-    /// Asks.
+    /// Asks for its state.
     ///
     /// # Errors
     /// No answer: nothing is known of it.
@@ -157,9 +159,9 @@ impl Systemd {
     /// # Errors
     /// Why not.
     pub async fn start(&self, limit: Duration) -> Result<(), String> {
-        // One that failed too often within a short time would not be started any more: how often is decided elsewhere.
+        // systemd would refuse a unit that failed too often within a short time. The agent has its own limit.
         let _ = ran(self.ctl(&["reset-failed"]), ASK_LIMIT).await;
-        // Its readiness is ours to wait for.
+        // The agent waits for its readiness itself.
         run(self.ctl(&["start", "--no-block"]), ASK_LIMIT).await?;
         let begun = Instant::now();
         let (mut asked, mut active) = (None::<Instant>, None::<Instant>);
@@ -170,7 +172,7 @@ impl Systemd {
             if asked.is_none_or(|at| at.elapsed() >= START_PAUSE) {
                 asked = Some(Instant::now());
                 let unit = self.look().await?;
-                // Looked at once more: it may have come up between the two looks.
+                // Checked once more: it may have come up between the two checks.
                 if unit.gone() && !self.processes()? {
                     return Err(format!(
                         "PostgreSQL ended at once: unit {} is {}: `journalctl -u {}` says why",
@@ -200,7 +202,7 @@ impl Systemd {
         }
     }
 
-    /// Stops it in good order; clients are sent away.
+    /// Stops it in good order; clients are disconnected.
     ///
     /// # Errors
     /// Not within `limit`.
@@ -211,8 +213,9 @@ impl Systemd {
         Ok(())
     }
 
-    /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, kills what is on its way to becoming PostgreSQL (UNIT-U2).
-    /// [`Stop::Immediate`] has no time: there a unit counts as ended that systemd is ending, all of whose processes were killed.
+    /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, and kills processes
+    /// that have not become PostgreSQL yet (UNIT-U2). [`Stop::Immediate`] has no time to wait: a unit counts as ended
+    /// if systemd is ending it and all of its processes were killed.
     ///
     /// # Errors
     /// It was not seen to have ended.
@@ -229,10 +232,10 @@ impl Systemd {
                 ));
             }
             if unit.says("ActiveState") != "deactivating" {
-                // Takes the place of a start that waits.
+                // Replaces a start that waits.
                 run(self.ctl(&["stop", "--no-block"]), ASK_LIMIT).await?;
             }
-            // Nothing left to be killed is an error of systemctl's, and none here.
+            // If there is nothing to kill, `systemctl` fails; that is no error here.
             let _ = ran(self.ctl(&["kill", "--signal=SIGKILL"]), ASK_LIMIT).await;
             unit = self.look().await?;
             if how == Stop::Immediate && unit.says("ActiveState") == "deactivating" {

@@ -1,11 +1,13 @@
-//! A copy of a pool, for a standby: imported under a name of this host's and with a guid of its own, mounted below one directory. What is decided is in
-//! [`rules`](super::rules).
+//! A copy of a pool, for a standby: imported under a name of its own on this host and with a guid of its own, mounted
+//! below one directory. [`rules`](super::rules) decides.
 //!
-//! 1. `zpool import -R` under a new name: it goes into the copy's scratch file only, every mountpoint lies below that directory. Not a temporary name (`-t`): `zpool` goes by the name that is
-//!    on the disk where it looks whether one is taken, and would refuse the pool itself beside its copy. By force: the labels say that the primary's host has it.
-//!    `failmode=continue`: what waits for a copy that fails gets an error and can be ended.
-//! 2. `zpool reguid`, next in the same process. An agent of this host that imports the pool itself in between is refused by ZFS, and tries again.
-//! 3. `multihost=off` where it is on: nobody else can have this copy, and it would write all the time.
+//! 1. `zpool import -R` under a new name: the name is stored in the copy's scratch file only, and every mountpoint lies
+//! below that directory. Not a temporary name (`-t`): `zpool` checks the name on the disk when it looks for a name in
+//! use, and would refuse the pool itself beside its copy. By force, because the labels still name the primary's host.
+//! `failmode=continue`: processes that wait for a failed copy get an error and can end.
+//! 2. `zpool reguid`, next in the same process. If an agent of this host imports the pool itself in between, ZFS
+//! refuses, and the agent tries again.
+//! 3. `multihost=off` if it is on: no other host can have this copy, and it would write all the time.
 //! 4. The datasets.
 
 use super::rules::{Dataset, Imported, Label, to_mount};
@@ -17,12 +19,13 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::OwnedMutexGuard;
 
-/// For a question: ZFS answers none while any pool of the host is being imported.
+/// Time limit of a question: ZFS answers none while it imports any pool of the host.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Steps 1 and 2, or neither. In the background of the shell, and deaf to what a terminal or a service manager sends to all of a group: whoever ends the shell, at a
-/// limit or on the way out, does not leave a pool with the guid of another behind. The lock is held until the last of these programs has ended. A pool that
-/// cannot write is not exported (STANDBY-U9).
+/// Steps 1 and 2, or neither. It runs in the background of the shell, and ignores signals that a terminal or a service
+/// manager sends to a whole group: ending the shell, at a limit or at shutdown, must not leave a pool with another
+/// pool's guid behind. The lock is held until the last of these programs has ended. A pool that cannot write is not
+/// exported (STANDBY-U9).
 const IMPORT: &str = "\
 lock=$1
 name=$2
@@ -37,7 +40,8 @@ shift 2
 ) 3>>\"$lock\" &
 wait $!";
 
-/// Refuses a mountpoint with a link on its way from `root`: the mount would follow it to a place of the host's (STANDBY-U10).
+/// Refuses a mountpoint with a link on its path from `root`: the mount would follow it to a directory of the host
+/// (STANDBY-U10).
 async fn no_link_to(at: &Path, root: &Path) -> Result<(), String> {
     let mut place = root.to_path_buf();
     for part in at.strip_prefix(root).map_err(|_| format!("{}: not below {}", at.display(), root.display()))? {
@@ -59,7 +63,7 @@ async fn no_link_to(at: &Path, root: &Path) -> Result<(), String> {
 }
 
 impl Zfs {
-    /// Nobody of this process imports a copy while this is held.
+    /// While this is held, no other task of this process imports a copy.
     pub async fn turn(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
@@ -67,12 +71,13 @@ impl Zfs {
     /// The pools that are imported here.
     ///
     /// # Errors
-    /// ZFS does not say it; that they are none is an answer.
+    /// ZFS did not answer. No pool is an answer.
     pub async fn pools(&self) -> Result<Vec<Imported>, String> {
         Imported::list(&run(self.zpool(&["list", "-H", "-p", "-o", "name,guid,health"]), LOOK_LIMIT).await?)
     }
 
-    /// Whether a pool of this name is imported here, by an exit code: a list may lack what was printed late, which is not waited for.
+    /// Whether a pool of this name is imported here, by an exit code: a list may lack output that came late and was not
+    /// waited for.
     ///
     /// # Errors
     /// No answer.
@@ -80,14 +85,15 @@ impl Zfs {
         Ok(ran(self.zpool(&["list", "-H", "-o", "name", name]), LOOK_LIMIT).await?.code == Some(0))
     }
 
-    /// What the labels of these devices say, without an import.
+    /// The labels of these devices, without an import.
     ///
     /// # Errors
-    /// One has none.
+    /// A device has none.
     pub async fn labels(&self, devices: &[&str]) -> Result<Vec<Label>, String> {
         let mut labels = Vec::new();
         for device in devices {
-            // Of its four copies some may be torn in a snapshot, which its exit code counts; one is enough.
+            // In a snapshot, some of its four copies may be torn, and the exit code counts them; one good copy is
+            // enough.
             let said = ran(of(&self.zdb, &["-l", device]), LOOK_LIMIT).await?;
             let label = Label::read(&said.out)
                 .ok_or_else(|| format!("{device}: found no label of ZFS, expected one (pool.kind): {}", said.err))?;
@@ -96,11 +102,11 @@ impl Zfs {
         Ok(labels)
     }
 
-    /// Imports the pool of `label` from these devices as `name`, and mounts it below `root`; what is mounted, parents first. `lock` is held by the programs that import
-    /// it, for as long as one of them is there.
+    /// Imports the pool of `label` from these devices as `name`, and mounts it below `root`. Returns the mounts,
+    /// parents first. The programs that import it hold `lock` as long as one of them runs.
     ///
     /// # Errors
-    /// Why not; the pool may be there.
+    /// The reason; the pool may be imported.
     pub async fn import_copy(
         &self,
         label: &Label,
@@ -118,7 +124,7 @@ impl Zfs {
         }
         command.arg(&label.guid).arg(name);
         let turn = self.turn().await;
-        // Apart: a refresh that is given up does not give the turn away before this has ended.
+        // In a task of its own: a cancelled refresh must not release the turn before this has ended.
         let importing = tokio::spawn(async move {
             let _turn = turn;
             ran(command, limit).await
@@ -137,7 +143,7 @@ impl Zfs {
         }
         let list = ["list", "-H", "-p", "-r", "-t", "filesystem", "-o", "name,mountpoint,canmount", name];
         let listed = run(of(&self.zfs, &list), LOOK_LIMIT).await?;
-        // It was cut there, less a line's end: a dataset may be missing.
+        // The output was cut there, except for a line's end: a dataset may be missing.
         if listed.len() + 1 >= SAID_BYTES_MAX {
             return Err(format!(
                 "zfs list {name}: found {SAID_BYTES_MAX} bytes or more, expected less: the pool has too many datasets for a standby"
@@ -145,7 +151,7 @@ impl Zfs {
         }
         let datasets = to_mount(&listed, root)?;
         for dataset in &datasets {
-            // One by one: what is mounted first may carry the link.
+            // One by one: the first mount may contain the link.
             let looked = tokio::time::timeout(limit, no_link_to(&dataset.at, root)).await;
             looked.map_err(|_| format!("{}: no answer within {} s", dataset.at.display(), limit.as_secs()))??;
             run(of(&self.zfs, &["mount", &dataset.name]), limit).await?;
@@ -153,7 +159,7 @@ impl Zfs {
         Ok(datasets)
     }
 
-    /// Exports it, whoever still stands in it (STANDBY-U9).
+    /// Exports it, even if processes still use it (STANDBY-U9).
     ///
     /// # Errors
     /// It is still there.
@@ -162,7 +168,8 @@ impl Zfs {
         run(self.zpool(&["export", "-f", name]), limit).await.map(drop)
     }
 
-    /// Has it write what it has not written, and finds out so whether it can, where ZFS holds nothing that others need (STANDBY-U9).
+    /// Makes it write its pending data, and so checks that it can, at a time when ZFS holds no lock that others need
+    /// (STANDBY-U9).
     ///
     /// # Errors
     /// It cannot.
@@ -182,14 +189,14 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Instant;
 
-    /// Stands in for zpool, zfs and zdb; what it does is told in its head.
+    /// Fake zpool, zfs and zdb; their head comment describes them.
     const STAND_IN: &str = include_str!("copy.sh");
 
     const NAME: &str = "holdfast-standby-r-a";
     const LIMIT: Duration = Duration::from_secs(60);
 
     impl Zfs {
-        /// Over stand-ins in `dir`, whose folder `state` has what they know and did.
+        /// With fake programs in `dir`; their state and log are in its folder `state`.
         pub fn of_stand_ins(dir: &Path) -> Self {
             let state = dir.join("state");
             create_dir_all(&state).unwrap();
@@ -197,7 +204,8 @@ mod tests {
             write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
             for name in ["zpool", "zfs", "zdb"] {
                 let program = dir.join(name);
-                // By another process: a child that this one starts for another test meanwhile would have it open for writing, and it could not be run.
+                // Written by another process: if this one wrote it, a child started for another test meanwhile would
+                // have it open for writing, and it could not be executed.
                 let mut install = std::process::Command::new("install");
                 assert!(install.args(["-m", "0755"]).args([&text, &program]).status().unwrap().success());
             }
@@ -257,7 +265,7 @@ mod tests {
             assert!(std::process::Command::new("mkfifo").arg(self.file("gate")).status().unwrap().success());
         }
 
-        /// Opened for both: nobody may be there to read any more. What was written is there for as long as this is kept.
+        /// Opened for reading and writing: there may be no reader any more. Written data stays as long as this is open.
         fn go(&self) -> File {
             let mut gate = File::options().read(true).write(true).open(self.file("gate")).unwrap();
             gate.write_all(b"go\n").unwrap();

@@ -1,16 +1,19 @@
-//! A copy of a ZFS pool beside the other pools of a host: what is imported, mounted and let go of. Pure: what the programs of ZFS print comes in as text.
+//! A copy of a ZFS pool beside the other pools of a host: what may be imported, mounted and released. Pure: the output
+//! of ZFS's programs comes in as text.
 //!
 //! ```text
 //!   zdb -l ────▶ Label ─▶ of_one_pool ─┐
 //!   zpool list ─▶ Imported ─▶ beside ──┴─▶ import, a guid of its own ─▶ zfs list ─▶ to_mount ─▶ PostgreSQL ─▶ take_down
 //! ```
 //!
-//! STANDBY-U8   A copy is imported only where no pool of its guid is, and only if each device that its labels name is one of the copy's: ZFS opens the others where the pool
-//!      last had them, and on a host that has attached them these are the set's own.
-//! STANDBY-U9   An export is asked for only over a copy that lives and takes writes, and no copy is ended under a pool that could be exported. What ZFS cannot write it keeps
-//!      until a reboot, and an export that waits for it holds the lock that every import of the host needs, the agent's too.
-//! STANDBY-U10  Nothing of the copy is mounted but below the slot's own directory, and there what `zpool import` would mount on the primary. A link of the copy that names a
-//!      place of the pool leads to that place of the copy.
+//! STANDBY-U8  A copy is imported only if no pool of its guid is imported, and only if each device in its labels
+//!     belongs to the copy. ZFS opens the other devices at their last known paths, and on a host that has attached them
+//!     these are the set's own.
+//! STANDBY-U9  An export is requested only if the copy lives and accepts writes, and no copy is ended under a pool that
+//!     could be exported. ZFS keeps data that it cannot write until a reboot, and an export that waits for it holds the
+//!     lock that every import of the host needs, the agent's too.
+//! STANDBY-U10  The copy is mounted only below the slot's own directory, with the datasets that `zpool import` would
+//!     mount on the primary. A link of the copy to a path in the pool leads to that path in the copy.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -18,13 +21,14 @@ use std::path::{Component, Path, PathBuf};
 /// Names of copies of ZFS pools, on a standby's host, begin with this.
 pub const COPY_POOL: &str = "holdfast-standby-";
 
-/// Health of a pool that cannot write, in what `zpool list` prints; of one with `failmode=continue` some versions print what its devices are.
+/// Health of a pool that cannot write, as `zpool list` prints it. With `failmode=continue` some versions print the
+/// devices' health instead.
 const SUSPENDED: &str = "SUSPENDED";
 
-/// In the words of a program that is refused for that reason, in all versions.
+/// Text of a program that is refused for that reason, in all versions.
 const REFUSED: &str = "currently suspended";
 
-/// What the label of a device says.
+/// Content of a device's label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// The pool's name on the primary.
@@ -38,7 +42,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// From what `zdb -l` prints; none where there is no label.
+    /// Parses the output of `zdb -l`; `None` if there is no label.
     pub fn read(text: &str) -> Option<Self> {
         let lines = || text.lines().map(str::trim);
         let value = |key: &str| lines().find_map(|line| Some(line.strip_prefix(key)?.to_string()));
@@ -47,7 +51,7 @@ impl Label {
             if let Some(found) = line.strip_prefix("guid: ") {
                 guid = found;
             } else if line.starts_with("path: ") {
-                // Only a device has one, and it comes behind its guid.
+                // Only a device has one, and it follows its guid.
                 devices.insert(guid.to_string());
             }
         }
@@ -61,10 +65,10 @@ impl Label {
     }
 }
 
-/// The one pool that these labels are of, whole (STANDBY-U8).
+/// The one complete pool that these labels belong to (STANDBY-U8).
 ///
 /// # Errors
-/// They are of none, of several, or of one with further devices.
+/// They belong to none, to several, or to one with further devices.
 pub fn of_one_pool(labels: &[Label]) -> Result<&Label, String> {
     let first = labels.first().ok_or("found no volume, expected those of a ZFS pool")?;
     if let Some(other) = labels.iter().find(|label| label.guid != first.guid) {
@@ -92,10 +96,10 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// From what `zpool list -H -p -o name,guid,health` prints.
+    /// Parses the output of `zpool list -H -p -o name,guid,health`.
     ///
     /// # Errors
-    /// It is something else.
+    /// Another format.
     pub fn list(text: &str) -> Result<Vec<Self>, String> {
         let read = |line: &str| {
             let mut words = line.split('\t').map(str::to_string);
@@ -108,10 +112,10 @@ impl Imported {
     }
 }
 
-/// Whether a copy of the pool of this guid may be imported beside those that are (STANDBY-U8).
+/// Whether a copy of the pool of this guid may be imported beside the imported ones (STANDBY-U8).
 ///
 /// # Errors
-/// Why not, for people.
+/// The reason, for people.
 pub fn beside(guid: &str, imported: &[Imported]) -> Result<(), String> {
     let Some(Imported { name, .. }) = imported.iter().find(|pool| pool.guid == guid) else { return Ok(()) };
     Err(if name.starts_with(COPY_POOL) {
@@ -135,10 +139,11 @@ pub struct Dataset {
     pub at: PathBuf,
 }
 
-/// What of the copy is mounted, parents before what lies in them, from what `zfs list -H -p -o name,mountpoint,canmount` prints of a pool imported below `root` (STANDBY-U10).
+/// The mounts of the copy, parents before children, from the output of `zfs list -H -p -o name,mountpoint,canmount` for
+/// a pool imported below `root` (STANDBY-U10).
 ///
 /// # Errors
-/// Nothing is, or not below `root`; or it is something else that was printed.
+/// There is none, or one is not below `root`; or another format.
 pub fn to_mount(listed: &str, root: &Path) -> Result<Vec<Dataset>, String> {
     let mut found = Vec::new();
     for line in listed.lines().filter(|line| !line.trim().is_empty()) {
@@ -172,20 +177,21 @@ pub fn to_mount(listed: &str, root: &Path) -> Result<Vec<Dataset>, String> {
     Ok(found)
 }
 
-/// Where on a copy mounted at `mounts` below `root` a link leads that names `target` on the primary; none for what is no place of the pool (STANDBY-U10).
+/// Target on a copy, mounted at `mounts` below `root`, of a link that names `target` on the primary; `None` if that is
+/// no path in the pool (STANDBY-U10).
 pub fn led(target: &Path, root: &Path, mounts: &[PathBuf]) -> Option<PathBuf> {
     let there = root.join(target.strip_prefix("/").ok()?);
     mounts.iter().any(|mount| there.starts_with(mount)).then_some(there)
 }
 
-/// What is done with the pool of a slot that is taken down.
+/// The next step for the pool of a slot that is taken down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakeDown {
-    /// It is not there: the copy can end.
+    /// It is not imported: the copy can end.
     Gone,
-    /// It is exported, and the copy ends only then.
+    /// Export it; the copy ends only after that.
     Export,
-    /// Nothing: ZFS keeps it. Why, and what to do.
+    /// Nothing: ZFS keeps it. The reason, and the remedy.
     Lost(String),
 }
 
@@ -204,7 +210,7 @@ pub fn is_suspended(said: &str) -> bool {
     said.contains(REFUSED)
 }
 
-/// The words for a pool whose copy lives and does not do.
+/// Text about a pool that cannot be released while its copy lives.
 pub fn suspended(name: &str) -> String {
     lost(name, "suspended, for its copy takes no more writes or cannot be read")
 }
