@@ -259,6 +259,19 @@ impl Real {
         self.looked().are_placed(found);
     }
 
+    /// A running server of another user would not be found, and would be stopped for a start of our own. A device that
+    /// does not answer is no reason: nothing is started on it.
+    async fn owner_is_known(&self) -> Result<(), String> {
+        let server = process::Server::of(&self.config.database);
+        let looking = tokio::task::spawn_blocking(move || server.unknown_owner());
+        let Ok(Ok(Some(owner))) = tokio::time::timeout(PLACES_LIMIT, looking).await else { return Ok(()) };
+        let (data, user) = (self.config.database.data.display(), &self.config.database.user);
+        Err(format!(
+            "{data}: found that it belongs to the user with number {owner}, expected {user} (database.user): a PostgreSQL that runs there would not be found; \
+             nothing was touched: correct database.user"
+        ))
+    }
+
     fn looked(&self) -> MutexGuard<'_, Looked> {
         self.pool_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,6 +299,8 @@ impl Host for Real {
         }
         if database {
             self.places_adopted().await;
+        } else if mounted {
+            self.owner_is_known().await?;
         }
         Ok(Found { attach, mounted, database })
     }

@@ -197,7 +197,8 @@ mod tests {
     #[test]
     fn each_difference_is_named_with_its_weight() {
         assert_eq!(of(&facts()), []);
-        let cases: [(&str, Weight, &str, fn(&mut Facts)); 10] = [
+        type Case = (&'static str, Weight, &'static str, fn(&mut Facts));
+        let cases: [Case; 10] = [
             ("postgresql", Weight::Damage, "16.1 on db2", |facts| facts.postgresql = "16.1".into()),
             ("postgresql", Weight::Note, "15.2 on db2", |facts| facts.postgresql = "15.2".into()),
             ("libc", Weight::Damage, "2.36 on db1, 2.31 on db2", |facts| facts.libc = "2.31".into()),

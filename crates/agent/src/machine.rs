@@ -23,9 +23,9 @@
 //! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
 //! - AGENT-A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
 //! - AGENT-A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
-//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its device does not work here. A
-//!   planned move, or the end of the agent, that cannot let go keeps the lease; so does whatever fails because somebody has the pool open, where fencing
-//!   could end in a reboot.
+//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its
+//!   device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease. A host that
+//!   gives its lease up waits for the users of the pool, but not for ever.
 
 mod health;
 mod parts;

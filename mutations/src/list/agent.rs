@@ -17,8 +17,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "AGENT-A3",
         edits: &[Edit {
             file: MACHINE,
-            old: "            if *owner == self.policy.name {\n                // Not another's",
-            new: "            if true {\n                // Not another's",
+            old: "            if *owner == self.policy.name {\n                // Only our own",
+            new: "            if true {\n                // Only our own",
         }],
         tests: &[STORIES],
         smoke: false,

@@ -386,6 +386,8 @@ fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
     let mut did = Vec::new();
     machine.command(now, command, &mut did).unwrap();
     job = job_of(&did).unwrap();
+    let jobs = |did: &[Action]| did.iter().filter(|action| job_of(std::slice::from_ref(action)).is_some()).count();
+    let mut ended = 0;
     for (ms, end) in ends {
         for _ in 0..ms / 100 {
             now = now.saturating_add(Duration::from_millis(100));
@@ -396,6 +398,11 @@ fn planned(command: Command, ends: Vec<(u64, Ends)>) -> (Machine, Vec<Action>) {
         if machine.state() != StateName::Demoting || let_go {
             break;
         }
+        // Each job ends once; between two rounds none is under way.
+        if jobs(&did) == ended {
+            continue;
+        }
+        ended = jobs(&did);
         let refused = Input::Refused { job, why: "somebody has it open".into() };
         let is_export = did
             .iter()

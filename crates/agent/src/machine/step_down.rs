@@ -251,6 +251,8 @@ impl Machine {
     ) {
         let planned = !matches!(leaving.then, Then::Standby { .. });
         let letting_go = matches!(leaving.step, Step::Stop | Step::Export);
+        // A user of the pool must not keep the lease here for ever, with PostgreSQL down and no host taking over.
+        let waits = planned || in_use && leaving.round + 1 < ROUNDS_BEFORE_STUCK;
         match (&leaving.then, leaving.step) {
             // Its clients were too slow: nothing is wrong with this host.
             (_, Step::Stop) if leaving.how == Stop::Fast => {
@@ -262,7 +264,7 @@ impl Machine {
                 let to = to.clone();
                 self.stay(now, &to, &why, out);
             }
-            _ if letting_go && self.policy.fence_reboot && (planned || in_use) => {
+            _ if letting_go && self.policy.fence_reboot && waits => {
                 leaving.failed = why;
                 self.next_round(now, &mut leaving, out);
                 self.state = State::Demoting(leaving);

@@ -64,6 +64,13 @@ impl Server {
         })
     }
 
+    /// The number of the user that its data directory belongs to, if that user's processes are not looked for: a server
+    /// there would not be found. Reads from the device.
+    pub fn unknown_owner(&self) -> Option<u32> {
+        let owner = std::fs::metadata(&self.data).ok()?.uid();
+        (!self.may_run_as(owner)).then_some(owner)
+    }
+
     /// Whether its data directory belongs to a user whose processes are looked for. Reads from the device.
     ///
     /// # Errors
@@ -110,5 +117,8 @@ mod tests {
         Server::for_test(dir.path(), None).owns_its_data("pg").unwrap();
         let why = Server::for_test(dir.path(), Some(&[own + 1])).owns_its_data("pg").unwrap_err();
         assert!(why.contains("expected pg (database.user)") && why.contains("chown -R"), "{why}");
+        assert_eq!(Server::for_test(dir.path(), Some(&[own + 1])).unknown_owner(), Some(own));
+        assert_eq!(Server::for_test(dir.path(), Some(&[own])).unknown_owner(), None);
+        assert_eq!(Server::for_test(&dir.path().join("none"), Some(&[own + 1])).unknown_owner(), None);
     }
 }

@@ -303,7 +303,7 @@ async fn a_listing_in_another_order_ends_the_survey() {
         }
         let store = Retrying::new(Faulty::new(memory, 1, faults), RetryPolicy::default());
         let survey = tokio::time::timeout(PATIENCE, survey("memory", Arc::new(store), &world.key));
-        let error = survey.await.expect("it ends").err().expect("no survey");
+        let error = survey.await.expect("it ends").expect_err("no survey");
         assert!(matches!(error, RecoveryError::Store(StoreError::Listing { .. })), "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
