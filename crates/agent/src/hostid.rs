@@ -1,6 +1,6 @@
 //! The host id that ZFS stores in a pool to tell hosts apart.
 //!
-//! HOSTID-H1  A pool with `multihost=on` is protected by writes that carry this id. Without an id, ZFS imports no such
+//! HOSTID-H1  A pool with `multihost=on` is protected by writes that carry this id. Without an id, ZFS imports no such
 //!     pool. With the same id on two hosts, each takes the other's writes for its own, and notices nothing.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
-//! The agent's decisions as a state machine, without I/O and without a clock. Each input carries the time
-//! ([`MonoTime`]); the output is [`Action`]s.
+//! The agent's decisions as a state machine, without I/O and clock. Inputs carry the time; the output is [`Action`]s.
 //!
 //! ```text
 //!              lease free or expired, and our turn                      ┌▶ following   (PostgreSQL is a standby, and may be)
@@ -10,9 +9,8 @@
 //!      │                    │ a step failed                     │                 ▼
 //!      └─────────────── fencing ◀── another owner, device gone ─┴───────────── cutoff   (lease about to end: PostgreSQL stopped)
 //! ```
-//! Owns: every decision about lease, device, pool and database of one host. Does not own: how they are carried out (the
-//! shell's drivers), the right to write (the gateways decide that by the epoch, R2: a mistake here costs availability,
-//! never data).
+//! Owns: every decision about lease, device, pool and database of one host. Does not own: how they are carried out (drivers), the right
+//! to write (the gateways decide that by the epoch, R2: a mistake here costs availability, never data).
 //!
 //! Invariants, checked by property tests:
 //! - AGENT-A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
@@ -23,9 +21,8 @@
 //! - AGENT-A6 At most one job counts. An answer to an older one has no effect.
 //! - AGENT-A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
 //! - AGENT-A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
-//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its
-//!   device does not work here. A planned move, or the end of the agent, that cannot let go keeps the lease. A host that
-//!   gives its lease up waits for the users of the pool, but not for ever.
+//! - AGENT-A9 This host is fenced and rebooted only without a lease: it was lost, or is given up because PostgreSQL or its device does not work here. A
+//!   planned move, or the end of the agent, that cannot let go keeps the lease. A host that gives up waits for the pool's users, not for ever.
 
 mod health;
 mod parts;
@@ -55,8 +52,7 @@ use takeover::Way;
 /// Steps until PostgreSQL is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rising {
-    /// Remains of the last PostgreSQL are cleared away: by which kind of stop, and whether a person requested the
-    /// restart.
+    /// Remains of the last PostgreSQL are cleared away, by this stop; whether a person asked for the restart.
     Clearing { job: Job, how: Stop, asked: bool },
     /// Waits until the machine's watchdog counts down; whether PostgreSQL is started even if a pause begins meanwhile.
     Arming { job: Job, sure: bool },
@@ -127,8 +123,7 @@ pub struct Machine {
     told_role: Role,
 }
 
-/// The history waits for a disk, so no time-critical step may wait for it (AGENT-A3). The exception is the end of the
-/// machine: the history is written before that.
+/// The history waits for a disk, so no time-critical step waits for it (AGENT-A3), except for the end of the machine.
 fn in_order(out: &mut [Action]) {
     out.sort_by_key(|action| match action {
         Action::Record(_) => 1,
@@ -518,7 +513,7 @@ impl Machine {
         self.paused
     }
 
-    /// The epoch of our grant, 0 without one.
+    /// The epoch of our grant, or 0.
     pub fn epoch(&self) -> u64 {
         self.attach.as_ref().map_or(0, |attach| attach.epoch)
     }

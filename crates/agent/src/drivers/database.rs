@@ -41,8 +41,7 @@ const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 /// Variable in the environment of a start command and its descendants: the mark of that start (DB-D4).
 const MARK: &str = "HOLDFAST_START";
 
-/// PostgreSQL kills its own processes five seconds after an immediate stop began. Such a stop happens because its lease
-/// is about to end, and it must be gone by then: half of the default of `lease.stop_margin_ms`.
+/// PostgreSQL kills its own processes five seconds after an immediate stop began. Such a stop happens because its lease is about to end: it must be gone by then.
 const IMMEDIATE_LIMIT: Duration = Duration::from_millis(150);
 
 /// Time limit of a stop by command that is not a planned one; then its processes are killed.

@@ -1,10 +1,10 @@
 //! When the helper opens, feeds and closes the machine's watchdog device. [`super::device`] talks to the device itself.
 //!
-//! - GUARD-G1  While PostgreSQL may be running, the device is fed only if it then fires before the lease could end for
+//! - GUARD-G1  While PostgreSQL may be running, the device is fed only if it then fires before the lease could end for
 //!   others.
-//! - GUARD-G2  The open device has a timeout of at most two thirds of a lease. If it takes no such timeout, it is
+//! - GUARD-G2  The open device has a timeout of at most two thirds of a lease. If it takes no such timeout, it is
 //!   closed at once, and under `required` nothing is started.
-//! - GUARD-G3  The device is closed only once the agent does not want it any more and nothing of PostgreSQL is left. A
+//! - GUARD-G3  The device is closed only once the agent does not want it any more and nothing of PostgreSQL is left. A
 //!   helper that dies closes nothing.
 //!
 //! The device's timeout alone would fire too late: it counts from the last feed. So the last renewal of the lease
