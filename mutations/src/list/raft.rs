@@ -21,6 +21,19 @@ const FULL: Test = file(Layer::Unit, "holdfast-log", &["--test", "log"], &["on_a
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "vote-keeps-leading",
+        bug: "a member that has voted in a later term leads on until openraft says otherwise: it may answer reads beside the new leader",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/log_store.rs",
+            old: "        self.votes.raise(Term(vote.leader_id.term));
+",
+            new: "",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
         name: "vote-not-persisted",
         bug: "a vote is kept in memory only: after a restart the member votes again in the same term",
         rule: "R2",
