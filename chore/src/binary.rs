@@ -126,7 +126,7 @@ pub fn root() -> &'static Path {
 /// meanwhile.
 ///
 /// # Errors
-/// When another process holds it, or when it cannot be emptied or created.
+/// When cargo keeps what it builds there, when another process holds it, or when it cannot be emptied or created.
 pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     fresh_dir_after(name, |_| Ok(()))
 }
@@ -138,6 +138,12 @@ pub fn fresh_dir(name: &str) -> Result<PathBuf> {
 /// As [`fresh_dir`], and those of `before`.
 pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let dir = root().join("target").join(name);
+    // A profile of that name would be built there, and emptying the folder would delete the program just built.
+    anyhow::ensure!(
+        !dir.join(".cargo-lock").exists(),
+        "{}: cargo keeps a profile's builds there; give the chore's folder or the profile another name",
+        dir.display()
+    );
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
     }
@@ -175,6 +181,19 @@ pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_in_which_cargo_builds_is_not_emptied() {
+        // Cargo's own mark of a profile's folder. `target/demo` was once both, and the demo deleted its program.
+        let name = format!("fresh-dir-test-{}", std::process::id());
+        let dir = root().join("target").join(&name);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join(".cargo-lock"), "").unwrap();
+        let refused = fresh_dir(&name).unwrap_err().to_string();
+        let kept = dir.join(".cargo-lock").exists();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(kept && refused.contains("cargo keeps a profile's builds there"), "{refused}");
+    }
 
     #[test]
     fn cargo_is_not_told_of_the_program_that_asks() {
