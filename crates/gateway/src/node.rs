@@ -22,6 +22,7 @@ mod starts;
 use crate::config::{GatewayConfig, GatewayRole};
 use crate::identity::{Identity, IdentityError};
 use crate::node_key::NodeKeyError;
+use futures_util::future::BoxFuture;
 use holdfast_cache::Cache;
 use holdfast_control::serve::Timing;
 use holdfast_etcd::{EtcdError, Mirror};
@@ -259,21 +260,23 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub async fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> Result<(), NodeError> {
-        let node = self.clone();
-        let whole = tokio::spawn(async move {
-            let _one = node.adopting.lock().await;
-            node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
-            match node.raft() {
-                None => node.start().await,
-                // The journal is open but group 0 did not start, and it does not wait to be healed.
-                Some(raft) if node.adopted().is_none() && raft.healing().is_empty() => {
-                    node.start_cluster_group(&raft, member).await
+    pub fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> BoxFuture<'_, Result<(), NodeError>> {
+        Box::pin(async move {
+            let node = self.clone();
+            let whole = tokio::spawn(async move {
+                let _one = node.adopting.lock().await;
+                node.identity.locked().adopt(&node.config.data_dir, cluster, member.0)?;
+                match node.raft() {
+                    None => node.start().await,
+                    // The journal is open but group 0 did not start, and it does not wait to be healed.
+                    Some(raft) if node.adopted().is_none() && raft.healing().is_empty() => {
+                        node.start_cluster_group(&raft, member).await
+                    }
+                    Some(_) => Ok(()),
                 }
-                Some(_) => Ok(()),
-            }
-        });
-        whole.await.unwrap_or_else(|e| Err(NodeError::Refused(format!("adopting: {e}"))))
+            });
+            whole.await.unwrap_or_else(|e| Err(NodeError::Refused(format!("adopting: {e}"))))
+        })
     }
 
     /// Group 0 refuses this gateway: it stops, for this reason.
@@ -361,11 +364,13 @@ pub(crate) fn healing_text(healing: &holdfast_raft::Healing) -> String {
 
 impl Node {
     /// Closes in order: first the groups, then the cache's disk.
-    pub async fn close(&self) {
-        if let Some(raft) = self.raft() {
-            raft.stop().await;
-        }
-        self.cache.close().await;
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(raft) = self.raft() {
+                raft.stop().await;
+            }
+            self.cache.close().await;
+        })
     }
 }
 

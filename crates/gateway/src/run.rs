@@ -116,59 +116,61 @@ pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunE
 ///
 /// # Errors
 /// [`RunError`].
-pub async fn run_life(
+pub fn run_life(
     config: GatewayConfig,
     stop: CancellationToken,
     seams: Seams,
     begin: Option<Begin>,
-) -> Result<(), RunError> {
-    // Bind the addresses first: an address that is in use must not cost a start that is noted on the disk.
-    let api = listen("admin door", config.api_listen).await?;
-    let peer = listen("peer door", config.peer_listen).await?;
-    let http_listener = match config.http_listen {
-        Some(addr) => Some(listen("http", addr).await?),
-        None => None,
-    };
-    let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
-    if let Some(begin) = begin {
-        let begun = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            begun = begin(node.clone()) => Some(begun),
+) -> BoxFuture<'static, Result<(), RunError>> {
+    Box::pin(async move {
+        // Bind the addresses first: an address that is in use must not cost a start that is noted on the disk.
+        let api = listen("admin door", config.api_listen).await?;
+        let peer = listen("peer door", config.peer_listen).await?;
+        let http_listener = match config.http_listen {
+            Some(addr) => Some(listen("http", addr).await?),
+            None => None,
         };
-        if !matches!(begun, Some(Ok(()))) {
-            stop.cancel();
-            node.close().await;
-            return begun.unwrap_or(Ok(()));
+        let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
+        if let Some(begin) = begin {
+            let begun = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                begun = begin(node.clone()) => Some(begun),
+            };
+            if !matches!(begun, Some(Ok(()))) {
+                stop.cancel();
+                node.close().await;
+                return begun.unwrap_or(Ok(()));
+            }
         }
-    }
-    let exports = exports(&config, &node);
-    let mut doors: JoinSet<DoorEnd> = JoinSet::new();
-    doors.spawn(serve_api(api, node.clone(), stop.clone()));
-    doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
-    if let Some(listener) = http_listener {
-        let node = node.clone();
-        doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
-    }
-    let front = match start_front(&config, exports).await {
-        Ok(front) => front,
-        Err(error) => {
-            stop.cancel();
-            node.close().await;
-            doors.shutdown().await;
-            return Err(error);
+        let exports = exports(&config, &node);
+        let mut doors: JoinSet<DoorEnd> = JoinSet::new();
+        doors.spawn(serve_api(api, node.clone(), stop.clone()));
+        doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
+        if let Some(listener) = http_listener {
+            let node = node.clone();
+            doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
         }
-    };
-    tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
-    let failed = first_failure(&stop, doors.join_next()).await;
-    stop.cancel();
-    front.close().await;
-    node.close().await;
-    doors.shutdown().await;
-    match failed {
-        Some(failure) => Err(failure),
-        None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
-    }
+        let front = match start_front(&config, exports).await {
+            Ok(front) => front,
+            Err(error) => {
+                stop.cancel();
+                node.close().await;
+                doors.shutdown().await;
+                return Err(error);
+            }
+        };
+        tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
+        let failed = first_failure(&stop, doors.join_next()).await;
+        stop.cancel();
+        front.close().await;
+        node.close().await;
+        doors.shutdown().await;
+        match failed {
+            Some(failure) => Err(failure),
+            None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
+        }
+    })
 }
 
 /// Waits for `stop`, or for the first listener that ends (`ended`). Returns the error if a listener ended by itself.

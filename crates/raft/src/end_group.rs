@@ -18,6 +18,7 @@ use crate::peer_call::To;
 use crate::proto;
 use crate::wire::{MEMBERSHIP_MARK, RaftMembership, membership_from_bytes};
 use crate::{quarantine, snapshot_file};
+use futures_util::future::BoxFuture;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeSet;
@@ -98,32 +99,34 @@ impl RaftNode {
     ///
     /// # Panics
     /// For group 0, which is never ended.
-    pub async fn end_group(&self, id: GroupId) -> Result<(), NodeError> {
-        assert!(id != GroupId::CLUSTER, "R11: group 0 is not ended");
-        let io = |source| NodeError::Io { group: id, source };
-        let dir = self.snapshots_dir().to_path_buf();
-        let known = match end_marker::load(&dir, id).map_err(io)? {
-            Some((Stage::Ended, _)) => return Ok(()),
-            Some((Stage::Ending, ended)) => ended,
-            None => Ended::default(),
-        };
-        // END-E1, and first of all: a crash after the stop must not be followed by a start.
-        end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
-        self.stop_group(id).await;
-        // END-E3: nothing is appended any more. After a crash from here on, the voters are in the note.
-        let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
-        end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
-        let from = dir.clone();
-        let removed = holdfast_log::spawn_blocking(move || {
-            snapshot_file::remove(&from, id)?;
-            quarantine::clear(&from, id)
-        });
-        removed.await.map_err(|e| io(io::Error::other(e)))?.map_err(io)?;
-        self.forget_healing(id);
-        self.log().group(id).drop_group().await.map_err(io)?;
-        end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
-        tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
-        Ok(())
+    pub fn end_group(&self, id: GroupId) -> BoxFuture<'_, Result<(), NodeError>> {
+        Box::pin(async move {
+            assert!(id != GroupId::CLUSTER, "R11: group 0 is not ended");
+            let io = |source| NodeError::Io { group: id, source };
+            let dir = self.snapshots_dir().to_path_buf();
+            let known = match end_marker::load(&dir, id).map_err(io)? {
+                Some((Stage::Ended, _)) => return Ok(()),
+                Some((Stage::Ending, ended)) => ended,
+                None => Ended::default(),
+            };
+            // END-E1, and first of all: a crash after the stop must not be followed by a start.
+            end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
+            self.stop_group(id).await;
+            // END-E3: nothing is appended any more. After a crash from here on, the voters are in the note.
+            let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
+            end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
+            let from = dir.clone();
+            let removed = holdfast_log::spawn_blocking(move || {
+                snapshot_file::remove(&from, id)?;
+                quarantine::clear(&from, id)
+            });
+            removed.await.map_err(|e| io(io::Error::other(e)))?.map_err(io)?;
+            self.forget_healing(id);
+            self.log().group(id).drop_group().await.map_err(io)?;
+            end_marker::save(&dir, id, Stage::Ended, &ended).map_err(io)?;
+            tracing::info!(group = %id, voters = ?ended.voters, "group ended here for ever");
+            Ok(())
+        })
     }
 
     /// Whether group `id` has ended here or begins to, so that it must not start (END-E1). An unreadable note is reported

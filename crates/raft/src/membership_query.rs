@@ -5,6 +5,7 @@ use crate::group::RaftGroup;
 use crate::node::RaftNode;
 use crate::peer_call::To;
 use crate::proto::{self, roll_reply::Result as Outcome};
+use futures_util::future::BoxFuture;
 use holdfast_types::{GroupId, LogIndex, MemberId};
 use std::time::Duration;
 
@@ -30,32 +31,36 @@ impl RaftNode {
     ///
     /// # Errors
     /// [`MembershipUnknown`].
-    pub async fn committed_members(
+    pub fn committed_members(
         &self,
         id: GroupId,
         cluster: LogIndex,
-    ) -> Result<CommittedMembers, MembershipUnknown> {
-        let unknown = |why: String| MembershipUnknown { group: id, why };
-        let group = self.local(id).ok_or_else(|| unknown("it does not run here".to_string()))?;
-        if group.leading_term().is_some() {
-            return self.members_as_leader(&group, cluster).await.map_err(|e| unknown(e.to_string()));
-        }
-        let leader = group.leader().filter(|leader| *leader != self.member());
-        let leader = leader.ok_or_else(|| unknown("no leader is known here".to_string()))?;
-        let addr = group.status().members.into_iter().find(|m| m.member == leader).map(|m| m.addr);
-        let to = To { group: id, peer: leader, addr: &addr.unwrap_or_default(), limit: ASK_LIMIT };
-        let message = proto::RollRequest { cluster: cluster.0 };
-        let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
-        match reply.map_err(|why| unknown(format!("{leader}: {why}")))?.result {
-            Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
-                members: roll.members.into_iter().map(MemberId).collect(),
-                applied: LogIndex(roll.applied),
-            }),
-            Some(Outcome::Leader(0)) => Err(unknown(format!("{leader} does not lead, and knows of no leader"))),
-            Some(Outcome::Leader(other)) => Err(unknown(format!("{leader} does not lead, {} does", MemberId(other)))),
-            Some(Outcome::Busy(why)) => Err(unknown(format!("{leader}: {why}"))),
-            None => Err(unknown(format!("{leader}: an answer without a result"))),
-        }
+    ) -> BoxFuture<'_, Result<CommittedMembers, MembershipUnknown>> {
+        Box::pin(async move {
+            let unknown = |why: String| MembershipUnknown { group: id, why };
+            let group = self.local(id).ok_or_else(|| unknown("it does not run here".to_string()))?;
+            if group.leading_term().is_some() {
+                return self.members_as_leader(&group, cluster).await.map_err(|e| unknown(e.to_string()));
+            }
+            let leader = group.leader().filter(|leader| *leader != self.member());
+            let leader = leader.ok_or_else(|| unknown("no leader is known here".to_string()))?;
+            let addr = group.status().members.into_iter().find(|m| m.member == leader).map(|m| m.addr);
+            let to = To { group: id, peer: leader, addr: &addr.unwrap_or_default(), limit: ASK_LIMIT };
+            let message = proto::RollRequest { cluster: cluster.0 };
+            let reply = self.call(to, message, |mut peer, request| async move { peer.roll(request).await }).await;
+            match reply.map_err(|why| unknown(format!("{leader}: {why}")))?.result {
+                Some(Outcome::Roll(roll)) => Ok(CommittedMembers {
+                    members: roll.members.into_iter().map(MemberId).collect(),
+                    applied: LogIndex(roll.applied),
+                }),
+                Some(Outcome::Leader(0)) => Err(unknown(format!("{leader} does not lead, and knows of no leader"))),
+                Some(Outcome::Leader(other)) => {
+                    Err(unknown(format!("{leader} does not lead, {} does", MemberId(other))))
+                }
+                Some(Outcome::Busy(why)) => Err(unknown(format!("{leader}: {why}"))),
+                None => Err(unknown(format!("{leader}: an answer without a result"))),
+            }
+        })
     }
 
     /// The leader's answer.

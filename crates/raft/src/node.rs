@@ -10,6 +10,7 @@ use crate::hooks::{Placer, Registrar};
 use crate::lives::{KnownLife, Lineage};
 use crate::protocol::Protocol;
 use crate::quarantine::Healing;
+use futures_util::future::BoxFuture;
 use holdfast_log::{NodeLog, Sealing};
 use holdfast_tls::Dialer;
 use holdfast_types::sync::RwLockExt;
@@ -280,14 +281,16 @@ impl RaftNode {
     }
 
     /// Stops every group, then closes the journal for every handle to it.
-    pub async fn stop(&self) {
-        let groups = std::mem::take(&mut *self.inner.groups.writing());
-        for group in groups.values() {
-            group.stop().await;
-        }
-        let log = self.inner.log.clone();
-        if let Err(e) = holdfast_log::spawn_blocking(move || log.close()).await {
-            tracing::warn!(error = %e, "the journal did not close cleanly");
-        }
+    pub fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let groups = std::mem::take(&mut *self.inner.groups.writing());
+            for group in groups.values() {
+                group.stop().await;
+            }
+            let log = self.inner.log.clone();
+            if let Err(e) = holdfast_log::spawn_blocking(move || log.close()).await {
+                tracing::warn!(error = %e, "the journal did not close cleanly");
+            }
+        })
     }
 }

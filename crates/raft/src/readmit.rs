@@ -8,6 +8,7 @@ use crate::peer_call::To;
 use crate::proto::{self, readmit_reply::Result as Outcome};
 use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::snapshot_file;
+use futures_util::future::BoxFuture;
 use holdfast_log::CorruptRecord;
 use holdfast_types::{GroupId, LogId, MemberId};
 use std::collections::BTreeMap;
@@ -66,33 +67,39 @@ impl RaftNode {
     ///
     /// # Errors
     /// [`ReadmitError`]; the group stays quarantined, and the caller asks again.
-    pub async fn readmit(&self, id: GroupId, peers: &BTreeMap<MemberId, String>) -> Result<LogId, ReadmitError> {
-        let io = |source| ReadmitError::Io { group: id, source };
-        let dir = self.snapshots_dir();
-        let note = quarantine::load(dir, id).map_err(io)?.ok_or(ReadmitError::NotDamaged { group: id })?;
-        if let Stage::Rejoining { since } = note.stage {
-            return Ok(since);
-        }
-        let mut answers = Vec::new();
-        for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-            match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
-                Ok(since) => {
-                    // QUARANTINE-Q3: only now, and in this order; a crash in between asks again.
-                    let (from, log) = (dir.to_path_buf(), self.log().group(id));
-                    holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
-                        .await
-                        .map_err(|e| io(io::Error::other(e)))?
-                        .map_err(io)?;
-                    log.drop_group().await.map_err(io)?;
-                    let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };
-                    quarantine::save(dir, id, &next).map_err(io)?;
-                    self.note_healing(Healing { group: id, record: note.record.clone(), since: Some(since) });
-                    return Ok(since);
-                }
-                Err(answer) => answers.push(format!("{peer}: {answer}")),
+    pub fn readmit<'a>(
+        &'a self,
+        id: GroupId,
+        peers: &'a BTreeMap<MemberId, String>,
+    ) -> BoxFuture<'a, Result<LogId, ReadmitError>> {
+        Box::pin(async move {
+            let io = |source| ReadmitError::Io { group: id, source };
+            let dir = self.snapshots_dir();
+            let note = quarantine::load(dir, id).map_err(io)?.ok_or(ReadmitError::NotDamaged { group: id })?;
+            if let Stage::Rejoining { since } = note.stage {
+                return Ok(since);
             }
-        }
-        Err(ReadmitError::Nobody { group: id, answers })
+            let mut answers = Vec::new();
+            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
+                match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
+                    Ok(since) => {
+                        // QUARANTINE-Q3: only now, and in this order; a crash in between asks again.
+                        let (from, log) = (dir.to_path_buf(), self.log().group(id));
+                        holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
+                            .await
+                            .map_err(|e| io(io::Error::other(e)))?
+                            .map_err(io)?;
+                        log.drop_group().await.map_err(io)?;
+                        let next = Quarantine { stage: Stage::Rejoining { since }, ..note.clone() };
+                        quarantine::save(dir, id, &next).map_err(io)?;
+                        self.note_healing(Healing { group: id, record: note.record.clone(), since: Some(since) });
+                        return Ok(since);
+                    }
+                    Err(answer) => answers.push(format!("{peer}: {answer}")),
+                }
+            }
+            Err(ReadmitError::Nobody { group: id, answers })
+        })
     }
 
     async fn ask_out(&self, id: GroupId, peer: MemberId, addr: &str, reason: &str) -> Result<LogId, String> {

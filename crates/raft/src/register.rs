@@ -5,6 +5,7 @@ use crate::lives::Lineage;
 use crate::node::RaftNode;
 use crate::peer_call::To;
 use crate::proto::{self, register_reply::Result as Outcome};
+use futures_util::future::BoxFuture;
 use holdfast_types::{GroupId, MemberId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,24 +24,26 @@ impl RaftNode {
     /// If `peers` has this member's own address, that is asked first. Another process that answers there uses a copy of
     /// this disk. It may have acknowledged entries that this copy lacks; a registration would make the others refuse it
     /// and count this one. So this one is refused, before anything is lost.
-    pub async fn register(&self, peers: &BTreeMap<MemberId, String>, level: u32) -> Registered {
-        if let Some(addr) = peers.get(&self.member())
-            && let refused @ Registered::Refused(_) = self.ask_register(self.member(), addr, level, OWN_LIMIT).await
-        {
-            return refused;
-        }
-        let leads = self.local(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
-        if leads {
-            return self.registered(self.member(), self.lineage(), level).await;
-        }
-        let mut answers = Vec::new();
-        for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-            match self.ask_register(*peer, addr, level, ASK_LIMIT).await {
-                Registered::NotNow(why) => answers.push(format!("{peer}: {why}")),
-                known => return known,
+    pub fn register<'a>(&'a self, peers: &'a BTreeMap<MemberId, String>, level: u32) -> BoxFuture<'a, Registered> {
+        Box::pin(async move {
+            if let Some(addr) = peers.get(&self.member())
+                && let refused @ Registered::Refused(_) = self.ask_register(self.member(), addr, level, OWN_LIMIT).await
+            {
+                return refused;
             }
-        }
-        Registered::NotNow(answers.join("; "))
+            let leads = self.local(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
+            if leads {
+                return self.registered(self.member(), self.lineage(), level).await;
+            }
+            let mut answers = Vec::new();
+            for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
+                match self.ask_register(*peer, addr, level, ASK_LIMIT).await {
+                    Registered::NotNow(why) => answers.push(format!("{peer}: {why}")),
+                    known => return known,
+                }
+            }
+            Registered::NotNow(answers.join("; "))
+        })
     }
 
     async fn ask_register(&self, peer: MemberId, addr: &str, level: u32, limit: Duration) -> Registered {

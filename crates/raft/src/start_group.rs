@@ -11,6 +11,7 @@ use crate::node::{NodeError, RaftNode};
 use crate::quarantine::{self, Healing, Quarantine, Stage};
 use crate::wire::vote_from_bytes;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use holdfast_log::{CorruptRecord, GroupLog};
 use holdfast_types::{GroupId, Term};
 use std::io;
@@ -22,13 +23,16 @@ impl RaftNode {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub async fn start_group(
+    pub fn start_group(
         &self,
         id: GroupId,
         machine: Arc<dyn StateMachine>,
         snapshot_every: Option<u64>,
-    ) -> Result<Group, NodeError> {
-        Ok(self.start_local(id, machine, snapshot_every).await?)
+    ) -> BoxFuture<'_, Result<Group, NodeError>> {
+        Box::pin(async move {
+            let group: Group = self.start_local(id, machine, snapshot_every).await?;
+            Ok(group)
+        })
     }
 
     /// [`RaftNode::start_group`], for this crate.

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::server::SetServer;
 use crate::suspects::Place;
 pub use crate::suspects::Suspects;
+use futures_util::future::BoxFuture;
 use holdfast_control::cluster::{MemberRole, Standing};
 use holdfast_log::CorruptRecord;
 use holdfast_raft::{RaftNode, ReadLogError, ReadPlace};
@@ -83,12 +84,14 @@ impl Inspector {
     }
 
     /// Runs until stopped, or until the process should end.
-    pub async fn run(mut self) {
-        let stop = self.stop.clone();
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.inspect() => {}
-        }
+    pub fn run(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let stop = self.stop.clone();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.inspect() => {}
+            }
+        })
     }
 
     async fn inspect(&mut self) {

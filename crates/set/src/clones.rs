@@ -8,6 +8,7 @@
 use crate::cluster::Cluster;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::server::{SetError, SetServer};
+use futures_util::future::BoxFuture;
 use holdfast_control::set::{Pin, PinStanding, SetCommand, Snapshot, SnapshotId};
 use holdfast_types::{LogId, RequestId, SetId, Term};
 use holdfast_volume::map::{Base, Root};
@@ -21,9 +22,11 @@ const TURN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs until stopped.
-pub async fn run(server: Arc<SetServer>, cluster: Arc<Cluster>, stop: CancellationToken) {
-    let pins = Pins { server: server.clone(), cluster };
-    leader_task::run(server, pins, Pauses::fixed(TURN, PAUSE), stop).await;
+pub fn run(server: Arc<SetServer>, cluster: Arc<Cluster>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let pins = Pins { server: server.clone(), cluster };
+        leader_task::run(server, pins, Pauses::fixed(TURN, PAUSE), stop).await;
+    })
 }
 
 struct Pins {

@@ -6,6 +6,7 @@
 use crate::cluster::Cluster;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::server::SetServer;
+use futures_util::future::BoxFuture;
 use holdfast_etcd::{Grant, Held, Mirror, Shown};
 use holdfast_types::Term;
 use holdfast_volume::head::SetLife;
@@ -49,9 +50,11 @@ impl Told {
     }
 
     /// Runs until stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        let pauses = Pauses { usual: TURN, failed: PAUSE_MIN, failed_max: PAUSE_MAX };
-        leader_task::run(self.server.clone(), self, pauses, stop).await;
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let pauses = Pauses { usual: TURN, failed: PAUSE_MIN, failed_max: PAUSE_MAX };
+            leader_task::run(self.server.clone(), self, pauses, stop).await;
+        })
     }
 
     /// Writes the current grant; returns whether the etcd is up to date.

@@ -7,6 +7,7 @@ use crate::head::open;
 use crate::keyring::{ClusterKeys, KeyError, KeySource};
 use crate::random::random_u128;
 use crate::verify::{Damage, Subject};
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::{GENERATION_MAX, RootRef};
 use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, keys};
@@ -112,29 +113,35 @@ pub fn open_store(url: &str, credentials_file: Option<&Path>) -> Result<Arc<dyn 
 ///
 /// # Errors
 /// [`RecoveryError`]. Sets that do not open are part of the result.
-pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -> Result<Survey, RecoveryError> {
-    let mut numbers = listed(&*store).await?;
-    // Numbers around each listed set, not all between the lowest and the highest: anybody may have written a key with
-    // any number.
-    let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
-    let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
-    numbers.extend(probed);
-    let read = stream::iter(numbers).map(|number| {
-        let store = store.clone();
-        async move { (GroupId(number), read(url, store, key, GroupId(number)).await) }
-    });
-    let mut read = read.buffered(READS);
-    let mut survey = Survey::default();
-    while let Some((set, outcome)) = read.next().await {
-        match outcome {
-            Ok(None) => {}
-            Ok(Some(found)) => survey.sets.push(found),
-            Err(ReadError::Store(e)) => return Err(e.into()),
-            Err(ReadError::Deleted) => survey.deleted.push(set),
-            Err(ReadError::Bad(why)) => survey.bad.push((set, why)),
+pub fn survey<'a>(
+    url: &'a str,
+    store: Arc<dyn ObjectStore>,
+    key: &'a ClusterKeys,
+) -> BoxFuture<'a, Result<Survey, RecoveryError>> {
+    Box::pin(async move {
+        let mut numbers = listed(&*store).await?;
+        // Numbers around each listed set, not all between the lowest and the highest: anybody may have written a key with
+        // any number.
+        let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
+        let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
+        numbers.extend(probed);
+        let read = stream::iter(numbers).map(|number| {
+            let store = store.clone();
+            async move { (GroupId(number), read(url, store, key, GroupId(number)).await) }
+        });
+        let mut read = read.buffered(READS);
+        let mut survey = Survey::default();
+        while let Some((set, outcome)) = read.next().await {
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(found)) => survey.sets.push(found),
+                Err(ReadError::Store(e)) => return Err(e.into()),
+                Err(ReadError::Deleted) => survey.deleted.push(set),
+                Err(ReadError::Bad(why)) => survey.bad.push((set, why)),
+            }
         }
-    }
-    Ok(survey)
+        Ok(survey)
+    })
 }
 
 /// The set numbers in a listing, with one request for each.
@@ -179,35 +186,37 @@ pub enum ReadError {
 ///
 /// # Errors
 /// [`ReadError`].
-pub async fn read(
-    url: &str,
+pub fn read<'a>(
+    url: &'a str,
     store: Arc<dyn ObjectStore>,
-    cluster_keys: &ClusterKeys,
+    cluster_keys: &'a ClusterKeys,
     set: SetId,
-) -> Result<Option<Found>, ReadError> {
-    let object = match store.get_object(&keys::head(set)).await {
-        Ok(object) => object,
-        Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
-        Err(e) => return Err(e.into()),
-    };
-    let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
-    if let Some(to) = holdfast_store::moved_to(&object.body) {
-        return Err(bad(&format!(
-            "the set's stores were changed: name these instead: --from-store {to:?}; if they have no head yet, name both: --from-store \"{url} => {to}\""
-        )));
-    }
-    if let Some(seat) = holdfast_store::head_of_several(&object.body) {
-        return Err(bad(&format!(
-            "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
-        )));
-    }
-    let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
-    if is_tombstone(&object.body) {
-        return Err(ReadError::Deleted);
-    }
-    let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
-    let head = open(&key, &object.body).map_err(|e| bad(&e))?;
-    Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
+) -> BoxFuture<'a, Result<Option<Found>, ReadError>> {
+    Box::pin(async move {
+        let object = match store.get_object(&keys::head(set)).await {
+            Ok(object) => object,
+            Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+        if let Some(to) = holdfast_store::moved_to(&object.body) {
+            return Err(bad(&format!(
+                "the set's stores were changed: name these instead: --from-store {to:?}; if they have no head yet, name both: --from-store \"{url} => {to}\""
+            )));
+        }
+        if let Some(seat) = holdfast_store::head_of_several(&object.body) {
+            return Err(bad(&format!(
+                "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
+            )));
+        }
+        let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
+        if is_tombstone(&object.body) {
+            return Err(ReadError::Deleted);
+        }
+        let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
+        let head = open(&key, &object.body).map_err(|e| bad(&e))?;
+        Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
+    })
 }
 
 /// Why a set cannot be restored as found; checked before anything is changed.
@@ -296,29 +305,31 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
 ///
 /// # Errors
 /// [`RecoveryError::Changed`] if the head is no longer the one found; then nothing was changed.
-pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, RecoveryError> {
-    let name = found.head.name.to_string();
-    let head = found.head.raised(cluster, disk);
-    if head.life.generation > GENERATION_MAX {
-        return Err(RecoveryError::LastGeneration { name, found: found.head.life.generation });
-    }
-    let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
-    let body = seal_head(&head, &found.keyring, found.key.sealer(id));
-    // R12: the store's retries resolve an unknown outcome. If it stays unknown, the next run finds its own disk in the
-    // head.
-    match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
-        Ok(version) => Ok(Found {
-            set: found.set,
-            url: found.url.clone(),
-            head,
-            keyring: found.keyring.clone(),
-            key: found.key.clone(),
-            store: found.store.clone(),
-            version,
-        }),
-        Err(e) if e.disposition() == Disposition::Conflict => Err(RecoveryError::Changed { name }),
-        Err(e) => Err(e.into()),
-    }
+pub fn raise(found: &Found, cluster: u128, disk: u128) -> BoxFuture<'_, Result<Found, RecoveryError>> {
+    Box::pin(async move {
+        let name = found.head.name.to_string();
+        let head = found.head.raised(cluster, disk);
+        if head.life.generation > GENERATION_MAX {
+            return Err(RecoveryError::LastGeneration { name, found: found.head.life.generation });
+        }
+        let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
+        let body = seal_head(&head, &found.keyring, found.key.sealer(id));
+        // R12: the store's retries resolve an unknown outcome. If it stays unknown, the next run finds its own disk in the
+        // head.
+        match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
+            Ok(version) => Ok(Found {
+                set: found.set,
+                url: found.url.clone(),
+                head,
+                keyring: found.keyring.clone(),
+                key: found.key.clone(),
+                store: found.store.clone(),
+                version,
+            }),
+            Err(e) if e.disposition() == Disposition::Conflict => Err(RecoveryError::Changed { name }),
+            Err(e) => Err(e.into()),
+        }
+    })
 }
 
 #[cfg(test)]

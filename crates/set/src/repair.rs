@@ -17,6 +17,7 @@ use crate::mapping::{MapError, Mapping};
 use crate::references::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
 use crate::server::SetServer;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
@@ -159,25 +160,27 @@ impl Repairer {
     }
 
     /// Runs until stopped.
-    pub async fn run(self) {
-        let mut changes = self.server.switch.changes();
-        loop {
-            changes.borrow_and_update();
-            let several = self.mapping.store.several();
-            let look_after = async {
-                let Some(several) = &several else { return std::future::pending().await };
-                let fills = (0..several.copies()).map(Part::Fill);
-                let parts =
-                    [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
-                join_all(parts).await;
-            };
-            // New stores are compared from the beginning: their missing objects are not noted.
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                changed = changes.changed() => if changed.is_err() { return },
-                () = look_after => {}
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut changes = self.server.switch.changes();
+            loop {
+                changes.borrow_and_update();
+                let several = self.mapping.store.several();
+                let look_after = async {
+                    let Some(several) = &several else { return std::future::pending().await };
+                    let fills = (0..several.copies()).map(Part::Fill);
+                    let parts =
+                        [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
+                    join_all(parts).await;
+                };
+                // New stores are compared from the beginning: their missing objects are not noted.
+                tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = look_after => {}
+                }
             }
-        }
+        })
     }
 
     async fn look_after(&self, several: &Quorum, part: Part) {

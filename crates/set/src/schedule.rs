@@ -7,6 +7,7 @@
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::random::random_u128;
 use crate::server::{SetError, SetServer};
+use futures_util::future::BoxFuture;
 use holdfast_control::set::{SetCommand, Taken, name_at, taken};
 use holdfast_host::unix_ms;
 use holdfast_types::{RequestId, Term};
@@ -22,8 +23,10 @@ const PAUSE: Duration = Duration::from_secs(10);
 const EXPIRED_PER_TURN: usize = 8;
 
 /// Runs until stopped.
-pub async fn run(server: Arc<SetServer>, stop: CancellationToken) {
-    leader_task::run(server.clone(), Scheduler { server }, Pauses::fixed(TURN, PAUSE), stop).await;
+pub fn run(server: Arc<SetServer>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        leader_task::run(server.clone(), Scheduler { server }, Pauses::fixed(TURN, PAUSE), stop).await;
+    })
 }
 
 struct Scheduler {

@@ -127,40 +127,42 @@ impl Scrubber {
     }
 
     /// Runs until stopped.
-    pub async fn run(mut self) {
-        if self.settings.bytes_per_second == 0 {
-            return;
-        }
-        let stop = self.stop.clone();
-        let mut pause = TURN;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.server.scrub.wake.notified() => {}
-                () = tokio::time::sleep(pause) => {}
+    pub fn run(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if self.settings.bytes_per_second == 0 {
+                return;
             }
-            pause = TURN;
-            if self.server.leads().is_none() {
-                self.root = None;
-                continue;
+            let stop = self.stop.clone();
+            let mut pause = TURN;
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.server.scrub.wake.notified() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = TURN;
+                if self.server.leads().is_none() {
+                    self.root = None;
+                    continue;
+                }
+                let now = unix_ms();
+                if self.server.scrub.wanted.swap(false, Ordering::AcqRel) {
+                    self.book.begin(now);
+                }
+                self.book.keep_time(now, self.settings.interval);
+                if self.book.round.is_some() {
+                    let turn = tokio::select! {
+                        () = stop.cancelled() => { self.note(true); return }
+                        turn = self.turn() => turn,
+                    };
+                    pause = if matches!(turn, Turn::On) { Duration::ZERO } else { AGAIN };
+                } else {
+                    self.root = None;
+                }
+                self.publish();
+                self.note(false);
             }
-            let now = unix_ms();
-            if self.server.scrub.wanted.swap(false, Ordering::AcqRel) {
-                self.book.begin(now);
-            }
-            self.book.keep_time(now, self.settings.interval);
-            if self.book.round.is_some() {
-                let turn = tokio::select! {
-                    () = stop.cancelled() => { self.note(true); return }
-                    turn = self.turn() => turn,
-                };
-                pause = if matches!(turn, Turn::On) { Duration::ZERO } else { AGAIN };
-            } else {
-                self.root = None;
-            }
-            self.publish();
-            self.note(false);
-        }
+        })
     }
 
     fn publish(&self) {

@@ -15,6 +15,7 @@ use crate::mapping::{MapError, Mapping};
 use crate::references::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
 use crate::server::{SetError, SetServer};
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use holdfast_control::set::{
     RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
@@ -156,9 +157,11 @@ impl SpaceKeeper {
     }
 
     /// Runs until stopped.
-    pub async fn run(self) {
-        let (server, stop) = (self.server.clone(), self.stop.clone());
-        leader_task::run(server, self, Pauses::doubling(TURN, TURN_MAX), stop).await;
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let (server, stop) = (self.server.clone(), self.stop.clone());
+            leader_task::run(server, self, Pauses::doubling(TURN, TURN_MAX), stop).await;
+        })
     }
 
     async fn collect(&mut self, term: Term) -> Result<(), SpaceError> {

@@ -23,6 +23,7 @@ pub use board::PlacingBoard;
 use crate::leader_task::{self, Failed, LeaderTask, Pauses};
 use crate::mapping::Mapping;
 use crate::server::SetServer;
+use futures_util::future::BoxFuture;
 use holdfast_control::set::RootRef;
 use holdfast_host::unix_ms;
 use holdfast_raft::Placing;
@@ -126,9 +127,11 @@ impl Mover {
     }
 
     /// Runs until stopped.
-    pub async fn run(self) {
-        let (server, stop) = (self.server.clone(), self.stop.clone());
-        leader_task::run(server, self, Pauses::fixed(TURN, PAUSE), stop).await;
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let (server, stop) = (self.server.clone(), self.stop.clone());
+            leader_task::run(server, self, Pauses::fixed(TURN, PAUSE), stop).await;
+        })
     }
 
     async fn step(&mut self, term: Term) -> Result<(), Failed> {

@@ -17,6 +17,7 @@ use crate::mapping::{MapError, Mapping};
 use crate::reader::{ReadError, Reader};
 use crate::server::{SetError, SetServer};
 use crate::set_key::SealingKey;
+use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
@@ -202,44 +203,46 @@ impl Uploader {
     }
 
     /// Runs until stopped.
-    pub async fn run(self) {
-        let mut pause = FIRST_PAUSE;
-        let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = self.server.head.asked() => {}
-                () = tokio::time::sleep(pause.min(LOOK)) => {}
-            }
-            let Some(term) = self.server.leads() else {
-                (dirty_since, pause) = (None, FIRST_PAUSE);
-                self.host.note_unfinished(None);
-                continue;
-            };
-            self.judge_once(term, &mut judged).await;
-            if !self.is_due(&mut dirty_since).await {
-                continue;
-            }
-            let _turn = tokio::select! {
-                turn = self.server.head.checkpoint_turn() => turn,
-                () = self.stop.cancelled() => return,
-            };
-            match self.attempt(term).await {
-                Ok(()) => {
-                    (dirty_since, judged, pause) = (None, Some(term), FIRST_PAUSE);
-                    self.host.note_unfinished(None);
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut pause = FIRST_PAUSE;
+            let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
+            loop {
+                tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    () = self.server.head.asked() => {}
+                    () = tokio::time::sleep(pause.min(LOOK)) => {}
                 }
-                Err(UploadError::Stopping) => return,
-                Err(e) => {
-                    self.note_failure(&e);
-                    pause = next_pause(pause, &e);
-                    tokio::select! {
-                        () = self.stop.cancelled() => return,
-                        () = self.rest(term, pause) => {}
+                let Some(term) = self.server.leads() else {
+                    (dirty_since, pause) = (None, FIRST_PAUSE);
+                    self.host.note_unfinished(None);
+                    continue;
+                };
+                self.judge_once(term, &mut judged).await;
+                if !self.is_due(&mut dirty_since).await {
+                    continue;
+                }
+                let _turn = tokio::select! {
+                    turn = self.server.head.checkpoint_turn() => turn,
+                    () = self.stop.cancelled() => return,
+                };
+                match self.attempt(term).await {
+                    Ok(()) => {
+                        (dirty_since, judged, pause) = (None, Some(term), FIRST_PAUSE);
+                        self.host.note_unfinished(None);
+                    }
+                    Err(UploadError::Stopping) => return,
+                    Err(e) => {
+                        self.note_failure(&e);
+                        pause = next_pause(pause, &e);
+                        tokio::select! {
+                            () = self.stop.cancelled() => return,
+                            () = self.rest(term, pause) => {}
+                        }
                     }
                 }
             }
-        }
+        })
     }
 
     /// Whether a checkpoint should begin now. `dirty_since`: since when there is something to do.

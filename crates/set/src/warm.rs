@@ -11,6 +11,7 @@
 use crate::mapping::{MapError, Mapping, aside};
 use crate::server::SetServer;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use holdfast_control::set::{RootRef, StoredKind};
 use holdfast_store::keys;
 use holdfast_types::{LogId, ObjectId};
@@ -100,27 +101,29 @@ impl Warmer {
     }
 
     /// Runs until stopped.
-    pub async fn run(self) {
-        let host = self.server.host.clone();
-        let mut leadership = self.server.group.leadership();
-        let (root, _) = self.roots();
-        let mut past = Past { last: root, begun: None };
-        loop {
-            // Registered before the check, so that no later change is missed.
-            let changed = host.checkpoint().notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            leadership.borrow_and_update();
-            let look = async {
-                self.look(&mut past).await;
-                changed.await;
-            };
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                led = leadership.changed() => if led.is_err() { return },
-                () = look => {}
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let host = self.server.host.clone();
+            let mut leadership = self.server.group.leadership();
+            let (root, _) = self.roots();
+            let mut past = Past { last: root, begun: None };
+            loop {
+                // Registered before the check, so that no later change is missed.
+                let changed = host.checkpoint().notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                leadership.borrow_and_update();
+                let look = async {
+                    self.look(&mut past).await;
+                    changed.await;
+                };
+                tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    led = leadership.changed() => if led.is_err() { return },
+                    () = look => {}
+                }
             }
-        }
+        })
     }
 
     /// The current root and the running checkpoint, as of one moment.

@@ -5,6 +5,7 @@ use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use crate::store_options::store_options;
+use futures_util::future::BoxFuture;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
@@ -99,59 +100,66 @@ impl AdminDoor {
     ///
     /// The refusal that a remote caller would get.
     /// The refusal that a remote caller would get.
-    pub async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
-        let adopted = self.adopted()?;
-        let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
-        if cluster != adopted.raft.cluster() {
-            let message = format!("cluster: found {cluster:032x}, expected {:032x}", adopted.raft.cluster());
-            return Err(Refusal::new(RefusalCode::OtherCluster, message));
-        }
-        let request_id = holdfast_api::request_id(&request.request_id)?;
-        let members: Vec<Member> =
-            request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
-        if members.is_empty() || members.len() > MEMBERS_MAX {
-            return Err(invalid(format!("members: found {}, expected 1 to {MEMBERS_MAX}", members.len())));
-        }
-        let known = self.node.cluster.state();
-        let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
-        if done {
-            return Ok(v1::InitClusterReply { already: true });
-        }
-        // The leader completes what an earlier call has begun, in the order of the ids. An id below a registered one is
-        // lost.
-        if let Some(lost) = members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id)) {
-            let message = format!(
-                "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
-                lost.name,
-                lost.id,
-                known.next_member.saturating_sub(1)
-            );
-            return Err(Refusal::new(RefusalCode::Precondition, message));
-        }
-        let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
-        for m in members.iter().filter(|m| m.id != adopted.member) {
-            adopted.raft.set_address(m.id, m.peer_addr.clone());
-        }
-        adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
-        self.wait_for_leader(&adopted).await?;
-        if adopted.group.leading_term().is_none() {
-            // Another first member was elected. The same request to that one completes it.
-            let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
-            let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
-            return Err(Refusal::not_leader("another member leads the new cluster", api));
-        }
-        self.cluster_command(&adopted, &ClusterCommand::Init { cluster_id: cluster }).await?;
-        let mut sorted = members;
-        sorted.sort_by_key(|m| m.id);
-        for (place, member) in sorted.into_iter().enumerate() {
-            // The same request id for each member at every attempt (R12).
-            let request = RequestId(request_id.0.wrapping_add(place as u128 + 1));
-            if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
-                continue;
+    pub fn init_cluster(
+        &self,
+        request: v1::InitClusterRequest,
+    ) -> BoxFuture<'_, Result<v1::InitClusterReply, Refusal>> {
+        Box::pin(async move {
+            let adopted = self.adopted()?;
+            let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
+            if cluster != adopted.raft.cluster() {
+                let message = format!("cluster: found {cluster:032x}, expected {:032x}", adopted.raft.cluster());
+                return Err(Refusal::new(RefusalCode::OtherCluster, message));
             }
-            self.cluster_command(&adopted, &ClusterCommand::AddMember { member, replaces: None, request }).await?;
-        }
-        Ok(v1::InitClusterReply { already: false })
+            let request_id = holdfast_api::request_id(&request.request_id)?;
+            let members: Vec<Member> =
+                request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
+            if members.is_empty() || members.len() > MEMBERS_MAX {
+                return Err(invalid(format!("members: found {}, expected 1 to {MEMBERS_MAX}", members.len())));
+            }
+            let known = self.node.cluster.state();
+            let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
+            if done {
+                return Ok(v1::InitClusterReply { already: true });
+            }
+            // The leader completes what an earlier call has begun, in the order of the ids. An id below a registered one is
+            // lost.
+            if let Some(lost) =
+                members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id))
+            {
+                let message = format!(
+                    "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
+                    lost.name,
+                    lost.id,
+                    known.next_member.saturating_sub(1)
+                );
+                return Err(Refusal::new(RefusalCode::Precondition, message));
+            }
+            let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
+            for m in members.iter().filter(|m| m.id != adopted.member) {
+                adopted.raft.set_address(m.id, m.peer_addr.clone());
+            }
+            adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+            self.wait_for_leader(&adopted).await?;
+            if adopted.group.leading_term().is_none() {
+                // Another first member was elected. The same request to that one completes it.
+                let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
+                let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
+                return Err(Refusal::not_leader("another member leads the new cluster", api));
+            }
+            self.cluster_command(&adopted, &ClusterCommand::Init { cluster_id: cluster }).await?;
+            let mut sorted = members;
+            sorted.sort_by_key(|m| m.id);
+            for (place, member) in sorted.into_iter().enumerate() {
+                // The same request id for each member at every attempt (R12).
+                let request = RequestId(request_id.0.wrapping_add(place as u128 + 1));
+                if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
+                    continue;
+                }
+                self.cluster_command(&adopted, &ClusterCommand::AddMember { member, replaces: None, request }).await?;
+            }
+            Ok(v1::InitClusterReply { already: false })
+        })
     }
 
     pub(super) async fn cluster_command(

@@ -4,6 +4,7 @@ use super::AdminDoor;
 use super::stores::not_opened;
 use crate::node::Adopted;
 use crate::store_options::open_store;
+use futures_util::future::BoxFuture;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_control::set::SetState;
@@ -42,10 +43,13 @@ impl AdminDoor {
     ///
     /// # Errors
     /// The refusal that a remote caller would get.
-    pub async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
-        self.led_cluster()?;
-        let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
-        self.alone(&self.node.changing_sets, restore).await
+    pub fn restore_set(&self, request: v1::RestoreSetRequest) -> BoxFuture<'_, Result<v1::RestoreSetReply, Refusal>> {
+        Box::pin(async move {
+            self.led_cluster()?;
+            let restore =
+                move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
+            self.alone(&self.node.changing_sets, restore).await
+        })
     }
 
     async fn restore_alone(

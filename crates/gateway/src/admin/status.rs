@@ -2,6 +2,7 @@
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
+use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_cache::Answers;
@@ -54,56 +55,58 @@ impl AdminDoor {
     ///
     /// # Errors
     /// The refusal that a remote caller would get.
-    pub async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
-        let (node, config) = (&self.node, &self.node.config);
-        let identity = node.identity();
-        let mut message = v1::Node {
-            name: config.name.to_string(),
-            region: config.region.to_string(),
-            disk: holdfast_api::hex128(identity.disk()),
-            cluster_id: identity.cluster().map(holdfast_api::hex128).unwrap_or_default(),
-            member: identity.member,
-            addresses: Some(v1::Addresses {
-                peer: config.peer_address(),
-                api: config.api_address(),
-                nbd: config.nbd_address().unwrap_or_default(),
-                http: config.http_address().unwrap_or_default(),
-            }),
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            boot: identity.boot,
-            uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            pid: std::process::id(),
-            not_ready: node.not_ready().unwrap_or_default(),
-            stores: node.store_healths(),
-            role: config.role.as_str().to_string(),
-            level: FEATURE_LEVEL,
-            keys: Some(self.node_keys()),
-            reads: Some(self.reads()),
-            ..v1::Node::default()
-        };
-        if let Some(adopted) = node.adopted() {
-            let own = node.cluster.member(adopted.member);
-            message.standing = own.map(|m| super::standing_text(m.standing).to_string()).unwrap_or_default();
-            message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
-            message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
-        }
-        if let Some(raft) = node.raft() {
-            let waiting = raft.healing().into_iter().filter(|h| raft.group(h.group).is_none());
-            message.groups.extend(waiting.map(|h| v1::GroupStatus {
-                group: h.group.0,
-                set: node.cluster.state().sets.get(&h.group).map(|s| s.name.to_string()).unwrap_or_default(),
-                role: v1::Role::Healing.into(),
-                ..v1::GroupStatus::default()
-            }));
-            let usage = raft.log().usage();
-            message.journal = Some(v1::JournalUsage {
-                used_bytes: usage.used_bytes,
-                bound_bytes: usage.bound_bytes,
-                reserve_bytes: usage.reserve_bytes,
-                failed: usage.failed.unwrap_or_default(),
-            });
-        }
-        Ok(message)
+    pub fn get_node(&self, _: v1::GetNodeRequest) -> BoxFuture<'_, Result<v1::Node, Refusal>> {
+        Box::pin(async move {
+            let (node, config) = (&self.node, &self.node.config);
+            let identity = node.identity();
+            let mut message = v1::Node {
+                name: config.name.to_string(),
+                region: config.region.to_string(),
+                disk: holdfast_api::hex128(identity.disk()),
+                cluster_id: identity.cluster().map(holdfast_api::hex128).unwrap_or_default(),
+                member: identity.member,
+                addresses: Some(v1::Addresses {
+                    peer: config.peer_address(),
+                    api: config.api_address(),
+                    nbd: config.nbd_address().unwrap_or_default(),
+                    http: config.http_address().unwrap_or_default(),
+                }),
+                version: env!("CARGO_PKG_VERSION").to_string(),
+                boot: identity.boot,
+                uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                pid: std::process::id(),
+                not_ready: node.not_ready().unwrap_or_default(),
+                stores: node.store_healths(),
+                role: config.role.as_str().to_string(),
+                level: FEATURE_LEVEL,
+                keys: Some(self.node_keys()),
+                reads: Some(self.reads()),
+                ..v1::Node::default()
+            };
+            if let Some(adopted) = node.adopted() {
+                let own = node.cluster.member(adopted.member);
+                message.standing = own.map(|m| super::standing_text(m.standing).to_string()).unwrap_or_default();
+                message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
+                message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
+            }
+            if let Some(raft) = node.raft() {
+                let waiting = raft.healing().into_iter().filter(|h| raft.group(h.group).is_none());
+                message.groups.extend(waiting.map(|h| v1::GroupStatus {
+                    group: h.group.0,
+                    set: node.cluster.state().sets.get(&h.group).map(|s| s.name.to_string()).unwrap_or_default(),
+                    role: v1::Role::Healing.into(),
+                    ..v1::GroupStatus::default()
+                }));
+                let usage = raft.log().usage();
+                message.journal = Some(v1::JournalUsage {
+                    used_bytes: usage.used_bytes,
+                    bound_bytes: usage.bound_bytes,
+                    reserve_bytes: usage.reserve_bytes,
+                    failed: usage.failed.unwrap_or_default(),
+                });
+            }
+            Ok(message)
+        })
     }
 
     fn reads(&self) -> v1::ReadAnswers {

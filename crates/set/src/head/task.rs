@@ -3,6 +3,7 @@
 use super::freshness::LOOK_LIMIT;
 use super::{HeadKeeper, Seen};
 use crate::server::SetServer;
+use futures_util::future::BoxFuture;
 use holdfast_control::set::{Links, Restored};
 use holdfast_raft::boot_now;
 use holdfast_types::{Epoch, Term};
@@ -20,45 +21,47 @@ const REPLACE_EVERY: Duration = Duration::from_secs(1);
 impl HeadKeeper {
     /// Reads the head at the start, at the beginning of each leadership, and while this gateway leads: as often as
     /// `looks` requires or a caller waits for it.
-    pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
-        let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
-        let mut tried = None;
-        while self.fenced().is_none() {
-            let led = server.leading_ready();
-            self.note_here(&server, led);
-            let begins = led.is_some() && led != led_in;
-            led_in = led.or(led_in);
-            let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
-            if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
-                let looked = self.look().await;
-                self.seen.send_if_modified(|seen| {
-                    let first = *seen == Seen::NotYet;
-                    if first {
-                        *seen = Seen::Go;
+    pub fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
+            let mut tried = None;
+            while self.fenced().is_none() {
+                let led = server.leading_ready();
+                self.note_here(&server, led);
+                let begins = led.is_some() && led != led_in;
+                led_in = led.or(led_in);
+                let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
+                if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
+                    let looked = self.look().await;
+                    self.seen.send_if_modified(|seen| {
+                        let first = *seen == Seen::NotYet;
+                        if first {
+                            *seen = Seen::Go;
+                        }
+                        first
+                    });
+                    if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
+                        self.begin(&server, term).await;
                     }
-                    first
-                });
-                if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
-                    self.begin(&server, term).await;
+                    if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
+                        // The read took time, so the state is noted again.
+                        self.note_here(&server, Some(term));
+                        self.replace_around(term).await;
+                    }
+                    chance = rand::random::<f64>();
                 }
-                if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
-                    // The read took time, so the state is noted again.
-                    self.note_here(&server, Some(term));
-                    self.replace_around(term).await;
+                waited_for = tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.wake.notified() => !self.looks.may_answer(boot_now()),
+                    () = tokio::time::sleep(IDLE_LOOK) => false,
+                };
+                let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
+                if waits && self.to_replace() && server.leading_ready().is_some() {
+                    tried = Some(Instant::now());
+                    waited_for = true;
                 }
-                chance = rand::random::<f64>();
             }
-            waited_for = tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.wake.notified() => !self.looks.may_answer(boot_now()),
-                () = tokio::time::sleep(IDLE_LOOK) => false,
-            };
-            let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
-            if waits && self.to_replace() && server.leading_ready().is_some() {
-                tried = Some(Instant::now());
-                waited_for = true;
-            }
-        }
+        })
     }
 
     /// There is no head: a new set's leader writes the first one, or the next checkpoint if there was one.

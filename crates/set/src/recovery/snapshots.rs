@@ -6,6 +6,7 @@
 
 use super::{Found, Leaves, READS, RecoveryError, SPOILT_COPIES_MAX, look_at_root};
 use crate::references::{KINDS, LIST_PAGES_MAX, Piece, named};
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, StoreError, keys};
@@ -41,11 +42,16 @@ pub struct Looked(BTreeMap<ObjectId, Option<String>>);
 ///
 /// # Errors
 /// [`RecoveryError`] if the store does not answer: then it is unknown what is missing.
-pub async fn leave_out(found: &mut Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
-    let left_out = lacking(found, looked).await?;
-    let names: BTreeSet<Name> = left_out.iter().map(|one| one.name.clone()).collect();
-    found.head.links.snapshots = found.head.links.snapshots.without(&names);
-    Ok(left_out)
+pub fn leave_out<'a>(
+    found: &'a mut Found,
+    looked: &'a mut Looked,
+) -> BoxFuture<'a, Result<Vec<LeftOut>, RecoveryError>> {
+    Box::pin(async move {
+        let left_out = lacking(found, looked).await?;
+        let names: BTreeSet<Name> = left_out.iter().map(|one| one.name.clone()).collect();
+        found.head.links.snapshots = found.head.links.snapshots.without(&names);
+        Ok(left_out)
+    })
 }
 
 async fn lacking(found: &Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {

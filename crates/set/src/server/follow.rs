@@ -5,6 +5,7 @@ use crate::gate::GatedPace;
 use crate::host::GrantSeen;
 use crate::sequencer::{Sequencer, WriteFailure};
 use crate::server::LeaseVerdict;
+use futures_util::future::BoxFuture;
 use holdfast_control::set::Lease;
 use holdfast_raft::boot_now;
 use holdfast_types::sync::LockExt;
@@ -17,31 +18,33 @@ use tokio_util::sync::CancellationToken;
 
 impl SetServer {
     /// Follows leadership, applied entries and time until stopped.
-    pub async fn run(self: Arc<Self>) {
-        let mut leadership = self.group.leadership();
-        let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let ticked = tokio::select! {
-                () = self.stop.cancelled() => break,
-                changed = leadership.changed() => {
-                    if changed.is_err() {
-                        break;
+    pub fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut leadership = self.group.leadership();
+            let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                let ticked = tokio::select! {
+                    () = self.stop.cancelled() => break,
+                    changed = leadership.changed() => {
+                        if changed.is_err() {
+                            break;
+                        }
+                        false
                     }
-                    false
+                    () = self.host.changed().notified() => false,
+                    _ = tick.tick() => true,
+                };
+                if ticked {
+                    self.gate.look_at_members();
+                    self.follow_checkpoint().await;
                 }
-                () = self.host.changed().notified() => false,
-                _ = tick.tick() => true,
-            };
-            if ticked {
-                self.gate.look_at_members();
-                self.follow_checkpoint().await;
+                self.look();
+                self.end_orphaned_plain_lease();
+                self.close_when_cut_off();
             }
-            self.look();
-            self.end_orphaned_plain_lease();
-            self.close_when_cut_off();
-        }
-        self.end_serving(WriteFailure::Gone);
+            self.end_serving(WriteFailure::Gone);
+        })
     }
 
     /// Runs the same steps after every event. Reporting a fact to the gate twice is harmless, but reporting an old fact

@@ -23,6 +23,7 @@ use super::state::{Quorum, Register};
 use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, Version, keys};
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use holdfast_types::SetId;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::Ordering;
@@ -251,44 +252,46 @@ impl Quorum {
     ///
     /// # Errors
     /// Conflict: another head is there. Denied: no change is under way.
-    pub async fn end_list(&self, set: SetId, expected: &Version) -> Result<(), StoreError> {
-        let (first, Some(next)) = (self.first(), self.registers.get(1)) else {
-            let cause = Cause::text("no other stores are known");
-            return Err(StoreError::Denied {
-                at: self.at(Op::Swap, &keys::head(set)),
-                cause,
-                hint: "begin the change first",
-            });
-        };
-        if let Some(head) = self.look_first(set).await?
-            && Moved::decode(&head.body).is_none()
-        {
-            if head.version != *expected {
-                let (found, expected) = (Some(head.version), Some(expected.clone()));
-                return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
+    pub fn end_list<'a>(&'a self, set: SetId, expected: &'a Version) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let (first, Some(next)) = (self.first(), self.registers.get(1)) else {
+                let cause = Cause::text("no other stores are known");
+                return Err(StoreError::Denied {
+                    at: self.at(Op::Swap, &keys::head(set)),
+                    cause,
+                    hint: "begin the change first",
+                });
+            };
+            if let Some(head) = self.look_first(set).await?
+                && Moved::decode(&head.body).is_none()
+            {
+                if head.version != *expected {
+                    let (found, expected) = (Some(head.version), Some(expected.clone()));
+                    return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
+                }
+                // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
+                // slot, and a store without one has lost it (QUORUM-Q2).
+                next.lay_out_all(&next.key(set)).await?;
+                let last = Moved { to: next.text.clone(), head: Some(head.body) };
+                first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
             }
-            // From here on w of the next list's stores are enough to begin its head (`begin_register`): each has a
-            // slot, and a store without one has lost it (QUORUM-Q2).
-            next.lay_out_all(&next.key(set)).await?;
-            let last = Moved { to: next.text.clone(), head: Some(head.body) };
-            first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
-        }
-        match self.which(set).await? {
-            Counts::Next(..) => Ok(()),
-            Counts::First(_) => {
-                let cause = Cause::text("the list was ended for other stores than these");
-                let hint = "look at the set's stores again";
-                Err(StoreError::Denied { at: first.at(Op::Swap, &keys::head(set)), cause, hint })
+            match self.which(set).await? {
+                Counts::Next(..) => Ok(()),
+                Counts::First(_) => {
+                    let cause = Cause::text("the list was ended for other stores than these");
+                    let hint = "look at the set's stores again";
+                    Err(StoreError::Denied { at: first.at(Op::Swap, &keys::head(set)), cause, hint })
+                }
             }
-        }
+        })
     }
 
     /// Whether the next list's head counts already.
     ///
     /// # Errors
     /// The stores.
-    pub async fn list_ended(&self, set: SetId) -> Result<bool, StoreError> {
-        Ok(matches!(self.which(set).await?, Counts::Next(..)))
+    pub fn list_ended(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move { Ok(matches!(self.which(set).await?, Counts::Next(..))) })
     }
 
     /// Removes the set's keys from the list that was left (LIST-L3), once the next list's head is there, as far as its
@@ -296,22 +299,26 @@ impl Quorum {
     ///
     /// # Errors
     /// The stores.
-    pub async fn let_go_of_head(&self, set: SetId) -> Result<(), StoreError> {
-        let first = self.first();
-        if !self.list_ended(set).await? {
-            return Ok(());
-        }
-        for _ in 0..LOOKS_MAX {
-            let Some(found) = self.look_first(set).await? else { return Ok(()) };
-            let Some(moved) = Moved::decode(&found.body).filter(|moved| moved.head.is_some()) else { return Ok(()) };
-            let last = Moved { head: None, ..moved }.encode(rand::random());
-            let key = first.key(set);
-            match first.swap_register(&key, Some(&found.version), last).await {
-                Err(error) if error.disposition() == Disposition::Conflict => {}
-                outcome => return outcome.map(drop),
+    pub fn let_go_of_head(&self, set: SetId) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let first = self.first();
+            if !self.list_ended(set).await? {
+                return Ok(());
             }
-        }
-        Ok(())
+            for _ in 0..LOOKS_MAX {
+                let Some(found) = self.look_first(set).await? else { return Ok(()) };
+                let Some(moved) = Moved::decode(&found.body).filter(|moved| moved.head.is_some()) else {
+                    return Ok(());
+                };
+                let last = Moved { head: None, ..moved }.encode(rand::random());
+                let key = first.key(set);
+                match first.swap_register(&key, Some(&found.version), last).await {
+                    Err(error) if error.disposition() == Disposition::Conflict => {}
+                    outcome => return outcome.map(drop),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The keys of these lists' heads: one of them is the set's.
@@ -324,28 +331,32 @@ impl Quorum {
     ///
     /// # Errors
     /// The stores.
-    pub async fn mend_left_heads(&self, set: SetId) -> Result<bool, StoreError> {
-        if self.registers.len() == 1 || !self.list_ended(set).await? {
-            return Ok(true);
-        }
-        let (has_it, mended) = self.first().mend_head(&self.first().key(set)).await;
-        mended.map(|()| has_it.iter().all(|has_it| *has_it))
+    pub fn mend_left_heads(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move {
+            if self.registers.len() == 1 || !self.list_ended(set).await? {
+                return Ok(true);
+            }
+            let (has_it, mended) = self.first().mend_head(&self.first().key(set)).await;
+            mended.map(|()| has_it.iter().all(|has_it| *has_it))
+        })
     }
 
     /// Brings every store's part of the set's head to what is decided: whether all have it now.
     ///
     /// # Errors
     /// The stores.
-    pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
-        let ended = self.registers.len() > 1 && self.list_ended(set).await?;
-        // What an ended list's stores forget nobody asks for any more, but for w of them, which have it.
-        let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(true) };
-        let (has_it, mended) = register.mend_head(&register.key(set)).await;
-        for replica in &self.replicas {
-            let seat = register.replicas.iter().position(|other| other.index == replica.index);
-            replica.head_is_behind(seat.is_some_and(|seat| !has_it[seat]));
-        }
-        mended.map(|()| has_it.iter().all(|has_it| *has_it))
+    pub fn mend_heads(&self, set: SetId) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let ended = self.registers.len() > 1 && self.list_ended(set).await?;
+            // What an ended list's stores forget nobody asks for any more, but for w of them, which have it.
+            let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(true) };
+            let (has_it, mended) = register.mend_head(&register.key(set)).await;
+            for replica in &self.replicas {
+                let seat = register.replicas.iter().position(|other| other.index == replica.index);
+                replica.head_is_behind(seat.is_some_and(|seat| !has_it[seat]));
+            }
+            mended.map(|()| has_it.iter().all(|has_it| *has_it))
+        })
     }
 }
 
