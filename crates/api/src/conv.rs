@@ -1,6 +1,6 @@
 //! Conversions between texts on the wire and our types. Input is untrusted: readers return errors and never panic.
 
-use crate::{Refusal, RefusalCode, v1};
+use crate::v1;
 use holdfast_types::{Name, Owner, RequestId, Token};
 
 /// A malformed field of a request.
@@ -13,18 +13,6 @@ pub struct FieldError {
     pub found: String,
     /// Expected form.
     pub expected: &'static str,
-}
-
-impl From<FieldError> for Refusal {
-    fn from(error: FieldError) -> Refusal {
-        Refusal::new(RefusalCode::Invalid, error.to_string())
-    }
-}
-
-impl From<FieldError> for tonic::Status {
-    fn from(error: FieldError) -> tonic::Status {
-        Refusal::from(error).into()
-    }
 }
 
 fn bad(field: &'static str, found: &str, expected: &'static str) -> FieldError {
@@ -127,6 +115,7 @@ pub(crate) fn role_text<S: serde::Serializer>(role: &i32, serializer: S) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Refusal, RefusalCode};
 
     #[test]
     fn ids_round_trip_and_refuse() {

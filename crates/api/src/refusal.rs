@@ -11,6 +11,7 @@
 //! gateway's decision: it is a transport error, or from a foreign server. Whether that call had an effect is unknown
 //! (R12), so it is retried under the same request id, or reported as unknown.
 
+use crate::FieldError;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
@@ -149,6 +150,18 @@ impl Refusal {
             .filter(|text| text.len() <= LEADER_API_CHARS_MAX)
             .filter(|text| crate::host_port(text).is_some());
         Some(Self { code, message, leader_api: leader_api.map(str::to_string) })
+    }
+}
+
+impl From<FieldError> for Refusal {
+    fn from(error: FieldError) -> Refusal {
+        Refusal::new(RefusalCode::Invalid, error.to_string())
+    }
+}
+
+impl From<FieldError> for Status {
+    fn from(error: FieldError) -> Status {
+        Refusal::from(error).into()
     }
 }
 

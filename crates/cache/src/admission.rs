@@ -8,7 +8,7 @@
 //!   fetched for a scan: left out and remembered; written if fetched again while remembered ──────────┘
 //! ```
 
-use super::BlockKey;
+use crate::key::BlockKey;
 use std::collections::{HashSet, VecDeque};
 
 /// The kind of reader.

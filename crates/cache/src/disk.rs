@@ -5,8 +5,8 @@
 //!   DIR/blocks/     foyer's files
 //! ```
 
-use super::BlockKey;
 use super::admission::{Admission, Demand};
+use crate::key::BlockKey;
 use bytes::Bytes;
 use foyer::{
     Age, BlockEngineConfig, Code, DeviceBuilder, EvictionInfo, EvictionPicker, FsDeviceBuilder, HybridCache,

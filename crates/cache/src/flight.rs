@@ -1,6 +1,6 @@
 //! One load per key at a time: later callers wait for the running one.
 
-use super::BlockKey;
+use crate::key::BlockKey;
 use holdfast_types::sync::LockExt;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

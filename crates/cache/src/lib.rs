@@ -31,15 +31,15 @@ mod admission;
 mod answers;
 mod disk;
 mod flight;
+mod key;
 
 use bytes::Bytes;
 use disk::Disk;
 pub use flight::{Flight, Flights};
+use holdfast_types::limits;
 use holdfast_types::sync::LockExt;
-use holdfast_types::{ObjectId, limits};
 use std::fmt;
 use std::future::Future;
-use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -48,23 +48,7 @@ use std::time::Duration;
 pub use admission::Demand;
 pub use answers::{Answers, Window};
 pub use disk::DISK_BUFFER_BYTES;
-
-/// Names one extent of a segment, or one page of a pack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockKey {
-    /// The object.
-    pub object: ObjectId,
-    /// The number of the extent or page in it.
-    pub number: u32,
-}
-
-impl Hash for BlockKey {
-    /// The id's 128 random bits are enough to tell objects apart; hashing the rest would only take time.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u128(self.object.random);
-        state.write_u32(self.number);
-    }
-}
+pub use key::BlockKey;
 
 /// Memory of an entry in addition to its value: the record, and its place in the index and in the eviction order.
 const ENTRY_OVERHEAD_BYTES: usize = 256;

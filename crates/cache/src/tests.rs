@@ -1,6 +1,6 @@
 use super::*;
 use futures_util::future::join_all;
-use holdfast_types::{MemberId, Term};
+use holdfast_types::{MemberId, ObjectId, Term};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;

@@ -148,12 +148,14 @@ pub fn may_go<'a>(
 pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
     let voters = group.voters();
     if let Some(id) = voters.iter().find(|id| id.0 >= state.next_member) {
+        holdfast_reached::reached!("members: a voter is not registered yet");
         return Step::Wait(Waiting::NotRegistered { id: *id });
     }
     if let Some(heir) = heir(group, state, wanted) {
         return Step::HandOver(heir);
     }
     if let Some(next) = &group.next {
+        holdfast_reached::reached!("members: a leader finds a joint membership");
         return end(group, next, &voters, wanted);
     }
     // A leaving member may stay for a while, but is never added: after its removal from group 0 and before that is
@@ -189,6 +191,7 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     }
     for set in [&voters, &target] {
         if answering(group, set).len() < majority(set.len()) {
+            holdfast_reached::reached!("members: one set of voters has no quorum for a change");
             return Step::Wait(no_quorum(group, set));
         }
     }
@@ -199,12 +202,14 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
 /// is leaving, it hands over (MEMBER-M3). If it is to stay, it proposes the union of both sets, which revokes no
 /// decision, and continues from there.
 fn end(group: &GroupView, next: &BTreeSet<MemberId>, voters: &BTreeSet<MemberId>, wanted: &BTreeSet<MemberId>) -> Step {
+    holdfast_reached::reached!("members: the leader is outside of the newer voters", !next.contains(&group.me));
     let (set, step) = match (next.contains(&group.me), wanted.contains(&group.me)) {
         (true, _) => (next, Step::End),
         (false, true) => (voters, Step::Vote(voters.clone())),
         (false, false) => return Step::Wait(Waiting::NoHeir),
     };
     if answering(group, set).len() < majority(set.len()) {
+        holdfast_reached::reached!("members: no quorum to end a joint membership");
         return Step::Wait(no_quorum(group, set));
     }
     step

@@ -15,8 +15,9 @@
 //! SET-S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
 //!     expired names what it judged (epoch and last renewal), and apply compares.
 //! SET-S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
-//! SET-S10  A request is granted once. A copy of it gets the present lease if that is its own, or is refused (R12): the
-//!     last `REQUESTS_REMEMBERED` granted requests are part of the state.
+//! SET-S10  A request is granted once (R12): the last `REQUESTS_REMEMBERED` granted requests are part of the state. A copy
+//!     of it changes nothing. It gets the present lease if that is its own, or if its token still continues that lease;
+//!     else it is refused.
 //!
 //! SET-S6 to SET-S9 and SET-S11, snapshots and garbage: see `set/space.rs`. SET-S12, rollback: `set/rollback.rs`.
 //! Volumes, VOLUME-V1 to VOLUME-V4: `set/volumes.rs`. SET-S13 and SET-S14, clones: `set/pins.rs`. SET-S15 and SET-S16,

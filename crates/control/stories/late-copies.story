@@ -36,13 +36,14 @@ acquire owner=pg-b gw=2 token=9 req=4 force
 i12: granted pg-b at m1 under e12, token 8 (or token 6), renewed i12, since 2026-11-18T11:06:40Z
 i13: refused: this request was granted before and its lease is over (the last epoch is e12): ask anew, under another request id
 
-# Two continues of one token, each with its own request. The second is the present one; a copy of the first is too late.
+# Two continues of one token, each with its own request. The second is the present one. A copy of the first changes nothing.
+# Its caller may still wait, and has shown a token that continues the lease: it gets the present grant, no refusal.
 continue owner=pg-b gw=2 token=6 new=10 req=6
 continue owner=pg-b gw=1 token=6 new=11 req=5
 state
 ----
 i14: granted pg-b at m2 under e14, token 10 (or token 6) (or token 8), renewed i14, since 2026-11-18T11:06:40Z
-i15: refused: this request was granted before and its lease is over (the last epoch is e14): ask anew, under another request id
+i15: granted pg-b at m2 under e14, token 10 (or token 6) (or token 8), renewed i14, since 2026-11-18T11:06:40Z
 pg-b at m2 under e14, token 10 (or token 6) (or token 8), renewed i14, since 2026-11-18T11:06:40Z; last s0 of e14; checkpoint none, none under way, 0 segments
 
 # A new request is a new request.

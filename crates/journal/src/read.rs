@@ -116,6 +116,7 @@ impl Span {
 }
 
 fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) -> ReadError {
+    holdfast_reached::reached!("journal: a record does not read back");
     let (file, offset) = (file.name.clone(), u64::from(place.offset));
     ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
 }

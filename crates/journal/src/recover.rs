@@ -147,6 +147,7 @@ fn file_numbers<D: Disk>(disk: &D) -> Result<Vec<u64>, RecoverError> {
 /// Step 1. Highest first, one by one: the numbers never have a gap.
 fn remove_unreached<D: Disk>(disk: &D, numbers: &[u64], last: &Last, replay: &Replay) -> Result<(), RecoverError> {
     for number in numbers.iter().rev().take_while(|number| **number > last.number) {
+        holdfast_reached::reached!("recovery: a file behind the last batch is removed");
         replay.catalog.remove_file(*number);
         let name = file_name(*number);
         disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(io_error(format!("remove {name}")))?;
@@ -177,6 +178,7 @@ fn scan_all<D: Disk>(
     for number in numbers {
         let name = file_name(*number);
         if let Some(before) = before.filter(|before: &u64| before + 1 != *number) {
+            holdfast_reached::reached!("recovery: a file is missing");
             let expected = format!("{} before it", file_name(*number - 1));
             let found = format!("{} before it", file_name(before));
             waiting.push(Err(CorruptRecord { file: name.clone(), offset: 0, expected, found }));
@@ -185,6 +187,7 @@ fn scan_all<D: Disk>(
         let file = match open_file(disk, params, sealing, *number)? {
             Found::Good(file) => file,
             Found::Bad(corrupt) => {
+                holdfast_reached::reached!("recovery: the header of a file is lost");
                 waiting.push(Err(corrupt));
                 lost_files.insert(*number);
                 last = Last { number: *number, synced: 0 };
@@ -235,6 +238,7 @@ fn replay_waiting(
 fn read_header(file: &impl DiskFile) -> io::Result<Result<AlignedBuf, io::Error>> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     let Err(_) = file.read_at(&mut block, 0) else { return Ok(Ok(block)) };
+    holdfast_reached::reached!("recovery: the first read of a header fails");
     let Err(error) = file.read_at(&mut block, 0) else { return Ok(Ok(block)) };
     // Shorter than a header: no disk is to blame.
     if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -295,14 +299,17 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
         let index = replay.catalog.index(*group);
         let index = index.locked();
         if index.damaged.is_some() {
+            holdfast_reached::reached!("recovery: a damaged group is not rewritten");
             // JOURNAL-J8: rewritten, it might look valid. It stays unusable until it is dropped.
             continue;
         }
         let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };
         if touched.dropped {
+            holdfast_reached::reached!("recovery: a drop of a group may not have been synced");
             items.push(item(Kind::DropGroup, false, LogId::default(), Bytes::new()));
         }
         if let Some(low) = touched.low.filter(|_| !touched.dropped) {
+            holdfast_reached::reached!("recovery: a change of entries may not have been synced");
             items.push(item(Kind::Truncate, false, LogId { term: Term(0), index: LogIndex(low) }, Bytes::new()));
         }
         let (purge, other): (Vec<_>, Vec<_>) =

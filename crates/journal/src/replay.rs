@@ -128,8 +128,10 @@ impl Replay {
                     };
                     if meant > *from {
                         let expected = format!("batches up to byte {meant}");
+                        holdfast_reached::reached!("recovery: synced batches are gone");
                         self.lose(corrupt(&Bad { offset: *from, found, expected, whole: false }));
                     } else if !last {
+                        holdfast_reached::reached!("recovery: a torn batch header is cut");
                         self.cuts.push(Cut { file: file.name.clone(), offset: *from, found });
                     }
                 }
@@ -140,6 +142,7 @@ impl Replay {
                         && !known
                     {
                         let found = format!("{} instead of {} at byte {}", bad.found, bad.expected, bad.offset);
+                        holdfast_reached::reached!("recovery: a torn batch is cut");
                         self.cuts.push(Cut { file: file.name.clone(), offset, found });
                         continue;
                     }
@@ -173,6 +176,7 @@ impl Replay {
             }
         }
         if let Some(bad) = &batch.lost {
+            holdfast_reached::reached!("recovery: the rest of a synced batch is lost");
             self.lose(corrupt(bad));
         }
         Ok(())
@@ -182,6 +186,7 @@ impl Replay {
         let (header, group) = (&record.header, record.header.group);
         match (header.kind, bad) {
             (Kind::Vote, Some(corrupt)) => {
+                holdfast_reached::reached!("recovery: a vote is damaged");
                 self.bad_votes.insert(group, corrupt);
                 return;
             }
@@ -189,6 +194,7 @@ impl Replay {
                 self.bad_votes.remove(&group);
             }
             (Kind::Entry, Some(corrupt)) => {
+                holdfast_reached::reached!("recovery: an entry is damaged");
                 self.bad_entries.push(BadEntry { group, index: header.id.index.0, place, corrupt });
             }
             (Kind::DropGroup, _) => {
@@ -204,6 +210,7 @@ impl Replay {
             let expected = "entries without a gap".to_string();
             let misfit =
                 CorruptRecord { file: file_name(place.file), offset: u64::from(place.offset), expected, found };
+            holdfast_reached::reached!("recovery: an entry leaves a gap");
             self.misfits.entry(group).or_insert(misfit);
         }
     }
@@ -230,6 +237,7 @@ impl Replay {
         for bad in std::mem::take(&mut self.bad_entries) {
             let index = self.catalog.index(bad.group);
             if index.locked().slot(bad.index).is_some_and(|slot| slot.place == bad.place) {
+                holdfast_reached::reached!("recovery: a damaged entry is still needed");
                 damaged.entry(bad.group).or_insert(bad.corrupt);
             }
         }
@@ -238,6 +246,7 @@ impl Replay {
             let mut index = index.locked();
             let dropped_at = self.dropped_at.get(&group).copied().unwrap_or(0);
             if let Some((_, corrupt)) = self.lost.as_ref().filter(|(lost_at, _)| *lost_at > dropped_at) {
+                holdfast_reached::reached!("recovery: a group may have lost records");
                 damaged.entry(group).or_insert_with(|| corrupt.clone());
             }
             let holes = index.close_holes(group, &mut self.ledger);

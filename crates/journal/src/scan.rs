@@ -116,6 +116,7 @@ impl Window<'_> {
             let at = offset + (number * BLOCK_BYTES) as u64;
             if let Err(why) = self.file.file.read_at(block, at) {
                 block.fill(0);
+                holdfast_reached::reached!("recovery: a block cannot be read");
                 self.unreadable.push(at);
                 failed += 1;
                 error = Some(why);

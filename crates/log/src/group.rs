@@ -151,6 +151,7 @@ impl GroupLog {
         }
         let mut memory = self.group.memory.locked();
         if let Err(error) = memory.check_append(first.id.index.0) {
+            holdfast_reached::reached!("log: an append that does not continue the log");
             drop(memory);
             return self.refuse(misplaced(error), done);
         }
@@ -202,11 +203,13 @@ impl GroupLog {
         let from = last.map_or(0, |id| id.index.0 + 1);
         self.change(|memory| {
             if let Some(purged) = memory.purged.filter(|purged| from <= purged.index.0) {
+                holdfast_reached::reached!("log: a truncation below what is purged");
                 return Err(misplaced(Misplaced::Truncate { found: last, purged }));
             }
             if from >= memory.next() {
                 return Ok((None, Removed::default()));
             }
+            holdfast_reached::reached!("log: entries of another leader are truncated");
             let gone = self.bytes_of(memory, from.max(memory.first())..memory.next());
             let removed = memory.truncate(from, last, gone);
             Ok((Some(Op::Truncate { group: self.group.id, from }), removed))
@@ -223,11 +226,11 @@ impl GroupLog {
         self.change(|memory| Ok(self.purge_in(memory, upto))).await
     }
 
-    /// The same without waiting for the disk: if a crash takes the purge away it can be made again, and nothing
-    /// appended later becomes durable earlier (LOG-L1).
+    /// Like [`GroupLog::purge`], but does not wait for the disk. A purge that a crash took away can be repeated, and nothing
+    /// appended later becomes durable before it (LOG-L1).
     ///
     /// # Errors
-    /// When the journal failed or was closed before. Where it fails later, whoever writes next is told.
+    /// When the journal failed or was closed before. If it fails later, the next write returns the error.
     pub fn purge_later(&self, upto: LogId) -> io::Result<()> {
         if let Some(why) = self.shared.queue.failed() {
             return Err(stopped(Some(why)));
@@ -262,6 +265,7 @@ impl GroupLog {
     /// When the journal failed or was closed.
     pub async fn drop_group(&self) -> io::Result<()> {
         self.change(|memory| {
+            holdfast_reached::reached!("log: a group is dropped");
             self.shared.queue.forget_committed(self.group.id);
             Ok((Some(Op::DropGroup { group: self.group.id }), memory.clear()))
         })
@@ -369,6 +373,7 @@ impl GroupLog {
         let ReadPlace { index, offset, len } = place;
         let memory = self.group.memory.locked();
         if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
+            holdfast_reached::reached!("log: a read of a purged entry");
             return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
         }
         if index.0 < memory.first() || index.0 >= memory.next() {

@@ -165,6 +165,10 @@ impl NodeLog {
                 let index = self.shared.catalog.index(id);
                 let mut memory = Memory::from_index(&index.locked());
                 if !known {
+                    holdfast_reached::reached!(
+                        "journal: a group that is not known may have lost records",
+                        self.shared.lost.is_some()
+                    );
                     memory.damaged = self.shared.lost.clone();
                 }
                 Arc::new(Group { id, memory: Mutex::new(memory), index })

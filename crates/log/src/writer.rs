@@ -137,14 +137,17 @@ impl<D: Disk> Writer<D> {
                     metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
                 }
                 Err(WriteError::NoRoom(error)) => {
+                    holdfast_reached::reached!("journal: the disk is full");
                     tracing::warn!(%error, "journal: cannot begin another file, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
                     if self.purge_ahead() {
+                        holdfast_reached::reached!("journal: a purge behind waiting jobs frees files");
                         continue;
                     }
                     let closing =
                         if self.turns { self.queue.closing() } else { self.queue.wait_for_close(STALL_RETRY) };
                     if closing {
+                        holdfast_reached::reached!("journal: closed while the disk is full");
                         self.queue.fail(format!("closed while no file could be begun: {error}"));
                     } else if self.turns {
                         return false;
@@ -176,6 +179,7 @@ impl<D: Disk> Writer<D> {
 
     fn fail(&mut self, error: &WriteError) {
         tracing::error!(%error, "journal failed: this node acknowledges no more writes");
+        holdfast_reached::reached!("journal: the disk failed");
         self.queue.fail(error.to_string());
     }
 
@@ -205,6 +209,7 @@ impl<D: Disk> Writer<D> {
         if self.queue.set_blocked(blocked.clone())
             && let Some(why) = blocked
         {
+            holdfast_reached::reached!("journal: a bad record keeps its file");
             tracing::error!(why, "journal: a synced record is bad, old files cannot be freed");
         }
         let used = self.journal.used_bytes();

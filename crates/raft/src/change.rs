@@ -61,6 +61,7 @@ impl RaftGroup {
     ) -> Result<(LogId, RaftMembership), ChangeError> {
         let refused = |why: String| ChangeError::Refused(why);
         let Ok(one) = self.changing.clone().try_lock_owned() else {
+            holdfast_reached::reached!("change: another one is under way");
             return Err(refused("another change of members is under way".to_string()));
         };
         let (raft, acks) = (self.raft().clone(), self.parts.acks.clone());
@@ -143,12 +144,14 @@ impl RaftGroup {
         let change = match members.get_node(&member.0) {
             Some(_) if members.voter_ids().any(|voter| voter == member.0) => {
                 if !may_lose(members.get_joint_config(), &self.answering(), member.0) {
+                    holdfast_reached::reached!("readmission: no quorum without the member");
                     return Err(not_now("no quorum of the other gateways answers: they have to be back first"));
                 }
                 ChangeMembers::RemoveVoters(id)
             }
             Some(_) => ChangeMembers::RemoveNodes(id),
             None => {
+                holdfast_reached::reached!("readmission: the member was removed before");
                 // Removed already.
                 let (at, members) = self.committed_membership(limit).await?;
                 self.parts.acks.acked.keep_only(|other| other != member);

@@ -113,6 +113,7 @@ impl RaftNode {
             end_marker::save(&dir, id, Stage::Ending, &known).map_err(io)?;
             self.stop_group(id).await;
             // END-E3: nothing is appended any more. After a crash from here on, the voters are in the note.
+            holdfast_reached::reached!("end of a group: done again after a crash", known.voters.is_some());
             let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
             end_marker::save(&dir, id, Stage::Ending, &ended).map_err(io)?;
             let from = dir.clone();

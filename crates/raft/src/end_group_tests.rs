@@ -2,6 +2,7 @@
 
 use crate::NodeError;
 use crate::consensus::Consensus;
+use crate::end_marker::{self, Stage};
 use crate::group_tests::{GROUP, Host, List, leader, listeners, propose, wait_len};
 use holdfast_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,6 +107,34 @@ async fn a_group_that_does_not_run_is_ended_from_its_disk() -> anyhow::Result<()
     assert!(matches!(refused, Err(NodeError::Ended(GROUP))), "END-E1: {refused:?}");
     node.end_group(GROUP).await?;
     assert!(node.ended(GROUP)?.is_some());
+    node.stop().await;
+    Ok(())
+}
+
+/// A directory in the place of a file: the read fails, and not because nothing is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_not_taken_for_missing() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, _) = three(dir.path()).await?;
+    propose(&hosts, "before").await?;
+    for host in hosts {
+        host.end().await;
+    }
+    let node = Host::node(dir.path(), 1)?;
+    let notes = node.snapshots_dir().to_path_buf();
+    // END-E1: the note may say that the group has ended.
+    let note = notes.join(format!("group-{}.ended", GROUP.0));
+    std::fs::create_dir(&note)?;
+    let started = node.start_group(GROUP, Arc::new(List::default()), None).await.map(drop);
+    assert!(matches!(started, Err(NodeError::Io { .. })), "{started:?}");
+    std::fs::remove_dir(&note)?;
+    // END-E3: the snapshot may name later voters than the log.
+    let snapshot = notes.join(format!("group-{}.snapshot", GROUP.0));
+    anyhow::ensure!(!snapshot.exists(), "it has one: nothing is tested");
+    std::fs::create_dir(&snapshot)?;
+    assert!(node.end_group(GROUP).await.is_err(), "the snapshot cannot be removed");
+    let (stage, ended) = end_marker::load(&notes, GROUP)?.ok_or_else(|| anyhow::anyhow!("no note"))?;
+    assert_eq!((stage, ended.voters), (Stage::Ending, None));
     node.stop().await;
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::log_store::VotedTerm;
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
 use crate::status::{GroupStatus, Leadership, MemberStatus};
-use crate::wire::id_from_raft;
+use crate::wire::{id_from_raft, vote_from_bytes};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
@@ -71,6 +71,11 @@ impl RaftGroup {
             return None;
         }
         let term = self.raft().as_leader().ok().map(|l| Term(l.term()))?;
+        holdfast_reached::reached!("leader: a vote of before the start seems to lead", term <= self.parts.started_in);
+        holdfast_reached::reached!(
+            "leader: it has voted in a later term and seems to lead",
+            term > self.parts.started_in && !self.parts.votes.allows(term)
+        );
         (term > self.parts.started_in && self.parts.votes.allows(term)).then_some(term)
     }
 
@@ -88,6 +93,11 @@ impl RaftGroup {
         let metrics = metrics.borrow_watched();
         let configs = metrics.membership_config.membership().get_joint_config();
         let times = configs.iter().map(|voters| self.parts.acks.quorum(term.0, self.parts.me, voters, now));
+        holdfast_reached::reached!("read lease: a joint membership", configs.len() > 1);
+        holdfast_reached::reached!(
+            "read lease: one part of a joint membership has no quorum",
+            times.clone().any(|at| at.is_none()) && times.clone().any(|at| at.is_some())
+        );
         // `None` is less than any time: one set without a quorum leaves both without.
         times.min().flatten().map(|at| (term, at))
     }
@@ -162,6 +172,7 @@ impl RaftGroup {
         GroupStatus {
             group: self.parts.id,
             leadership: *self.leadership.borrow(),
+            voted: log.vote.as_deref().and_then(vote_from_bytes).map_or(Term(0), |vote| Term(vote.leader_id.term)),
             last: metrics.last_log_index.map(LogIndex),
             applied: metrics.last_applied.map(|id| LogId::new(id.leader_id.term, id.index)),
             snapshot: self.parts.shared.snapshot_last(),

@@ -65,8 +65,17 @@ impl KnownLife {
     /// What was found and expected.
     pub fn judge(&self, Lineage { life, before }: &Lineage) -> Result<(), String> {
         if life.disk != self.disk {
+            holdfast_reached::reached!("lives: another disk speaks for a member");
             return Err(format!("disk: found {:032x}, expected {:032x}", life.disk, self.disk));
         }
+        holdfast_reached::reached!(
+            "lives: an earlier life speaks for a member",
+            self.boot.is_some_and(|(seen, _)| life.boot < seen)
+        );
+        holdfast_reached::reached!(
+            "lives: a cloned disk speaks for a member",
+            self.boot.is_some_and(|(seen, nonce)| life.boot == seen && life.nonce != nonce)
+        );
         match self.boot {
             Some((seen, _)) if life.boot < seen => Err(format!(
                 "boot counter: found {}, expected at least {seen}, which was registered: a disk restored from an older copy, or a \
@@ -83,6 +92,7 @@ impl KnownLife {
                     && life.boot > seen
                     && !before.contains(&(seen, nonce)) =>
             {
+                holdfast_reached::reached!("lives: a restored disk has started again since");
                 Err(format!(
                     "boot counter {seen} was registered by a process that this disk knows nothing of: it was restored from an older copy, or cloned, and started since"
                 ))

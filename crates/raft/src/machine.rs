@@ -249,6 +249,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         *self.shared.memberships.locked() = vec![meta.last_membership.clone()];
         self.last = meta.last_log_id;
         self.shared.set_applied(last);
+        holdfast_reached::reached!("snapshot: one of the leader is installed");
         tracing::info!(group = %self.shared.group, %last, "installed a snapshot");
         Ok(())
     }
@@ -265,11 +266,13 @@ impl RaftStateMachine<TypeConfig> for Adapter {
 async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<StoredSnapshot> {
     let _one_at_a_time = shared.saving.lock().await;
     if shared.over.load(Ordering::Acquire) {
+        holdfast_reached::reached!("snapshot: to be saved after the end of the group");
         return Err(io::Error::other("the group is ended"));
     }
     if let Some(current) = shared.current.locked().clone()
         && current.last() >= snapshot.last()
     {
+        holdfast_reached::reached!("snapshot: a newer one is there already");
         return Ok(current);
     }
     let (to, copy) = (shared.clone(), snapshot.clone());
@@ -300,6 +303,7 @@ async fn save_patiently(
         match save(shared, snapshot.clone()).await {
             Err(e) if passes(&e) && !shared.closing.load(Ordering::Acquire) => {
                 tracing::warn!(group = %shared.group, error = %e, "a state snapshot could not be written; trying again");
+                holdfast_reached::reached!("snapshot: the disk refuses it for now");
                 *shared.unsaved.locked() = Some(e.to_string());
             }
             done => {

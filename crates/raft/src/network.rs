@@ -173,6 +173,7 @@ impl Replies {
         let Self { net, target, term, .. } = self;
         match result {
             Ok(matched) if net.must_let_go(*term, matched.as_ref().map(id_from_raft)) => {
+                holdfast_reached::reached!("network: a follower that lags too far is given up");
                 tracing::warn!(group = %net.group, %target, "follower lags too far for this journal: its stream ends, it gets a snapshot");
                 let why = "lags too far for the leader's journal";
                 Err(RPCError::Unreachable(Unreachable::from_string(why)))
@@ -213,6 +214,7 @@ impl Network {
         let why =
             format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
         tracing::error!(group = %self.group, %why, "R11: the member is told; its process must end");
+        holdfast_reached::reached!("reversion: a follower denies what it had acknowledged");
         let net = self.clone();
         tokio::spawn(async move {
             let client = Client { net, target, addr, bulk: false };
@@ -302,6 +304,7 @@ impl Client {
             Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
                 Ok(()) => Ok(reply),
                 Err(why) => {
+                    holdfast_reached::reached!("network: an answer of another life is ignored");
                     tracing::warn!(group = %self.net.group, %why, "answer ignored: its sender is not the member it says");
                     Err(RPCError::Unreachable(Unreachable::from_string(why)))
                 }

@@ -133,20 +133,24 @@ pub(crate) fn unsound(
         Some(CorruptRecord { file: format!("(log of group {})", group.0), offset: 0, expected, found })
     };
     if let Some(record) = &state.damaged {
+        holdfast_reached::reached!("quarantine: the journal reports a damaged group");
         return Some(record.clone());
     }
     if let Some(purged) = state.purged.filter(|purged| snapshot.is_none_or(|s| s.index < purged.index)) {
         let found = snapshot.map_or("none".to_string(), |s| format!("one at {s}"));
+        holdfast_reached::reached!("quarantine: entries are purged and the snapshot is gone");
         return bad(format!("a snapshot that covers what was purged, {purged}"), found);
     }
     // Entry 0 is the group's first membership, at every member: a log that begins later had a purge.
     if let Some(first) = state.first.filter(|first| state.purged.is_none() && first.0 > 0) {
+        holdfast_reached::reached!("quarantine: a log begins late without a purge");
         return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));
     }
     match &state.vote {
         // A vote is saved before the first entry or snapshot is accepted. If the whole journal is gone, only the
         // snapshot shows that there was one.
         None if state.last.max(snapshot).is_some_and(|last| last.index.0 > 0) => {
+            holdfast_reached::reached!("quarantine: entries without a vote");
             bad("the vote under which the entries were taken".to_string(), "none".to_string())
         }
         Some(bytes) if !vote(bytes) => bad("a vote".to_string(), format!("{} bytes that are none", bytes.len())),

@@ -59,6 +59,10 @@ impl RaftGroup {
 }
 
 fn outcome(result: ClientWriteResult<crate::config::TypeConfig>) -> Outcome {
+    holdfast_reached::reached!(
+        "propose: an entry of a term that this member leads no more",
+        matches!(result, Err(ClientWriteError::ForwardToLeader(_)))
+    );
     match result {
         Ok(done) => Ok(Proposed { id: LogId::new(done.log_id.leader_id.term, done.log_id.index), answer: done.data.0 }),
         Err(ClientWriteError::ForwardToLeader(f)) => Err(ProposeError::NotLeader { leader: f.leader_id.map(MemberId) }),

@@ -77,8 +77,17 @@ impl RaftNode {
             let dir = self.snapshots_dir();
             let note = quarantine::load(dir, id).map_err(io)?.ok_or(ReadmitError::NotDamaged { group: id })?;
             if let Stage::Rejoining { since } = note.stage {
+                holdfast_reached::reached!("readmission: asked for when it is done");
                 return Ok(since);
             }
+            holdfast_reached::reached!(
+                "readmission: begun again with an empty log",
+                self.log().group(id).state().last.is_none()
+            );
+            holdfast_reached::reached!(
+                "readmission: begun again with a log and no snapshot",
+                self.log().group(id).state().purged.is_some() && !dir.join(format!("group-{}.snapshot", id.0)).exists()
+            );
             let mut answers = Vec::new();
             for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
                 match self.ask_out(id, *peer, addr, &note.record.to_string()).await {
@@ -123,6 +132,7 @@ impl RaftNode {
         let (id, expected) = (group.id(), format!("{acked}, which this member had acknowledged"));
         let record = CorruptRecord { file: format!("(log of group {})", id.0), offset: 0, expected, found };
         let why = format!("group {id}: this member's log went backwards: {record}");
+        holdfast_reached::reached!("reversion: this log went backwards");
         // The note first: the next start must not take part with this log (QUARANTINE-Q2).
         let error = self.quarantine(id, record);
         tracing::error!(%why, %error, "R11: this process ends");
@@ -139,6 +149,7 @@ impl RaftNode {
         let why = format!("group {id}: what this member had synced does not read back: {record}");
         match self.quarantine(id, record) {
             NodeError::Damaged { .. } => {
+                holdfast_reached::reached!("quarantine: a record of a running group does not read back");
                 tracing::error!(%why, "R9: this process ends; its next start is healed from its peers");
                 (self.config().abort)(&why);
             }
@@ -148,6 +159,7 @@ impl RaftNode {
 
     /// Writes the note of quarantine for a damaged group (QUARANTINE-Q2), and logs the record. The group does not start.
     pub(crate) fn quarantine(&self, id: GroupId, record: CorruptRecord) -> NodeError {
+        holdfast_reached::reached!("quarantine: a damaged group is taken out");
         let note = Quarantine { record: record.clone(), stage: Stage::Out };
         if let Err(source) = quarantine::save(self.snapshots_dir(), id, &note) {
             return NodeError::Io { group: id, source };
@@ -178,6 +190,10 @@ impl RaftNode {
                 let voter = status.members.iter().any(|m| m.member == node.member() && m.voter);
                 // The membership that we left may be replayed to us on the way: only a later one counts.
                 let past = status.applied.is_some_and(|applied| applied.index > since.index);
+                holdfast_reached::reached!(
+                    "readmission: the membership before the removal is replayed",
+                    voter && !past
+                );
                 if !voter || !past {
                     continue;
                 }
@@ -186,6 +202,7 @@ impl RaftNode {
                     continue;
                 }
                 tracing::info!(group = %group.id(), %since, "healed from its peers: a voter again");
+                holdfast_reached::reached!("readmission: a voter again");
                 node.healed_one(group.id());
                 return;
             }

@@ -30,6 +30,10 @@ impl Acked {
     /// The entry that `member` had acknowledged in `term`, if its conflict at `conflict` denies it (REVERSION-V1).
     pub(crate) fn denied(&self, member: MemberId, term: u64, conflict: LogId) -> Option<LogId> {
         let all = self.0.locked();
+        holdfast_reached::reached!(
+            "reversion: a conflict in another term denies nothing",
+            all.get(&member).is_some_and(|(t, acked)| *t != term && conflict.index <= acked.index)
+        );
         all.get(&member).filter(|(t, acked)| *t == term && conflict.index <= acked.index).map(|(_, acked)| *acked)
     }
 }

@@ -56,10 +56,12 @@ impl Handler {
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
         let ours = self.node.channels().cluster();
         if cluster != ours {
+            holdfast_reached::reached!("peer: a call of another cluster");
             return Err(Status::permission_denied(format!("cluster: found {cluster:?}, expected {ours:?}")));
         }
         let to = MemberId(number(meta, META_TO)?);
         if to != self.node.member() {
+            holdfast_reached::reached!("peer: a call for another member");
             return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
         }
         let from = MemberId(number(meta, META_FROM)?);
@@ -86,6 +88,7 @@ impl Handler {
         let group = self.node.local(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
         // A removed member may not know it yet, or came back with its old disk.
         if self.node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
+            holdfast_reached::reached!("peer: a call of a removed member");
             return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
         }
         Ok((group, from))
@@ -97,11 +100,13 @@ impl Handler {
         // Any gateway that has heard of it may say so: a member that was cut off for long may know no leader, or no one
         // who is still a member (found by simulation, seed 133).
         if lives.removed(from) {
+            holdfast_reached::reached!("start: a removed member wants to start");
             return Some(RegisterOutcome::Refused(format!("{from} was removed from this cluster for ever")));
         }
         // A start asks its own address as well: it must find itself there, or no one.
         if from == self.node.member() {
             let own = self.node.lineage().life;
+            holdfast_reached::reached!("start: a copy of this disk runs as well", !lives.is_own(&life));
             if lives.is_own(&life) {
                 return Some(RegisterOutcome::Busy("this process itself".to_string()));
             }
@@ -188,6 +193,10 @@ impl Peer for Handler {
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
         let message = request.into_inner();
+        holdfast_reached::reached!(
+            "readmission: an append of a leader before the removal",
+            of_before(self.node.floor(group.id()), message.vote.as_ref(), from).is_err()
+        );
         of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
         let rpc = append_from_wire(message).map_err(bad)?;
         let input = futures_util::stream::once(async move { rpc });
@@ -212,6 +221,7 @@ impl Peer for Handler {
         let requests = input
             .map(move |item| match item {
                 Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
+                    holdfast_reached::reached!("readmission: an append stream of a leader before the removal");
                     tracing::warn!(%from, group = %id, "append of a term before this member was removed; stream closed (QUARANTINE-Q4)");
                     Err(())
                 }
@@ -234,11 +244,13 @@ impl Peer for Handler {
         // After a start we have forgotten what we promised: no answer until every lease that we may have granted has
         // run out. The candidate counts it as neither yes nor no.
         if let Some(left) = self.node.embargo_left() {
+            holdfast_reached::reached!("embargo: a vote is asked for too soon after a start");
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
         }
         let message = request.into_inner();
         let last = message.last.as_ref().map(|last| (last.term, last.index));
         if let Some(since) = self.node.floor(group.id()).filter(|since| last < Some((since.term.0, since.index.0))) {
+            holdfast_reached::reached!("readmission: a candidate without the entry of the removal");
             return Err(Status::unavailable(format!(
                 "{} is learnt anew here and wants a leader that has {since}; found one that ends at {last:?} (QUARANTINE-Q4); asked by {from}",
                 group.id()
@@ -264,9 +276,14 @@ impl Peer for Handler {
     ) -> Result<Response<proto::SnapshotReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
         let message = request.into_inner();
+        holdfast_reached::reached!(
+            "readmission: a state snapshot of a leader before the removal",
+            of_before(self.node.floor(group.id()), message.vote.as_ref(), from).is_err()
+        );
         of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
         let found = crc32c::crc32c(&message.data);
         if found != message.crc {
+            holdfast_reached::reached!("peer: a state snapshot is damaged on the way");
             return Err(Status::data_loss(format!(
                 "snapshot: found checksum {found:08x}, expected {:08x}",
                 message.crc
@@ -303,6 +320,7 @@ impl Peer for Handler {
         let acked = request.into_inner().acknowledged.ok_or_else(|| bad("denied: no entry"))?;
         let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
         if !gone {
+            holdfast_reached::reached!("reversion: a leader is wrong that a log went backwards");
             tracing::warn!(group = %group.id(), %from, ?acked, "a leader says that this log went backwards; it did not");
         }
         Ok(self.answer(proto::DeniedReply { gone }))

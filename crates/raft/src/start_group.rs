@@ -48,10 +48,12 @@ impl RaftNode {
         let io = |source| NodeError::Io { group: id, source };
         // END-E1: group 0 may not have told this process yet.
         if end_marker::is_over(self.snapshots_dir(), id).map_err(io)? {
+            holdfast_reached::reached!("start: a group that has ended");
             return Err(NodeError::Ended(id));
         }
         let note = quarantine::load(self.snapshots_dir(), id).map_err(io)?;
         if let Some(Quarantine { record, stage: Stage::Out }) = note {
+            holdfast_reached::reached!("start: a group in quarantine");
             return Err(self.damaged(id, record));
         }
         let (adapter, shared) = self.open_machine(id, machine)?;
@@ -63,6 +65,7 @@ impl RaftNode {
         };
         // QUARANTINE-Q4: the floor first. Peers reach the group as soon as it is among the others.
         if let Some((record, since)) = rejoining.clone() {
+            holdfast_reached::reached!("start: a group that learns again");
             self.note_healing(Healing { group: id, record, since: Some(since) });
         }
         self.add_group(group.clone());
@@ -79,6 +82,7 @@ impl RaftNode {
         match Adapter::open(id, config.snapshots.clone(), config.sealing.clone(), machine) {
             Ok(opened) => Ok(opened),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                holdfast_reached::reached!("start: the state snapshot is damaged");
                 let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());
                 let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
                 Err(self.quarantine(id, record))
@@ -101,6 +105,7 @@ impl RaftNode {
         // later term, with entries that no leader committed, openraft would not find the entry to purge up to.
         if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
             let io = |source| NodeError::Io { group: id, source };
+            holdfast_reached::reached!("start: a purge that a crash cut short");
             log.purge_later(covered).map_err(io)?;
         }
         Ok(log)

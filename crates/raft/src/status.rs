@@ -39,6 +39,8 @@ pub struct GroupStatus {
     pub group: GroupId,
     /// The leader.
     pub leadership: Leadership,
+    /// Term of this member's newest vote, on disk or still being written.
+    pub voted: Term,
     /// Newest entry in the log here.
     pub last: Option<LogIndex>,
     /// Newest entry applied here.

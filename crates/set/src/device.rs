@@ -89,6 +89,10 @@ impl VolumeDevice {
 
     /// The check before every answer to a read (R3) and before a write is accepted.
     fn check(&self, allowed: Result<holdfast_types::Epoch, WhyNot>) -> Result<(), DeviceError> {
+        holdfast_reached::reached!(
+            "device: a request of a connection of an earlier epoch",
+            matches!(allowed, Ok(epoch) if epoch != self.connection.serving.epoch)
+        );
         match allowed {
             Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
             Ok(_) => Err(self.gone()),
@@ -117,6 +121,7 @@ impl VolumeDevice {
     /// Checked right before any answer: once another life has taken over the set, nothing is answered (ADR 0013).
     async fn still_ours(&self) -> Result<(), DeviceError> {
         self.server().head.before_answer().await.map_err(|why| {
+            holdfast_reached::reached!("device: an answer is kept back, the head is not confirmed");
             tracing::debug!(%why, "not served here any more");
             self.gone()
         })
@@ -143,6 +148,10 @@ impl VolumeDevice {
 
     /// Appends operations to the set's order now, and waits for all of them.
     async fn write_ops(&self, ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
+        holdfast_reached::reached!(
+            "device: a write while the head names another life",
+            self.server().head.fenced().is_some()
+        );
         self.check(self.server().may_write())?;
         let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
         let mut outcome = Ok(());
@@ -161,6 +170,10 @@ impl VolumeDevice {
             return outcome;
         }
         self.in_store(|durability| durability.change_waits(fua)).await;
+        holdfast_reached::reached!(
+            "device: a write is done, and the head names another life",
+            self.server().head.fenced().is_some()
+        );
         self.still_ours().await?;
         outcome
     }
@@ -169,11 +182,16 @@ impl VolumeDevice {
     fn still_inside(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let (lba, sectors) = place(offset, len)?;
         let inside = self.server().host.with(|m| m.check_range(self.volume, lba, sectors).is_ok());
+        holdfast_reached::reached!("device: a volume shrank under a read", !inside);
         if inside { Ok(()) } else { Err(DeviceError::OutOfRange) }
     }
 
     async fn clear(&self, kind: OpKind, offset: u64, len: u32, fua: bool) -> Result<(), DeviceError> {
         let (lba, sectors) = place(offset, u64::from(len))?;
+        holdfast_reached::reached!(
+            "device: a trim while the head names another life",
+            self.server().head.fenced().is_some()
+        );
         self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }], fua).await
     }
 
@@ -291,6 +309,10 @@ impl Device for VolumeDevice {
         // pair is the exception: PAIR-P4.
         Box::pin(async move {
             self.in_store(|_| true).await;
+            holdfast_reached::reached!(
+                "device: a flush while the head names another life",
+                self.server().head.fenced().is_some()
+            );
             self.still_ours().await?;
             self.check(self.server().may_write())
         })

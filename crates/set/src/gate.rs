@@ -58,6 +58,10 @@ impl Gate {
         let acked = self.group.quorum_acked();
         let mut inner = self.inner();
         let now = boot_now();
+        holdfast_reached::reached!(
+            "gate: an acknowledgement of a term that it was not told",
+            acked.is_some_and(|(term, _)| Some(term) != inner.told)
+        );
         match acked {
             Some((term, at)) if Some(term) == inner.told => inner.gate.event(now, GateEvent::QuorumAcked(at)),
             // A term that was not reported to the gate yet: its answer would be about the past.
@@ -113,6 +117,7 @@ impl Gate {
         let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.group.me());
         // After a change was announced, the members may look unchanged for a while: the announcement takes precedence.
         let announced = self.members_change.load(Ordering::Acquire);
+        holdfast_reached::reached!("gate: a change of members is announced and not seen yet", alone && announced);
         self.tell_sole_voter(alone && !announced);
     }
 

@@ -194,6 +194,7 @@ impl HeadKeeper {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::NotYet,
             Err(error) => return Err(error),
         };
+        holdfast_reached::reached!("head: an earlier start was fenced", matches!(seen, Seen::Fenced(_)));
         let together = Health::new(parts.name.to_string());
         Ok(Arc::new(Self {
             parts,
@@ -259,6 +260,7 @@ impl HeadKeeper {
             if self.looks.may_answer(boot_now()) {
                 return self.fenced().map_or(Ok(()), Err);
             }
+            holdfast_reached::reached!("head: an answer waits for a look");
             let mut looked = self.looked.subscribe();
             self.wake.notify_one();
             let answered = async {
@@ -272,6 +274,7 @@ impl HeadKeeper {
         if self.looks.may_answer(boot_now()) {
             return self.fenced().map_or(Ok(()), Err);
         }
+        holdfast_reached::reached!("head: no look finished in time");
         Err("no read of the set's head in its store finished in time: nothing is answered before one does".into())
     }
 
@@ -373,6 +376,7 @@ impl HeadKeeper {
                 Err(e) => return Err(e.into()),
             };
             if let Some(to) = moved_to(&object.body) {
+                holdfast_reached::reached!("head: it was moved to other stores");
                 return Err(KeepError::Moved { to });
             }
             match open_all(&self.parts.key, &object.body) {
@@ -393,6 +397,10 @@ impl HeadKeeper {
     /// Compares a head with this life; fences if it is another life's (HEAD-H1).
     fn judge(&self, head: &Head) -> Result<(), KeepError> {
         let ours = self.parts.life;
+        holdfast_reached::reached!(
+            "head: a stale read shows an older life",
+            matches!(head.standing(ours), Standing::Older)
+        );
         match head.standing(ours) {
             Standing::Ours => {
                 self.covered.send_replace(head.covered);
@@ -406,6 +414,7 @@ impl HeadKeeper {
                      removes its copy as soon as it learns of the deletion from the others",
                     self.parts.name
                 );
+                holdfast_reached::reached!("head: a tombstone is in its place");
                 self.fence(&why);
                 Err(KeepError::Taken(why))
             }
@@ -416,6 +425,7 @@ impl HeadKeeper {
                      before it joins another cluster",
                     self.parts.name, head.life.generation, head.life.cluster, ours.generation, ours.cluster
                 );
+                holdfast_reached::reached!("head: another life has taken over the set");
                 self.fence(&why);
                 Err(KeepError::Taken(why))
             }

@@ -97,6 +97,10 @@ impl Reader {
 
     /// A read of `places` failed. Another task reads them again; the caller does not wait for that.
     fn unread(&self, places: &[ReadPlace], error: ReadLogError) -> ReadError {
+        holdfast_reached::reached!(
+            "read: the entry was purged meanwhile",
+            matches!(error, ReadLogError::Purged { .. } | ReadLogError::Missing { .. })
+        );
         self.suspects.unread(places, &error);
         ReadError::Journal(error)
     }
@@ -154,6 +158,7 @@ impl Reader {
                 other => return other,
             }
         }
+        holdfast_reached::reached!("read: the data moved again and again");
         Err(ReadError::Moving)
     }
 
@@ -236,6 +241,7 @@ impl Reader {
         let bytes = self.group.read_log(place.index, offset, len).await.map_err(|e| self.unread(&[at], e))?;
         let piece = read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
             let reason = e.to_string();
+            holdfast_reached::reached!("read: the journal holds another operation");
             self.suspects.odd(at, &reason);
             ReadError::Operation { index: place.index, reason }
         })?;

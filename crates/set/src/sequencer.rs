@@ -163,6 +163,7 @@ impl Sequencer {
         let (tx, rx) = oneshot::channel();
         let mut queue = self.shared.queue();
         if let Some(why) = queue.failed {
+            holdfast_reached::reached!("sequencer: an operation after the end of its epoch");
             drop(queue);
             let _ = tx.send(Err(why));
             return rx;
@@ -266,6 +267,7 @@ async fn submit_loop(
                     () = shared.stopped.cancelled() => {}
                 }
                 if matches!(pace, Pace::Full(_)) {
+                    holdfast_reached::reached!("sequencer: writers wait for the journal or for a quorum");
                     continue;
                 }
             }
@@ -278,6 +280,7 @@ async fn submit_loop(
         match group.submit(Some(term), payload).await {
             Ok(pending) => place.send((pending, answers)),
             Err(e) => {
+                holdfast_reached::reached!("sequencer: the group takes no more entries of this term");
                 tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group accepts no more entries");
                 for answer in answers {
                     let _ = answer.send(Err(WriteFailure::Gone));
@@ -298,6 +301,10 @@ struct Outcomes {
 impl Outcomes {
     /// The answer for the operations of the next entry, which came back as `came`.
     fn next(&mut self, came: Result<Vec<u32>, WriteFailure>) -> Result<Vec<u32>, WriteFailure> {
+        holdfast_reached::reached!(
+            "sequencer: an entry behind a failed one came back as written",
+            self.failed.is_some() && came.is_ok()
+        );
         let outcome = self.failed.map_or(came, Err);
         self.failed = outcome.as_ref().err().copied();
         outcome
@@ -311,6 +318,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
         let came = match pending.wait().await {
             Ok(done) => verdict.judge(&done.answer),
             Err(e) => {
+                holdfast_reached::reached!("sequencer: an entry comes back without an answer");
                 if first {
                     tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
                 }
@@ -325,6 +333,10 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
         }
         let operations = answers.len() as u64;
         for (place, answer) in (0u32..).zip(answers) {
+            holdfast_reached::reached!(
+                "sequencer: an operation fell outside of its volume",
+                outcome.as_ref().is_ok_and(|outside| outside.contains(&place))
+            );
             let each = match &outcome {
                 Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
                 Ok(_) => Ok(()),

@@ -170,6 +170,7 @@ impl SpaceKeeper {
         // SET-S12: the checkpoint after the rollback is in progress, and apply would refuse. No head names what is already
         // retired.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
+            holdfast_reached::reached!("collection: it waits for the checkpoint after a rollback");
             let deleted = self.delete_retired(term).await;
             return shown.and(keys).and(deleted);
         }
@@ -209,6 +210,7 @@ impl SpaceKeeper {
     /// any more.
     fn state_of(&self, term: Term) -> Result<SetState, SpaceError> {
         if self.server.leading_ready() != Some(term) {
+            holdfast_reached::reached!("collection: the term is over");
             return Err(SpaceError::NotLeading(term));
         }
         Ok(self.state())
@@ -223,6 +225,7 @@ impl SpaceKeeper {
             };
             // A root stays while the head still names it, for a deleted clone or as a deleted snapshot (SET-S15).
             if !self.server.head.links_settled(&state, term) {
+                holdfast_reached::reached!("collection: a dropped root may still be in the head");
                 return Ok(());
             }
             self.looked.begin(term, state.dropped.keys());
@@ -235,6 +238,7 @@ impl SpaceKeeper {
                 Ok(names) => Garbage::of(object, &names),
                 // It will never be readable (damage in transit was already retried). The sweep collects what it named.
                 Err(e) if is_lost(&e) => {
+                    holdfast_reached::reached!("collection: a dropped root is missing or damaged");
                     tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root is missing or damaged");
                     Garbage::of(object, &Root::new(state.checkpoint.map(|c| c.upto).unwrap_or_default()))
                 }
@@ -281,6 +285,7 @@ impl SpaceKeeper {
             Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
                 if let SetError::Refused(refusal @ (SetRefusal::StillInUse { .. } | SetRefusal::NotOver { .. })) = &e {
+                    holdfast_reached::reached!("collection: apply refused to retire an object in use");
                     // SET-S8 has protected it; the caller's decision was wrong.
                     tracing::error!(%set, %refusal, "refused to retire an object that is in use");
                     metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);

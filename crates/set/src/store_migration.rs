@@ -195,6 +195,7 @@ impl Mover {
         let set = self.mapping.key.set;
         if several.list_ended(set).await? {
             // LIST-L3. Old stores that do not answer any more keep their data; the new list continues without them.
+            holdfast_reached::reached!("migration: the new stores count already");
             let since = *work.ended_at.get_or_insert_with(Instant::now);
             let let_go = async {
                 several.let_go_of_head(set).await?;
@@ -250,12 +251,14 @@ impl Mover {
         let set = self.mapping.key.set;
         let head = several.get_object(&keys::head(set)).await?;
         if !self.server.head.names_current(&head.body, self.server.host.with(|m| m.state().current_root())) {
+            holdfast_reached::reached!("migration: the head names another checkpoint");
             return not_yet("the head names another checkpoint than the last one");
         }
         several.compare_anew();
         loop {
             tokio::time::sleep(TURN).await;
             if self.server.leading_ready().is_none() {
+                holdfast_reached::reached!("migration: the leadership ended under it");
                 return not_yet("this gateway no longer leads");
             }
             match self.filled(several) {
@@ -277,6 +280,7 @@ impl Mover {
                 Ok(())
             }
             Err(error) if error.disposition() == Disposition::Conflict => {
+                holdfast_reached::reached!("migration: another checkpoint was committed meanwhile");
                 not_yet("another checkpoint was committed meanwhile")
             }
             // R12: the next turn finds out.

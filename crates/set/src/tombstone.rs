@@ -101,6 +101,7 @@ pub async fn bury(
         };
         if let Some(object) = &found {
             if is_tombstone(&object.body) {
+                holdfast_reached::reached!("tombstone: it is there already");
                 return Ok(false);
             }
             match head::open(key, &object.body).map(|head| head.standing(life)) {
@@ -108,6 +109,7 @@ pub async fn bury(
                 Ok(Standing::Ours | Standing::Older) => {}
                 // The bytes may be damaged in transit.
                 Err(error) => {
+                    holdfast_reached::reached!("tombstone: the head there does not open");
                     last = BurialError::Foreign { key: at.clone(), error };
                     continue;
                 }
@@ -142,6 +144,7 @@ pub async fn sweep(
     // During a change of stores, the old list's part of the head is deleted first (LIST-L3).
     within(&at, several.let_go_of_head(set)).await?;
     if !within(&at, several.mend_heads(set)).await? || !within(&at, several.mend_left_heads(set)).await? {
+        holdfast_reached::reached!("tombstone: not every store has it yet");
         return Err(BurialError::Unlike { key: at });
     }
     let lists = several.head_keys(set);
@@ -185,6 +188,7 @@ async fn sweep_one(
         Err(e) => return Err(e),
     };
     if !stands {
+        holdfast_reached::reached!("tombstone: it is gone, and nothing more is deleted");
         return Err(BurialError::NotOurs { key: at });
     }
     let mut pace = tokio::time::interval(Duration::from_secs(1) / per_second.max(1));

@@ -125,16 +125,10 @@ impl From<tokio::task::JoinError> for UploadError {
 /// Shape of the leaves of a new root; `None` to write it whole, for gateways whose build reads no leaves.
 pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
 
-/// Uploads one set while this gateway leads it.
-pub struct Uploader {
-    server: Arc<SetServer>,
-    host: Arc<SetHost>,
-    reader: Reader,
-    mapping: Arc<Mapping>,
-    settings: UploadSettings,
-    boot: u64,
+/// What is known of the garbage in the store, and what was spent on its collection.
+struct Collection {
     /// The last checkpoint, perhaps an earlier leader's, left more garbage than the target allows.
-    collection_due: AtomicBool,
+    due: AtomicBool,
     /// Segments that could not be emptied usefully.
     spared: Mutex<Spared>,
     /// Budget of the store traffic for moves, in time since `begun`.
@@ -144,15 +138,55 @@ pub struct Uploader {
     held: AtomicBool,
     /// The root's key for which collection was started, to move what earlier leaders left under older keys.
     resealing: Mutex<Option<(u32, Instant)>>,
-    /// The key of everything in the current checkpoint. Its root claims it for objects that it does not list (UNDER-U1).
+}
+
+impl Collection {
+    fn new(moves: MoveLimits) -> Self {
+        Self {
+            due: AtomicBool::new(false),
+            spared: Mutex::default(),
+            budget: Mutex::new(MoveBudget::new(moves)),
+            begun: Instant::now(),
+            held: AtomicBool::new(false),
+            resealing: Mutex::default(),
+        }
+    }
+}
+
+/// What belongs to the checkpoint under way.
+#[derive(Default)]
+struct Current {
+    /// The key of everything in it. Its root claims it for objects that it does not list (UNDER-U1).
     sealing: Mutex<Option<SealingKey>>,
-    /// The target of the current checkpoint, with its head: the set's stores as of its begin.
+    /// Its target, with its head: the set's stores as of its begin.
     place: Mutex<Option<Arc<dyn ObjectStore>>>,
+    /// Buffers of uploaded segments, which are used again; as many as are written concurrently.
+    bodies: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Uploads one set while this gateway leads it.
+pub struct Uploader {
+    server: Arc<SetServer>,
+    host: Arc<SetHost>,
+    reader: Reader,
+    mapping: Arc<Mapping>,
+    settings: UploadSettings,
+    boot: u64,
+    collection: Collection,
+    current: Current,
     /// How roots are divided, if every gateway can read divided ones.
     in_leaves: InLeaves,
-    /// Buffers of uploaded segments, reused in the same checkpoint; as many as are written concurrently.
-    bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
+}
+
+/// Frees the buffers of a checkpoint when it ends, or when it is given up in the middle: dropped, because the set's stores
+/// were changed. They would stay until the next checkpoint.
+struct FreedAtTheEnd<'a>(&'a Mutex<Vec<Vec<u8>>>);
+
+impl Drop for FreedAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.locked().clear();
+    }
 }
 
 #[derive(Default)]
@@ -171,10 +205,7 @@ impl Uploader {
         stop: CancellationToken,
     ) -> Self {
         let (host, reader) = (server.host.clone(), server.reader.clone());
-        let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
-        let (budget, begun, held) =
-            (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
-        let (bodies, sealing, place) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let collection = Collection::new(settings.moves);
         Self {
             server,
             host,
@@ -182,16 +213,9 @@ impl Uploader {
             mapping,
             settings,
             boot,
-            collection_due,
-            spared,
-            budget,
-            begun,
-            held,
-            resealing: Mutex::default(),
-            sealing,
-            place,
+            collection,
+            current: Current::default(),
             in_leaves: Arc::new(|| None),
-            bodies,
             stop,
         }
     }
@@ -265,7 +289,7 @@ impl Uploader {
     async fn attempt(&self, term: Term) -> Result<(), UploadError> {
         let mut moves = self.server.switch.changes();
         moves.borrow_and_update();
-        *self.place.locked() = Some(self.server.switch.pinned());
+        *self.current.place.locked() = Some(self.server.switch.pinned());
         // Stops any wait: for a deleted set's note that is never answered, or for stores no longer in use.
         tokio::select! {
             done = self.checkpoint(term) => done,
@@ -278,6 +302,7 @@ impl Uploader {
         if let UploadError::Map(e) | UploadError::Read(ReadError::Map(e)) = e {
             self.mapping.note_object_trouble(e);
         }
+        holdfast_reached::reached!("upload: a checkpoint is not finished");
         tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; starting again");
         self.host.note_unfinished(Some(e.to_string()));
     }
@@ -306,22 +331,22 @@ impl Uploader {
         };
         let (sealed_at, generation) = self.host.sealed().ok_or(UploadError::Superseded)?;
         if sealed_at != at {
+            holdfast_reached::reached!("upload: another checkpoint has begun");
             return Err(UploadError::Superseded);
         }
         self.server.given_up().begin(at);
         let uploaded = async {
+            let _freed = FreedAtTheEnd(&self.current.bodies);
             // DATAKEY-Z2: a checkpoint must not seal under a lower key than its base root. Opening the root shows that key.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
                 self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
-            *self.sealing.locked() = Some(self.mapping.key.sealing());
+            *self.current.sealing.locked() = Some(self.mapping.key.sealing());
             let changes = self.upload_segments(term, &generation).await?;
             let segments_took = started.elapsed();
             Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
         };
-        let uploaded = uploaded.await;
-        self.bodies().clear();
-        let (segments_took, (root_ref, root, moved)) = uploaded?;
+        let (segments_took, (root_ref, root, moved)) = uploaded.await?;
         self.mapping.adopt_base(root_ref, &root);
         self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
@@ -396,6 +421,7 @@ impl Uploader {
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(e) if e.may_pass() && self.server.leading_ready() == Some(term) => {
+                    holdfast_reached::reached!("upload: the head was not replaced at once");
                     tracing::warn!(set = %self.server.name, error = %e, "the head was not replaced; retrying");
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}

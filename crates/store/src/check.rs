@@ -224,7 +224,7 @@ async fn deleted(store: &dyn ObjectStore, key: &str) -> Result<(), StoreError> {
     }
 }
 
-/// A check on its way. Whoever has the time ends it.
+/// A check under way. Its caller limits the time.
 struct Probe<'a> {
     store: &'a dyn ObjectStore,
     place: Arc<str>,
@@ -484,7 +484,7 @@ impl Probe<'_> {
         if !is_open(&error) {
             return Err(error.into());
         }
-        // Nobody listens there, which was tried several times by now: more would only hold up who waits.
+        // Nobody listens there, and several attempts have shown it: more would only make the caller wait.
         if !self.wrote && error.kind() == Some(Kind::Unreachable) {
             return Err(error.into());
         }

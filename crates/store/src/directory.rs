@@ -294,7 +294,7 @@ impl Shared {
             return Ok(());
         }
         fs::create_dir_all(parent)?;
-        // Whoever created them, we may not rely on its having synced them yet.
+        // Another process may have created them, and may not have synced them yet.
         let mut dir = parent;
         while dir != self.root() {
             let Some(above) = dir.parent() else { break };
@@ -335,7 +335,7 @@ impl Shared {
                     let (found_bytes, expected_bytes) = (found.len() as u64, body.len() as u64);
                     return Err(StoreError::Exists { at: at(), found_bytes, expected_bytes });
                 }
-                // Ours. Whoever wrote it had synced the file, but perhaps not yet the directory.
+                // Ours. Its writer had synced the file, but perhaps not yet the directory.
             }
             Err(error) => return Err(self.not_done(at(), &error)),
         }

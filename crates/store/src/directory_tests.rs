@@ -42,6 +42,19 @@ async fn nothing_temporary_is_left_or_listed() {
     assert_eq!(keys, ["k", "s"]);
 }
 
+/// A read that fails proves nothing: "changed, and nothing is there" would be a conclusion.
+#[tokio::test]
+async fn a_swap_of_what_cannot_be_read_concludes_nothing() {
+    let (dir, store) = opened();
+    let version = store.swap("s", None, body("1")).await.expect("swap");
+    fs::remove_file(dir.path().join("s")).expect("remove");
+    std::os::unix::fs::symlink("s", dir.path().join("s")).expect("a link to itself");
+    for expected in [None, Some(&version)] {
+        let error = store.swap("s", expected, body("2")).await.expect_err("it cannot be read");
+        assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_crash_left_is_removed_when_it_is_old() {
     let (dir, store) = opened();

@@ -1,5 +1,5 @@
-//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it
-//! asks.
+//! A set's store, which may be replaced while it is used. Each request goes to the store that is in place when it is
+//! made.
 
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
 use bytes::Bytes;

@@ -8,8 +8,8 @@
 //! ```
 //! `A` and `B` are texts of their own, of one store or several, which this module does not read. Neither holds ` | ` or ` => `: URLs have no blanks.
 //!
-//! PLACE-P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B` ([`Placement::may_become`]). So whoever has seen
-//!     `A => B` knows that B is what comes, whatever it has not heard of yet.
+//! PLACE-P1  A change goes these ways only: `A` to `A | B`, that to `A` (abandoned) or `A => B`, that to `B` ([`Placement::may_become`]). So a
+//!     reader that has seen `A => B` knows that B follows, even if it has missed other changes.
 
 use std::fmt;
 

@@ -15,11 +15,10 @@
 //! ENTRY-E3  [`decode`] accepts bounded entries only: at most `ENTRY_OPS_MAX` ops, each inside `VOLUME_SECTORS_MAX`, a
 //!     write of at most `ATOMIC_WRITE_BYTES_MAX`. Sums of its places and lengths cannot overflow.
 
-use crate::index::JournalRef;
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_control::set::SetCommand;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, ENTRY_BYTES_MAX, ENTRY_OPS_MAX, VOLUME_SECTORS_MAX};
-use holdfast_types::{Epoch, Lba, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
+use holdfast_types::{Epoch, Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
 
 /// First byte of an entry that carries writes.
 const TAG_WRITES: u8 = 1;
@@ -236,6 +235,27 @@ pub fn check_op(bytes: &[u8]) -> Result<(OpHeader, &[u8]), EntryError> {
     let (op, data) = op_at(bytes, 0)?;
     check_crc("op data", OP_HEADER_BYTES, data, op.data_crc)?;
     Ok((op, data))
+}
+
+/// Where in the journal a piece's data begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JournalRef {
+    /// The log entry.
+    pub index: LogIndex,
+    /// The op's header in the entry's payload, in bytes.
+    pub header_offset: u32,
+    /// Sectors of the whole op: all of it has to be read to check it.
+    pub op_sectors: u32,
+    /// Sectors of the op before the piece.
+    pub skip: u32,
+}
+
+impl JournalRef {
+    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes.
+    /// [`read_piece`] checks it and cuts it to the piece.
+    pub fn byte_range(&self) -> (u32, usize) {
+        (self.header_offset, OP_HEADER_BYTES + self.op_sectors as usize * SECTOR_BYTES as usize)
+    }
 }
 
 /// Data of a piece that a lookup found in the journal. `bytes`: the journal's bytes at `at.byte_range()`. They are

@@ -15,31 +15,11 @@
 //!
 //! One extent is 24 bytes: 8 of key and 16 of value (asserted below), plus the tree's overhead (see `apply_bench`).
 
+pub use crate::entry::JournalRef;
 use crate::entry::{OP_HEADER_BYTES, WRITE_SECTORS_MAX};
 use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeMap;
-
-/// Where in the journal a piece's data begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JournalRef {
-    /// The log entry.
-    pub index: LogIndex,
-    /// The op's header in the entry's payload, in bytes.
-    pub header_offset: u32,
-    /// Sectors of the whole op: all of it has to be read to check it.
-    pub op_sectors: u32,
-    /// Sectors of the op before the piece.
-    pub skip: u32,
-}
-
-impl JournalRef {
-    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes.
-    /// [`crate::entry::read_piece`] checks it and cuts it to the piece.
-    pub fn byte_range(&self) -> (u32, usize) {
-        (self.header_offset, OP_HEADER_BYTES + self.op_sectors as usize * SECTOR_BYTES as usize)
-    }
-}
 
 /// Source of a piece's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

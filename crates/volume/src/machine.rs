@@ -196,6 +196,7 @@ impl SetMachine {
             // The machine does not remember which ops were left out. No sequencer submits an entry twice; if one did,
             // it must not be told that all ops were written.
             Admit::Duplicate if self.partly == Some(writes.epoch) => {
+                holdfast_reached::reached!("machine: a copy of an entry that was applied in part");
                 let expected = WriteSeq(self.state.last_seq.0.saturating_add(1));
                 return SetAnswer::Refused(SetRefusal::SeqGap { found: writes.seq, expected });
             }
@@ -205,6 +206,7 @@ impl SetMachine {
         let mut outside = Vec::new();
         for (number, (header_offset, op)) in (0u32..).zip(writes.headers()) {
             if self.check_range(op.volume, op.lba, op.sectors).is_err() {
+                holdfast_reached::reached!("machine: an operation is outside of its volume");
                 outside.push(number);
                 continue;
             }
@@ -230,6 +232,7 @@ impl SetMachine {
     /// MACHINE-M7. Counts as a sector of data, so that a checkpoint follows and frees the space without any further
     /// write.
     fn discard(&mut self, volume: VolumeId, from: Lba) {
+        holdfast_reached::reached!("machine: data of a shrunk or deleted volume is discarded");
         let sectors = Sectors(VOLUME_SECTORS_MAX.saturating_sub(from.0));
         self.active.insert(volume, from, sectors, Source::Zero);
         self.data_bytes += SECTOR_BYTES;
@@ -314,6 +317,7 @@ impl SetMachine {
     fn seal(&mut self, at: LogId) {
         let mut memtable = std::mem::take(&mut self.active);
         if let Some((_, older)) = self.sealed.take() {
+            holdfast_reached::reached!("machine: an unfinished checkpoint joins the next one");
             memtable.merge_under(&older);
         }
         self.sealed = Some((at, Arc::new(memtable)));
@@ -323,6 +327,7 @@ impl SetMachine {
 
     /// MACHINE-M6. The bytes in the log stay counted until the next checkpoint.
     fn forget_unsaved(&mut self) -> Option<Arc<Memtable>> {
+        holdfast_reached::reached!("machine: a rollback discards what is not in the store", self.extents() > 0);
         self.active = Memtable::new();
         self.copy = None;
         self.sealed.take().map(|(_, memtable)| memtable)
@@ -335,6 +340,7 @@ impl SetMachine {
             self.snapshot = Some((upto, SetState::after_checkpoint(&copy, root, upto)));
             return;
         }
+        holdfast_reached::reached!("machine: a replay passes the end of its own snapshot");
         // A replay from this snapshot passes its end again; any other end has its begin before it.
         let known = self.snapshot_upto();
         assert!(

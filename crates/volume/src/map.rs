@@ -15,30 +15,34 @@
 
 mod base;
 mod diff;
+mod keys;
 mod leaf;
 mod names;
 mod objects;
 mod pack;
 mod page;
+mod places;
 mod ranges;
 mod root;
+mod root_object;
+mod sums;
 mod table;
 mod top;
 mod under;
 
 pub use base::{BASE_DEPTH_MAX, Base};
 pub use diff::{Changed, Differing, changes, differing_pages};
-pub use leaf::{LOWEST_OF, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, Sums, open_leaf};
+pub use keys::KeyUse;
+pub use leaf::{Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, open_leaf};
 pub(crate) use names::Names;
 pub use objects::{Objects, PackUse, SegmentUse};
-pub use pack::{
-    PackBuilder, PackEntry, PackTable, open_pack, open_page, open_root, open_top, pack_bytes_max, read_any_pack,
-    read_pack, seal_partial, seal_root,
-};
+pub use pack::{PackBuilder, PackEntry, PackTable, open_pack, open_page, pack_bytes_max, read_any_pack, read_pack};
 pub use page::{Live, Page};
-pub use root::{LiveError, PageRef, Root, RootStats};
+pub use places::PageRef;
+pub use root::{LiveError, Root, RootStats};
+pub use root_object::{open_root, open_top, seal_partial, seal_root};
+pub use sums::{LOWEST_OF, Sums};
 pub use top::{Comparing, LeafPack, LeafWriting, Opened, PageAt, PartialRoot, Remains, Top};
-pub use under::KeyUse;
 
 use crate::object::ObjectError;
 use crate::segment::{ExtentPlace, SegmentError};

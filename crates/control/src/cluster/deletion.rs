@@ -168,6 +168,7 @@ impl ClusterState {
         request: RequestId,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         if self.was_deleted(set) {
+            holdfast_reached::reached!("deletion: asked for again");
             // Done by an earlier copy of this request, or by another one (R12).
             return Ok(ClusterAnswer::SetDeleting { set });
         }
@@ -221,6 +222,7 @@ impl ClusterState {
         if let Some(deletion) = self.deletion(set)? {
             if !deletion.fenced(members.iter().copied()) {
                 let waits = deletion.waits_for(members).into_iter().collect();
+                holdfast_reached::reached!("deletion: the key must not be forgotten yet");
                 return Err(ClusterRefusal::SetNotFenced { set, waits });
             }
             if deletion.stage == DeletionStage::Ending {
@@ -241,6 +243,7 @@ impl ClusterState {
         let members: Vec<MemberId> = self.members.keys().copied().collect();
         if let Some(deletion) = self.deletion(set)? {
             if deletion.stage == DeletionStage::Ending {
+                holdfast_reached::reached!("deletion: emptied before its key is forgotten");
                 return Err(ClusterRefusal::KeyNotForgotten { set });
             }
             deletion.stage = DeletionStage::Emptied;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   level   from which on
-//!   1       everything of the first release
+//!   1       everything of the first release; open until then (ADR 0020)
 //! ```
 //! A new entry, or a new meaning of one, gets a new level here and in `ClusterCommand::level`.
 

@@ -24,9 +24,11 @@ impl ClusterState {
             return Err(ClusterRefusal::MemberIdUsed { id: wanted, next: MemberId(self.next_member) });
         };
         if let Some(other) = self.members.values().find(|other| other.disk == member.disk) {
+            holdfast_reached::reached!("members: a disk joins a second time");
             return Err(ClusterRefusal::DiskInUse { disk: member.disk, by: other.id });
         }
         if self.retired_disks.contains(&member.disk) {
+            holdfast_reached::reached!("members: the disk of a removed member wants to join");
             return Err(ClusterRefusal::DiskRetired { disk: member.disk });
         }
         if let Some(old) = replaces.filter(|old| !self.members.contains_key(old)) {
@@ -118,13 +120,16 @@ impl ClusterState {
             return Err(ClusterRefusal::DiskMismatch { member: id, found: disk, expected: member.disk });
         }
         if boot.level < self.level {
+            holdfast_reached::reached!("members: a build that is too old registers");
             return Err(ClusterRefusal::TooOld { member: id, found: boot.level, expected: self.level });
         }
         if let Some(seen) = self.boots.get(&id) {
             if boot.boot < seen.boot {
+                holdfast_reached::reached!("members: a restored disk registers");
                 return Err(ClusterRefusal::BootReplayed { member: id, found: boot.boot, seen: seen.boot });
             }
             if boot.boot == seen.boot && boot.nonce != seen.nonce {
+                holdfast_reached::reached!("members: a cloned disk registers");
                 return Err(ClusterRefusal::BootCloned { member: id, boot: boot.boot });
             }
         }

@@ -92,14 +92,17 @@ impl ClockWatch {
     fn judge(&self, last: Look, look: Look, offset: i128) -> Option<ClockSuspicion> {
         let back = last.boot.saturating_since(look.boot).max(last.monotonic.saturating_since(look.monotonic));
         if !back.is_zero() {
+            holdfast_reached::reached!("clock: it went backwards");
             return Some(ClockSuspicion::Backwards { by: back });
         }
         let apart = u64::try_from((offset - self.trusted_offset).unsigned_abs()).unwrap_or(u64::MAX);
         let by = Duration::from_nanos(apart);
         if by > self.apart_max {
+            holdfast_reached::reached!("clock: the two clocks run apart");
             return Some(ClockSuspicion::Apart { by, max: self.apart_max });
         }
         let found = look.boot.saturating_since(last.boot);
+        holdfast_reached::reached!("clock: the process did not run for long", found > self.gap_max);
         (found > self.gap_max).then_some(ClockSuspicion::Gap { found, max: self.gap_max })
     }
 }

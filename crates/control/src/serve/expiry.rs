@@ -46,6 +46,7 @@ impl ExpiryJudge {
     pub fn clock_suspected(&mut self, now: MonoTime, lost: Duration) {
         let counting_from = self.counting_from();
         if let Some(since) = self.watching_since.as_mut() {
+            holdfast_reached::reached!("expiry: time that was not seen does not count against the owner");
             *since = counting_from.unwrap_or(*since).saturating_add(lost).min(now);
         }
     }

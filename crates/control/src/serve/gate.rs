@@ -170,6 +170,7 @@ impl ServeGate {
         match event {
             // A repeated event of the same term must not undo a transfer or a loss.
             GateEvent::TermStarted { term } => {
+                holdfast_reached::reached!("gate: the start of a term is told again", term <= self.term);
                 if term > self.term {
                     self.term = term;
                     self.leading = true;
@@ -182,6 +183,10 @@ impl ServeGate {
             }
             GateEvent::FirstEntryApplied { term } => self.first_applied = self.first_applied.max(Some(term)),
             GateEvent::GrantApplied { id, epoch, gateway } => {
+                holdfast_reached::reached!(
+                    "gate: an older grant comes after a newer one",
+                    self.grant.is_some_and(|grant| id <= grant.id)
+                );
                 if self.grant.is_none_or(|grant| id > grant.id) {
                     self.grant = Some(Grant { id, epoch, gateway, released: false });
                 }
@@ -201,13 +206,27 @@ impl ServeGate {
                 self.suspected = self.suspected.max(Some(now));
             }
             GateEvent::QuorumAcked(sent) => {
+                holdfast_reached::reached!(
+                    "gate: an acknowledgement of before a suspicion",
+                    self.suspected.is_some_and(|at| sent <= at)
+                );
+                holdfast_reached::reached!("gate: an acknowledgement of before the term", sent < self.term_started);
                 let fresh = sent >= self.term_started && self.suspected.is_none_or(|suspected| sent > suspected);
+                holdfast_reached::reached!(
+                    "gate: an acknowledgement is so late that its lease is over",
+                    fresh && now.saturating_since(sent) >= self.timing.read_lease()
+                );
+                holdfast_reached::reached!(
+                    "gate: a quorum answers again after the cut-off",
+                    fresh && self.cut_off(now) && self.serving().is_ok()
+                );
                 if fresh {
                     self.acked = self.acked.max(Some(sent));
                 }
             }
             GateEvent::SoleVoter(sole) => {
                 if self.sole_voter && !sole && self.leading {
+                    holdfast_reached::reached!("gate: a sole voter gets company while it leads");
                     self.without_since = self.without_since.max(now);
                 }
                 self.sole_voter = sole;
@@ -226,8 +245,17 @@ impl ServeGate {
             return Err(WhyNot::NotLeader);
         }
         if self.transfer_started {
+            holdfast_reached::reached!("gate: asked while leadership is handed over");
             return Err(WhyNot::TransferStarted { term });
         }
+        holdfast_reached::reached!(
+            "gate: a later entry is applied before the loss is told",
+            self.first_applied > Some(term)
+        );
+        holdfast_reached::reached!(
+            "gate: the first entry of the term is still to be applied",
+            self.first_applied < Some(term)
+        );
         match self.first_applied {
             // A later leader's entry was applied here: the loss of leadership was not reported yet.
             Some(applied) if applied > term => return Err(WhyNot::NotLeader),
@@ -236,12 +264,15 @@ impl ServeGate {
         }
         let Some(grant) = self.grant else { return Err(WhyNot::NoGrant { term }) };
         if grant.gateway != self.me {
+            holdfast_reached::reached!("gate: the grant names another gateway");
             return Err(WhyNot::GrantElsewhere { gateway: grant.gateway, epoch: grant.epoch });
         }
         if grant.id.term != term {
+            holdfast_reached::reached!("gate: the grant is of an earlier term");
             return Err(WhyNot::NoGrant { term });
         }
         if grant.released {
+            holdfast_reached::reached!("gate: the lease was released");
             return Err(WhyNot::Released { epoch: grant.epoch });
         }
         Ok(grant.epoch)
@@ -254,6 +285,7 @@ impl ServeGate {
     /// The first reason against it.
     pub fn may_read(&self, now: MonoTime) -> Result<Epoch, WhyNot> {
         let epoch = self.serving()?;
+        holdfast_reached::reached!("gate: a read finds no read lease", !self.has_read_lease(now));
         if self.has_read_lease(now) { Ok(epoch) } else { Err(self.without_lease(now)) }
     }
 
@@ -267,6 +299,7 @@ impl ServeGate {
     /// The first reason against it.
     pub fn may_write(&self, now: MonoTime) -> Result<Epoch, WhyNot> {
         let epoch = self.serving()?;
+        holdfast_reached::reached!("gate: a write after the cut-off", self.cut_off(now));
         if self.cut_off(now) { Err(self.without_lease(now)) } else { Ok(epoch) }
     }
 

@@ -22,6 +22,7 @@ impl SetState {
 
     pub(super) fn checkpoint_begin(&mut self, id: LogId, term: Term) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
+        holdfast_reached::reached!("checkpoint: an unfinished one is given up", self.begin.is_some());
         // An unfinished checkpoint before is given up: its segments are orphans, its memtable is merged into this
         // one's.
         self.begin = Some(Begin { at: id, base: self.current_root() });
@@ -38,9 +39,11 @@ impl SetState {
     ) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
         if self.begin.is_none() {
+            holdfast_reached::reached!("checkpoint: a segment without a begin");
             return Err(SetRefusal::NoBegin);
         }
         if self.segments.iter().any(|present| present.object == note.object) {
+            holdfast_reached::reached!("checkpoint: a segment is noted twice");
             return Ok(SetAnswer::SegmentNoted);
         }
         if self.segments.len() >= SEGMENT_NOTES_MAX {
@@ -62,6 +65,7 @@ impl SetState {
         // finds the outcome in `checkpoint`. `checkpoint` is not read here: on a replay from the snapshot it has this
         // end's root already, but the end must be applied all the same.
         let Some(Begin { base, .. }) = self.begin.filter(|latest| latest.at == begin) else {
+            holdfast_reached::reached!("checkpoint: an end of an earlier begin, or a second end");
             let latest = self.begin.map(|begin| begin.at);
             return Err(SetRefusal::NotLatestBegin { found: begin, latest });
         };
@@ -78,5 +82,6 @@ impl SetState {
 /// A command of the leader's own work is valid only in the term in which it was proposed: it is never forwarded, and a
 /// copy appended in another term may rest on facts that the new term does not know.
 pub(super) fn check_term(id: LogId, found: Term) -> Result<(), SetRefusal> {
+    holdfast_reached::reached!("checkpoint: an entry lands outside the term of its proposer", id.term != found);
     if id.term == found { Ok(()) } else { Err(SetRefusal::WrongTerm { found, expected: id.term }) }
 }

@@ -1,7 +1,7 @@
 //! Lease of a set: grants, renewals, releases, and the check of each write entry (SET-S1 to SET-S4, SET-S10).
 
 use super::command::{Admit, Judged, REQUESTS_REMEMBERED, SetAnswer, SetRefusal, TTL_MS_MAX, TTL_MS_MIN};
-use super::state::{Lease, SetState};
+use super::state::{EARLIER_TOKENS_MAX, Lease, SetState};
 use holdfast_types::{Epoch, LogId, MemberId, Owner, RequestId, Token, WriteSeq};
 
 /// The parts of a new lease.
@@ -22,17 +22,20 @@ impl SetState {
     pub fn admit_write(&mut self, id: LogId, epoch: Epoch, seq: WriteSeq) -> Admit {
         // Decided before any change: a refused entry must leave no trace, not even a renewal.
         let current = self.lease.as_ref().map(|lease| lease.epoch);
+        holdfast_reached::reached!("lease: a write of an epoch that is over", current != Some(epoch));
         if current != Some(epoch) {
             return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
         }
         let expected = WriteSeq(self.last_seq.0.saturating_add(1));
         if seq.0 == 0 || seq > expected {
+            holdfast_reached::reached!("lease: a write whose number leaves a gap");
             return Admit::Refused(SetRefusal::SeqGap { found: seq, expected });
         }
         if let Err(refusal) = self.use_lease(id, epoch) {
             return Admit::Refused(refusal);
         }
         if seq < expected {
+            holdfast_reached::reached!("lease: a write arrives a second time");
             return Admit::Duplicate;
         }
         self.last_seq = seq;
@@ -52,14 +55,22 @@ impl SetState {
         }
         if let Some(lease) = &self.lease {
             if lease.request == grant.request && lease.owner == *grant.owner {
+                holdfast_reached::reached!("lease: the present grant is asked for again");
                 return Ok(SetAnswer::Granted(lease.clone()));
             }
             // SET-S4: compared with what the judge saw. A renewal in between overrides the judgement.
             let expired = judged.is_some_and(|j| j.epoch == lease.epoch && j.renewed == lease.renewed);
+            holdfast_reached::reached!(
+                "lease: the owner renewed after it was judged expired",
+                judged.is_some() && !expired
+            );
+            holdfast_reached::reached!("lease: an expired lease is taken over", expired);
             if !expired && !force {
+                holdfast_reached::reached!("lease: the set is held by another owner");
                 return Err(held(lease));
             }
             if lease.opens(grant.token) {
+                holdfast_reached::reached!("lease: a grant is asked for with a known token");
                 return Err(SetRefusal::TokenReused);
             }
         }
@@ -71,6 +82,7 @@ impl SetState {
     /// set from its present owner, or give it to an owner that does not know.
     fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
         if self.granted_requests.contains(&request) {
+            holdfast_reached::reached!("lease: a late copy of a request whose grant is over");
             return Err(SetRefusal::RequestEnded { epoch: self.epoch });
         }
         Ok(())
@@ -87,17 +99,22 @@ impl SetState {
         request: RequestId,
         at_unix_ms: u64,
     ) -> Result<SetAnswer, SetRefusal> {
+        holdfast_reached::reached!("lease: a continuation of a set that is free", self.lease.is_none());
         let Some(lease) = &self.lease else { return Err(SetRefusal::NotHeld { last_epoch: self.epoch }) };
         if lease.owner != *owner {
+            holdfast_reached::reached!("lease: another owner wants to continue it");
             return Err(held(lease));
         }
         if lease.plain {
+            holdfast_reached::reached!("lease: a plain export is to be continued");
             return Err(SetRefusal::NotContinuable { epoch: lease.epoch });
         }
         if lease.request == request {
+            holdfast_reached::reached!("lease: a continuation is asked for again");
             return Ok(SetAnswer::Granted(lease.clone()));
         }
         if !lease.opens(token) {
+            holdfast_reached::reached!("lease: a stale token wants to continue it");
             return Err(SetRefusal::StaleToken {
                 epoch: lease.epoch,
                 gateway: lease.gateway,
@@ -105,10 +122,18 @@ impl SetState {
             });
         }
         if lease.opens(new_token) {
+            holdfast_reached::reached!("lease: a continuation with a known token");
             return Err(SetRefusal::TokenReused);
         }
-        self.check_not_granted_before(request)?;
+        holdfast_reached::reached!("lease: continued with an earlier token", token != lease.token);
         let (ttl_ms, earlier_tokens) = (lease.ttl_ms, lease.tokens_after(token));
+        // SET-S10: a copy of a request that another one overtook. Or there is no room for one more unused token. Nothing
+        // is granted anew, and no token is dropped. The caller has shown that the lease is its own, and may have waited
+        // all the time: a refusal would end its devices for good. It gets the present grant.
+        if self.granted_requests.contains(&request) || earlier_tokens.len() > EARLIER_TOKENS_MAX {
+            holdfast_reached::reached!("lease: a continuation gets the present grant");
+            return Ok(SetAnswer::Granted(lease.clone()));
+        }
         Ok(self.grant(
             id,
             Grant {
@@ -168,15 +193,18 @@ impl SetState {
 
     pub(super) fn release(&mut self, epoch: Epoch, token: Option<Token>) -> Result<SetAnswer, SetRefusal> {
         let Some(lease) = &self.lease else {
+            holdfast_reached::reached!("lease: released a second time, or by a stranger");
             // The last grant was released before: an earlier copy of this request (R12).
             let again = epoch == self.epoch && epoch != self.base_epoch;
             let refusal = SetRefusal::WrongEpoch { found: epoch, current: None };
             return if again { Ok(SetAnswer::Released) } else { Err(refusal) };
         };
+        holdfast_reached::reached!("lease: a release of an epoch that is over", lease.epoch != epoch);
         if lease.epoch != epoch {
             return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
         }
         if token.is_some_and(|token| !lease.opens(token)) {
+            holdfast_reached::reached!("lease: a release with a stale token");
             return Err(SetRefusal::StaleToken {
                 epoch: lease.epoch,
                 gateway: lease.gateway,

@@ -24,12 +24,11 @@ use std::collections::BTreeSet;
 /// snapshots with equal volumes share one list of volumes. If there are more snapshots, only the newest are listed.
 pub const LIST_BYTES_MAX: usize = 256 << 10;
 /// Largest entry of a snapshot in bytes, without its name and volumes.
-const SNAPSHOT_BYTES: usize = 160;
+pub(super) const SNAPSHOT_BYTES: usize = 160;
 /// Largest entry of a volume in bytes, without its name.
 const VOLUME_BYTES: usize = 24;
 
-/// All snapshots fit if they share their volumes, and so does one snapshot with the largest number of volumes.
-const _: () = assert!(super::space::SNAPSHOTS_MAX * (SNAPSHOT_BYTES + 64) < LIST_BYTES_MAX);
+/// One snapshot with the largest number of volumes fits; and all snapshots if they share their volumes (`space`).
 const _: () = assert!(VOLUMES_PER_SET_MAX * (VOLUME_BYTES + 64) < LIST_BYTES_MAX / 4);
 
 /// See the module.
@@ -243,6 +242,7 @@ impl Listing {
         let (mut since, mut told) = (applied, 0);
         if let Some(Noted { list: before, since: then, led_in: term, left_out, .. }) = &self.noted {
             if (before.as_of, *term) > (applied, led_in) {
+                holdfast_reached::reached!("listing: an older state comes after a newer one");
                 return None;
             }
             // An earlier leader may have deleted a snapshot that was never noted here.
@@ -265,6 +265,10 @@ impl Listing {
     /// written for a checkpoint, so its `as_of` is the checkpoint's begin or later even if the list is unchanged. A
     /// former leader cannot have a list of that entry.
     pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
+        holdfast_reached::reached!(
+            "listing: the head has a newer list than this gateway",
+            self.noted.as_ref().is_some_and(|noted| noted.list.as_of < stored.as_of)
+        );
         match &self.noted {
             // An unchanged list needs no new head, unless a later `as_of` is needed.
             Some(Noted { list, since, .. }) if !commits && list.lists_as(stored) && stored.as_of >= *since => {

@@ -181,9 +181,6 @@ impl Model {
                     earlier.push(before.token);
                     let shown = earlier.iter().position(|earlier| *earlier == token).unwrap();
                     earlier.drain(..shown);
-                    if earlier.len() > EARLIER_TOKENS_MAX {
-                        earlier.remove(1);
-                    }
                 }
                 _ => earlier.clear(),
             }
@@ -193,6 +190,13 @@ impl Model {
             before = Some(next);
         }
         earlier
+    }
+
+    /// Whether a further grant would have more unused tokens before it than are remembered, for a caller with `token`.
+    fn is_full(&self, grant: Grant, token: u128) -> bool {
+        let unused = if self.renewals(grant).len() == 1 { self.earlier(grant) } else { Vec::new() };
+        let kept = unused.iter().skip_while(|earlier| **earlier != token).count();
+        kept + 1 > EARLIER_TOKENS_MAX
     }
 
     /// R12: each of the last granted requests was granted once and for all.
@@ -231,7 +235,7 @@ impl Model {
                 Some(grant) if grant.plain => Expect::Plain,
                 Some(grant) if grant.request == request.0 => Expect::OldGrant(grant.index),
                 Some(grant) if !self.opens(grant, token.0) => Expect::Stale,
-                Some(_) if self.ended(request.0) => Expect::Ended,
+                Some(grant) if self.ended(request.0) || self.is_full(grant, token.0) => Expect::OldGrant(grant.index),
                 Some(_) => Expect::NewGrant,
             },
             SetCommand::Renew { epoch } if current == Some(epoch.0) => Expect::Renewed,

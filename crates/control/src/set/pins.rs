@@ -73,6 +73,10 @@ impl Links {
     /// head nor restore one that the newer leader removed, whose objects may be gone. (For snapshots: `Listing`.)
     #[must_use]
     pub fn for_head(stored: &Links, known: &Links) -> Self {
+        holdfast_reached::reached!(
+            "pins: the head has newer pins than this gateway",
+            stored.pins_at.index > known.pins_at.index
+        );
         let newer = if stored.pins_at.index > known.pins_at.index { stored } else { known };
         Self { clone_of: known.clone_of.clone(), ..newer.clone() }
     }

@@ -42,9 +42,11 @@ impl SetState {
         request: RequestId,
     ) -> Result<SetAnswer, SetRefusal> {
         if self.space_requests.contains(&request) {
+            holdfast_reached::reached!("rollback: a late copy of its request");
             return Ok(SetAnswer::RolledBack { now: false });
         }
         if let Some(lease) = &self.lease {
+            holdfast_reached::reached!("rollback: the set is held");
             return Err(held(lease));
         }
         let target = self.finished(to)?.clone();
@@ -56,11 +58,14 @@ impl SetState {
         // Of an earlier life, whose last checkpoint may be another one. This life begins without a change, so its log
         // does not tell.
         if safe.is_inherited() {
+            holdfast_reached::reached!("rollback: the safety snapshot is of an earlier life");
             return refused();
         }
         if self.last_change > safe.upto.index || self.volumes != safe.volumes {
+            holdfast_reached::reached!("rollback: the set was changed after the safety snapshot");
             return refused();
         }
+        holdfast_reached::reached!("rollback: it gives up a checkpoint under way", self.begin.is_some());
         let before = self.current_root();
         self.volumes = target.volumes;
         self.begin = None;

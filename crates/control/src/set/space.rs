@@ -20,6 +20,7 @@
 
 use super::checkpoint::check_term;
 use super::command::{RetireOf, SetAnswer, SetRefusal};
+use super::listed::{LIST_BYTES_MAX, SNAPSHOT_BYTES};
 use super::pins::PINS_MAX;
 use super::schedule::{KEPT_MAX, Schedule, Taken};
 use super::state::{PendingSnapshot, RootRef, SetState, Snapshot, StoredKind, StoredObject};
@@ -40,6 +41,8 @@ pub const RETIRE_OBJECTS_MAX: usize = 4096;
 pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
 
 const _: () = assert!((KEPT_MAX as usize) < SNAPSHOTS_MAX);
+/// A list of all snapshots fits, if they share their volumes.
+const _: () = assert!(SNAPSHOTS_MAX * (SNAPSHOT_BYTES + 64) < LIST_BYTES_MAX);
 
 /// The present snapshots that the schedule took.
 pub fn taken(state: &SetState) -> Vec<Taken> {
@@ -195,6 +198,7 @@ impl SetState {
     ) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
         if let Some(at) = self.rolled_back {
+            holdfast_reached::reached!("retire: a rollback is not in the head yet");
             return Err(SetRefusal::NotCheckpointed { at });
         }
         let room = RETIRED_MAX.saturating_sub(self.retired.len());
@@ -217,6 +221,7 @@ impl SetState {
                 RetireOf::GivenUp { .. } => object.term != id.term,
             };
             if kept.contains(object) || dropped || noted || young {
+                holdfast_reached::reached!("retire: an object is still in use");
                 return Err(SetRefusal::StillInUse { object: *object });
             }
         }

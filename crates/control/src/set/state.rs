@@ -16,7 +16,8 @@ pub struct Volume {
     pub size: Sectors,
 }
 
-/// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use.
+/// Earlier tokens of a lease at most. Each is of a request that overtook another one, and all die with the next use. When
+/// there is no room for another one, a continuation gets the present grant.
 pub const EARLIER_TOKENS_MAX: usize = 16;
 
 /// Who may write, where, under which epoch.
@@ -60,9 +61,6 @@ impl Lease {
         let from = self.earlier_tokens.iter().position(|earlier| *earlier == token);
         let mut tokens: Vec<Token> = from.map_or(Vec::new(), |from| self.earlier_tokens[from..].to_vec());
         tokens.push(self.token);
-        if tokens.len() > EARLIER_TOKENS_MAX {
-            tokens.remove(1);
-        }
         tokens
     }
 }

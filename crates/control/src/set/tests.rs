@@ -1,8 +1,8 @@
 //! Tests beside the stories: wire format, limits, and conditions that must stop the gateway.
 
 use super::{
-    Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
-    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
+    EARLIER_TOKENS_MAX, Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal,
+    SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -207,6 +207,55 @@ fn a_lease_lives_neither_too_short_nor_too_long() {
         let answer = SetState::new(Epoch(0)).apply(LogId::new(1, 1), &command);
         assert_eq!(matches!(answer, SetAnswer::Granted(_)), fine, "{ttl}: {answer:?}");
     }
+}
+
+/// A process that was started again and again shows the token that it found, and never hears an answer. The token of each
+/// of its grants may be the one that somebody holds: a refusal of it ends the devices for good.
+#[test]
+fn no_unused_token_is_dropped_for_want_of_room() {
+    let mut state = SetState::new(Epoch(0));
+    let first = SetCommand::Acquire {
+        owner: Owner::new("a").unwrap(),
+        gateway: MemberId(1),
+        token: Token(1),
+        ttl_ms: 3000,
+        request: RequestId(1),
+        judged_expired: None,
+        force: false,
+        plain: false,
+        at_unix_ms: 0,
+    };
+    let go_on = |shown: u128, new: u128, request: u128| SetCommand::Continue {
+        owner: Owner::new("a").unwrap(),
+        gateway: MemberId(1),
+        token: Token(shown),
+        new_token: Token(new),
+        request: RequestId(request),
+        at_unix_ms: 0,
+    };
+    state.apply(LogId::new(1, 1), &first);
+    let all = EARLIER_TOKENS_MAX as u128 + 1;
+    for token in 2..=all {
+        let answer = state.apply(LogId::new(1, token as u64), &go_on(1, token, token));
+        assert!(matches!(answer, SetAnswer::Granted(lease) if lease.token == Token(token)), "{token}");
+    }
+    // One more: it gets the newest grant, as does a copy of a request that was overtaken.
+    let full = state.clone();
+    for (new, request) in [(99, 99), (98, 3)] {
+        let answer = state.apply(LogId::new(1, 50), &go_on(1, new, request));
+        assert!(matches!(answer, SetAnswer::Granted(lease) if lease.token == Token(all)), "{request}");
+        assert_eq!(state, full, "nothing is changed by request {request}");
+    }
+    state.self_check();
+    for shown in 1..=all {
+        let answer = full.clone().apply(LogId::new(1, 50), &go_on(shown, 99, 99));
+        assert!(matches!(answer, SetAnswer::Granted(_)), "token {shown}: {answer:?}");
+    }
+    // A newer token makes room: those before it die.
+    let answer = state.apply(LogId::new(1, 51), &go_on(2, 99, 99));
+    assert!(matches!(&answer, SetAnswer::Granted(lease) if lease.token == Token(99)), "{answer:?}");
+    let late = state.apply(LogId::new(1, 52), &go_on(1, 97, 97));
+    assert!(matches!(late, SetAnswer::Refused(SetRefusal::StaleToken { .. })), "{late:?}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ impl SetState {
         change: &VolumeChange,
         request: RequestId,
     ) -> Result<SetAnswer, SetRefusal> {
+        holdfast_reached::reached!("volumes: a late copy of a request", self.space_requests.contains(&request));
         if self.space_requests.contains(&request) {
             return Ok(SetAnswer::VolumeChangedBefore);
         }
@@ -92,6 +93,7 @@ impl SetState {
     fn shrink_volume(&mut self, volume: VolumeId, from: Sectors, to: Sectors) -> Result<Lba, SetRefusal> {
         let Some(present) = self.volumes.get_mut(&volume) else { return Err(SetRefusal::NoSuchVolume { volume }) };
         if present.size != from {
+            holdfast_reached::reached!("volumes: a shrink names a size that is no more");
             return Err(not_as_seen(volume, present));
         }
         if to > from {
@@ -119,6 +121,7 @@ impl SetState {
     }
 
     fn check_epoch_seen(&self, seen: Epoch) -> Result<(), SetRefusal> {
+        holdfast_reached::reached!("volumes: a destructive command names an earlier epoch", self.epoch != seen);
         if self.epoch == seen { Ok(()) } else { Err(SetRefusal::WrongEpoch { found: seen, current: Some(self.epoch) }) }
     }
 }

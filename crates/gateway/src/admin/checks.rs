@@ -68,7 +68,7 @@ mod tests {
     use crate::node::{Node, Seams};
     use holdfast_api::{hex128, member_of, v1};
     use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying, StoreError};
-    use holdfast_types::{ByteSize, MemberId};
+    use holdfast_types::{ByteSize, GroupId, MemberId, Name};
     use std::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     /// A cluster of one gateway with two stores: one that works, and one with these faults for each URL that ends in
-    /// `bad`.
+    /// `bad`. One whose URL ends in `hangs` is never opened.
     struct Lab {
         dir: tempfile::TempDir,
         node: Arc<Node>,
@@ -94,6 +94,10 @@ mod tests {
 
     impl Lab {
         async fn new(faults: Faults, limit: Duration) -> Self {
+            Self::with_limit(faults, Some(limit)).await
+        }
+
+        async fn with_limit(faults: Faults, check_limit: Option<Duration>) -> Self {
             let dir = tempfile::tempdir().unwrap();
             std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
             let mut config = GatewayConfig { data_dir: dir.path().join("node"), ..GatewayConfig::default() };
@@ -107,10 +111,13 @@ mod tests {
             let (well, spoilt) = (good.clone(), bad.clone());
             let seams = Seams {
                 store: Arc::new(move |_, url: &str, _| {
+                    if url.ends_with("hangs") {
+                        return Box::pin(std::future::pending());
+                    }
                     let store: Arc<dyn ObjectStore> = if url.ends_with("bad") { spoilt.clone() } else { well.clone() };
                     Box::pin(std::future::ready(Ok::<_, StoreError>(store)))
                 }),
-                check_limit: Some(limit),
+                check_limit,
                 ..Seams::default()
             };
             let node = Node::open_over(config, CancellationToken::new(), seams).await.unwrap();
@@ -136,8 +143,12 @@ mod tests {
         }
 
         async fn create(&self, stores: &str) -> Result<bool, Refusal> {
-            let (name, request_id) = ("demo".into(), hex128(random_u128()));
-            let request = v1::CreateSetRequest { name, store: stores.into(), request_id };
+            self.create_named("demo", stores).await
+        }
+
+        async fn create_named(&self, name: &str, stores: &str) -> Result<bool, Refusal> {
+            let request_id = hex128(random_u128());
+            let request = v1::CreateSetRequest { name: name.into(), store: stores.into(), request_id };
             self.door().create_set(request).await.map(|reply| reply.created)
         }
 
@@ -193,6 +204,37 @@ mod tests {
             assert_eq!(lab.create(&lab.url("bad")).await, Ok(true));
             lab.bad.within().set(Faults::default());
             assert!(lab.bad.list("check/", None).await.unwrap().objects.is_empty());
+            lab.close().await;
+        }
+    }
+
+    /// The task that starts what group 0 names goes on meanwhile.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_set_whose_store_hangs_keeps_no_other_set_from_starting() {
+        let lab = Lab::with_limit(Faults::default(), None).await;
+        assert_eq!(lab.create_named("first", &lab.url("hangs")).await, Ok(true));
+        assert_eq!(lab.create_named("second", &lab.url("good")).await, Ok(true));
+        let [first, second] = ["first", "second"].map(|name| Name::new(name).unwrap());
+        let begun = Instant::now();
+        while lab.node.set(&second).is_none() {
+            assert!(begun.elapsed() < PATIENCE / 2, "the second set does not start");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(lab.node.set(&first).is_none(), "its store is there: nothing is tested");
+        lab.close().await;
+    }
+
+    /// By a head of before a recovery, say. Also where the stores themselves are not checked.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_number_that_is_taken_in_the_store_is_passed_over() {
+        for limit in [Some(PATIENCE), None] {
+            let lab = Lab::with_limit(Faults::default(), limit).await;
+            let next = lab.node.cluster.state().next_set;
+            let head = holdfast_store::keys::head(GroupId(next));
+            lab.good.put_new(&head, bytes::Bytes::from_static(b"of another life")).await.unwrap();
+            assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+            let numbers: Vec<_> = lab.node.cluster.state().sets.into_keys().collect();
+            assert_eq!(numbers, [GroupId(next + 1)], "limit {limit:?}");
             lab.close().await;
         }
     }

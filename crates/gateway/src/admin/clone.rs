@@ -56,10 +56,7 @@ impl AdminDoor {
             return Ok(v1::PinSnapshotReply { clone: clone.0, origin: origin.0 });
         }
         if state.clone_depth(origin) >= CLONE_DEPTH_MAX {
-            return Err(precondition(format!(
-                "set {} is a clone of a clone … {CLONE_DEPTH_MAX} deep, which is the most there may be; copy its volumes into a new set instead",
-                set.name
-            )));
+            return Err(precondition(ClusterRefusal::TooDeep { origin, max: CLONE_DEPTH_MAX }.to_string()));
         }
         // The next number as known here. If another set takes it, `CloneSet` says so, and the caller starts again with
         // the next one.

@@ -13,12 +13,11 @@ use holdfast_control::cluster::{
 use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_set::head::open;
-use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
+use holdfast_store::{FIRST_CONFIGURATION, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, SetId, Term};
 use holdfast_volume::head::read_keyring;
 use rand::Rng;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a new cluster may take to elect its first leader.
@@ -98,7 +97,7 @@ impl AdminDoor {
 
     /// Makes this gateway the first member of a new cluster.
     ///
-    /// The refusal that a remote caller would get.
+    /// # Errors
     /// The refusal that a remote caller would get.
     pub fn init_cluster(
         &self,
@@ -289,13 +288,11 @@ impl AdminDoor {
         &self,
         adopted: &Adopted,
         term: Term,
-        store: &dyn ObjectStore,
+        stores: &str,
         mut state: ClusterState,
     ) -> Result<ClusterState, Refusal> {
-        // A simulation has no check limit: the store that it names is not the one that it uses.
-        if self.node.check_limit().is_none() {
-            return Ok(state);
-        }
+        let opening = self.node.open_place(stores, GroupId(state.next_set));
+        let Ok(Ok(store)) = tokio::time::timeout(LOOK_LIMIT, opening).await else { return Ok(state) };
         let begun = tokio::time::Instant::now();
         loop {
             let key = holdfast_store::keys::head(GroupId(state.next_set));
@@ -362,9 +359,9 @@ impl AdminDoor {
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
         // A new cluster begins at the first level; the level rises by itself.
-        let (stores, store) = self.stores_of_new_set(&request.store).await?;
+        let stores = self.stores_of_new_set(&request.store).await?;
         self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
-        let state = self.number_free(adopted, term, &*store, state).await?;
+        let state = self.number_free(adopted, term, &request.store, state).await?;
         // The wrapping names the set by the id that the entry will have: the next unused one. Nothing else is proposed
         // meanwhile, and in another term this proposal is void.
         let id = holdfast_types::GroupId(state.next_set);
@@ -393,8 +390,8 @@ impl AdminDoor {
         }
     }
 
-    /// The first stores of a new set, opened; `text` as in the request.
-    async fn stores_of_new_set(&self, text: &str) -> Result<(Stores, Arc<dyn ObjectStore>), Refusal> {
+    /// The first stores of a new set, after each of them could be opened; `text` as in the request.
+    async fn stores_of_new_set(&self, text: &str) -> Result<Stores, Refusal> {
         if let Some(pair) = self.node.pair() {
             pair.check_store(text).map_err(invalid)?;
         }
@@ -405,8 +402,8 @@ impl AdminDoor {
                 "store: found {text:?}, expected the first stores of a new set, without `c=`"
             )));
         }
-        let store = open_within(text, store_options(&self.node.config), OPEN_LIMIT).await?;
-        Ok((stores, store))
+        open_within(text, store_options(&self.node.config), OPEN_LIMIT).await?;
+        Ok(stores)
     }
 
     /// A new data key for set `id`, wrapped.

@@ -2,11 +2,11 @@
 
 use super::AdminDoor;
 use super::snapshot::{message, snapshot_id};
-use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_api::{Disposition, Refusal, RefusalCode, v1};
 use holdfast_control::set::{SetAnswer, SetCommand, SnapshotId};
 use holdfast_host::unix_ms;
 use holdfast_set::server::{SetError, SetServer};
-use holdfast_types::{Name, RequestId};
+use holdfast_types::{Name, Owner, RequestId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,40 +36,70 @@ impl AdminDoor {
         found.map_err(|refusal| self.of_set(&set, &SetError::Refused(refusal)))?;
         // Nobody may take the set between the end of its lease and the rollback.
         let _held_off = set.hold_off().await;
-        if let Some(lease) = set.lease() {
-            if !request.force {
-                let text = format!(
-                    "set {} is held by {} (epoch {}): stop the programs that use it, or use --force, which ends the lease",
-                    set.name, lease.owner, lease.epoch
-                );
-                return Err(Refusal::new(RefusalCode::Held, text));
-            }
-            tracing::warn!(set = %set.name, snapshot = %to.name, owner = %lease.owner, epoch = %lease.epoch, "lease ended for a rollback");
-            set.release(lease.epoch, None).await.map_err(|e| self.of_set(&set, &e))?;
+        let ended = self.end_lease(&set, &to.name, request.force).await?;
+        let done = self.roll_back(&set, to, id, safety).await;
+        done.map_err(|refusal| match ended {
+            Some(owner) => after_a_change(refusal, &format!("the lease of {owner} was ended before that")),
+            None => refusal,
+        })
+    }
+
+    /// Ends the lease, if there is one; returns its owner.
+    async fn end_lease(&self, set: &Arc<SetServer>, to: &Name, force: bool) -> Result<Option<Owner>, Refusal> {
+        let Some(lease) = set.lease() else { return Ok(None) };
+        if !force {
+            let text = format!(
+                "set {} is held by {} (epoch {}): stop the programs that use it, or use --force, which ends the lease",
+                set.name, lease.owner, lease.epoch
+            );
+            return Err(Refusal::new(RefusalCode::Held, text));
         }
-        let name = self.safety_snapshot(&set, &to.name, safety).await?;
-        let shown = self.finished_snapshot(&set, &name, safety, SAFETY_LIMIT).await?;
-        let way_back = SnapshotId { name, made_by: safety };
+        tracing::warn!(set = %set.name, snapshot = %to, owner = %lease.owner, epoch = %lease.epoch, "lease ended for a rollback");
+        set.release(lease.epoch, None).await.map_err(|e| self.of_set(set, &e))?;
+        Ok(Some(lease.owner))
+    }
+
+    /// Takes the safety snapshot, then rolls back.
+    async fn roll_back(
+        &self,
+        set: &Arc<SetServer>,
+        to: SnapshotId,
+        id: RequestId,
+        safety: RequestId,
+    ) -> Result<v1::RollbackSnapshotReply, Refusal> {
+        let name = self.safety_snapshot(set, &to.name, safety).await?;
+        let way_back = SnapshotId { name: name.clone(), made_by: safety };
+        let stays = |refusal| after_a_change(refusal, &format!("the safety snapshot {}@{name} stays", set.name));
+        let shown = self.finished_snapshot(set, &name, safety, SAFETY_LIMIT).await.map_err(stays)?;
         let command = SetCommand::Rollback { to: to.clone(), safety: way_back.clone(), request: id };
         match set.command("a rollback", &command).await {
             Ok(SetAnswer::RolledBack { now }) => {
-                tracing::warn!(set = %set.name, snapshot = %to.name, safety = %way_back.name, "rolled back");
+                tracing::warn!(set = %set.name, snapshot = %to.name, safety = %name, "rolled back");
                 Ok(v1::RollbackSnapshotReply { safety: Some(shown), already: !now })
             }
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => {
-                if let SetError::Refused(refusal) = &e
-                    && set.host.with(|m| m.state().takes_up_space(&way_back, refusal))
-                {
-                    // If this fails, the snapshot stays visible in the list.
-                    let gone = SetCommand::SnapshotDelete { name: way_back.name, made_by: safety };
-                    if let Err(e) = set.command("a safety snapshot's end", &gone).await {
-                        tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");
-                    }
-                }
-                Err(self.of_set(&set, &e))
+                let refusal = self.of_set(set, &e);
+                let gone = self.take_back(set, &way_back, &e).await;
+                Err(if gone { refusal } else { stays(refusal) })
             }
         }
+    }
+
+    /// Deletes the safety snapshot of a refused rollback, if it needs space and cannot be used by a later attempt.
+    /// Returns whether it is gone.
+    async fn take_back(&self, set: &SetServer, way_back: &SnapshotId, error: &SetError) -> bool {
+        let SetError::Refused(refusal) = error else { return false };
+        if !set.host.with(|m| m.state().takes_up_space(way_back, refusal)) {
+            return false;
+        }
+        // If this fails, the snapshot stays visible in the list.
+        let gone = SetCommand::SnapshotDelete { name: way_back.name.clone(), made_by: way_back.made_by };
+        let outcome = set.command("a safety snapshot's end", &gone).await;
+        if let Err(e) = &outcome {
+            tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");
+        }
+        outcome.is_ok()
     }
 
     /// The name of the safety snapshot that this request asks for or has asked for.
@@ -90,6 +120,16 @@ impl AdminDoor {
     }
 }
 
+/// A refusal that comes after a change. The caller must not take it for one that changed nothing (R12).
+fn after_a_change(refusal: Refusal, changed: &str) -> Refusal {
+    let code = match refusal.disposition() {
+        // Repeated under the same request id, it goes on where it stopped.
+        Disposition::FollowLeader | Disposition::Retry | Disposition::Unknown => RefusalCode::Unknown,
+        Disposition::Reject => RefusalCode::Failed,
+    };
+    Refusal { code, message: format!("{}; {changed}", refusal.message), ..refusal }
+}
+
 /// The snapshot, finished or not, that this request made.
 fn named(set: &SetServer, request: RequestId) -> Option<Name> {
     set.host.with(|m| {
@@ -98,4 +138,20 @@ fn named(set: &SetServer, request: RequestId) -> Option<Name> {
         let waiting = state.pending.iter().filter(|(_, found)| found.request == request).map(|(name, _)| name);
         finished.chain(waiting).next().cloned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exit codes 3 and 4 of the command say that nothing was changed.
+    #[test]
+    fn a_refusal_after_a_change_is_not_taken_for_one_that_changed_nothing() {
+        for &code in RefusalCode::ALL {
+            let found = after_a_change(Refusal::new(code, "no leader"), "the lease of db1 was ended before that");
+            let again = code.disposition() != Disposition::Reject;
+            assert_eq!(found.code, if again { RefusalCode::Unknown } else { RefusalCode::Failed }, "{code:?}");
+            assert_eq!(found.message, "no leader; the lease of db1 was ended before that");
+        }
+    }
 }

@@ -337,6 +337,37 @@ fn resident() -> u64 {
     text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
+/// Writes the leaves of a large root; returns the bytes of their packs.
+fn put_leaves(target: &Target, shape: &Shape, root: &mut Root) -> Outcome<usize> {
+    if root.whole_bytes() <= LeafShape::DEFAULT.whole_bytes {
+        return Ok(0);
+    }
+    let mut packs = 1 << 44;
+    let sealer = || {
+        packs += 1;
+        target.key.sealer(shape.object(packs))
+    };
+    let mut bytes = 0;
+    for pack in root.write_leaves(&LeafShape::DEFAULT, sealer) {
+        bytes += pack.body.len();
+        target.put(&keys::map_pack(target.found.set, pack.object), pack.body)?;
+    }
+    Ok(bytes)
+}
+
+/// Opens a root as a gateway does. Several times, because some of the memory for one was free before. Returns one of
+/// them, the milliseconds for one, and the memory of one in bytes.
+fn open_often(target: &Target, object: ObjectId, body: &[u8]) -> Outcome<(Opened, f64, u64)> {
+    let (before, begun) = (resident(), Instant::now());
+    let opener = target.key.opener(object);
+    let mut opened: Vec<Opened> =
+        (0..OPENED).map(|_| open_top(&opener, body).map_err(Box::new)).collect::<Result<_, _>>()?;
+    let open_ms = begun.elapsed().as_secs_f64() * 1e3 / OPENED as f64;
+    let memory = resident().saturating_sub(before) / OPENED;
+    let one = opened.pop().ok_or("nothing was opened")?;
+    Ok((one, open_ms, memory))
+}
+
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [url, key_file, set, extents, count, seed, places] = args.as_slice() else {
@@ -355,21 +386,7 @@ fn main() -> Outcome<()> {
     let before = target.found.head.covered.ok_or("the set has no checkpoint")?.upto;
     let upto = LogId { term: before.term, index: LogIndex(before.index.0 + 1) };
     let mut root = make_root(&target, &shape, upto, &made, &real)?;
-    let leaf_bytes = if root.whole_bytes() > LeafShape::DEFAULT.whole_bytes {
-        let mut packs = 1 << 44;
-        let sealer = || {
-            packs += 1;
-            target.key.sealer(shape.object(packs))
-        };
-        let mut bytes = 0;
-        for pack in root.write_leaves(&LeafShape::DEFAULT, sealer) {
-            bytes += pack.body.len();
-            target.put(&keys::map_pack(target.found.set, pack.object), pack.body)?;
-        }
-        bytes
-    } else {
-        0
-    };
+    let leaf_bytes = put_leaves(&target, &shape, &mut root)?;
     let written = root.written();
     let object = shape.object(1 << 42);
     let body = seal_root(&root, target.key.sealer(object));
@@ -378,17 +395,9 @@ fn main() -> Outcome<()> {
     target.name(root_ref, upto, shape.object(1 << 43))?;
     let (stats, seconds) = (root.stats(), begun.elapsed().as_secs_f64());
 
-    // As a gateway opens it. Several times, because some of the memory for one was free before.
-    let (before, begun) = (resident(), Instant::now());
-    let opener = target.key.opener(object);
-    let opened: Vec<Opened> =
-        (0..OPENED).map(|_| open_top(&opener, &body).map_err(Box::new)).collect::<Result<_, _>>()?;
-    let open_ms = begun.elapsed().as_secs_f64() * 1e3 / OPENED as f64;
-    let memory = resident().saturating_sub(before) / OPENED;
+    let (opened, open_ms, memory) = open_often(&target, object, &body)?;
     let leaf = |at: &PageRef| written.get(&(at.object, at.number)).cloned();
-    let whole =
-        opened.first().map(|opened| opened.complete(|of| leaf(&of.at)).map_err(|e| e.to_string())).transpose()?;
-    if whole != Some(root) {
+    if opened.complete(|of| leaf(&of.at)).map_err(|e| e.to_string())? != root {
         return Err("R9: the root does not open as what was sealed".into());
     }
     println!(

@@ -35,13 +35,13 @@ pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
                 follow_keys(&node, &set, entry);
                 if set.switch.text() != entry.store_url {
                     let (node, stores) = (node.clone(), entry.store_url.clone());
-                    starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop));
+                    starts.begin(*id, &stop, |stop| follow_stores(node, set, stores, stop)).await;
                 }
             } else if !adopted.raft.is_over(*id) {
                 // If it is over, group 0 on this gateway is behind.
                 let (node, adopted) = (node.clone(), adopted.clone());
                 let order = Order { node, adopted, id: *id, entry: entry.clone(), state: state.clone() };
-                starts.begin(*id, &stop, |stop| start(order, stop));
+                starts.begin(*id, &stop, |stop| start(order, stop)).await;
             }
         }
         members.follow(&node, &adopted, &state).await;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// How long one round waits for a start to end.
@@ -29,16 +29,24 @@ struct Start {
 
 impl Starts {
     /// Begins `work` for a set, unless a task of this set is under way. Its token stops the work, and the set if it is
-    /// running by then.
-    pub(super) fn begin<F>(&mut self, set: SetId, parent: &CancellationToken, work: impl FnOnce(CancellationToken) -> F)
-    where
+    /// running by then. Waits for nothing. If the last task of this set panicked, this call panics too (R11).
+    pub(super) async fn begin<F>(
+        &mut self,
+        set: SetId,
+        parent: &CancellationToken,
+        work: impl FnOnce(CancellationToken) -> F,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        if self.0.get(&set).is_none_or(|start| start.task.is_finished()) {
-            let stop = parent.child_token();
-            let task = tokio::spawn(work(stop.clone()));
-            self.0.insert(set, Start { stop, task });
+        if let Some(earlier) = self.0.get_mut(&set) {
+            if !earlier.task.is_finished() {
+                return;
+            }
+            pass_panic_on((&mut earlier.task).await);
         }
+        let stop = parent.child_token();
+        let task = tokio::spawn(work(stop.clone()));
+        self.0.insert(set, Start { stop, task });
     }
 
     /// Stops the task of a set and waits until it has ended. It is not aborted: a group that is half started could
@@ -53,12 +61,17 @@ impl Starts {
             return Err(NodeError::Refused(format!("set {set}: it is still being started")));
         };
         self.0.remove(&set);
-        if let Err(ended) = ended
-            && let Ok(panic) = ended.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        pass_panic_on(ended);
         Ok(())
+    }
+}
+
+/// R11: a broken invariant in a task must not be lost with the result of the task.
+fn pass_panic_on(ended: Result<(), JoinError>) {
+    if let Err(ended) = ended
+        && let Ok(panic) = ended.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -108,17 +121,21 @@ mod tests {
         let (mut starts, stop, begun) = (Starts::default(), CancellationToken::new(), Arc::new(AtomicU32::new(0)));
         for _ in 0..3 {
             let begun = begun.clone();
-            starts.begin(SETS[0], &stop, |stop| async move {
-                begun.fetch_add(1, Ordering::AcqRel);
-                stop.cancelled().await;
-            });
+            starts
+                .begin(SETS[0], &stop, |stop| async move {
+                    begun.fetch_add(1, Ordering::AcqRel);
+                    stop.cancelled().await;
+                })
+                .await;
             tokio::task::yield_now().await;
         }
         assert_eq!(begun.load(Ordering::Acquire), 1, "one task for each set at a time");
         let (done, told) = tokio::sync::oneshot::channel();
-        starts.begin(SETS[1], &stop, |_| async move {
-            let _ = done.send(());
-        });
+        starts
+            .begin(SETS[1], &stop, |_| async move {
+                let _ = done.send(());
+            })
+            .await;
         told.await.unwrap();
         starts.end(SETS[0]).await.unwrap();
         assert!(!stop.is_cancelled() && starts.0.len() == 1);
@@ -128,12 +145,25 @@ mod tests {
     async fn a_start_that_does_not_stop_is_waited_for_again() {
         let (mut starts, stop, (finish, finished)) =
             (Starts::default(), CancellationToken::new(), tokio::sync::oneshot::channel::<()>());
-        starts.begin(SETS[0], &stop, |_| async move {
-            let _ = finished.await;
-        });
+        starts
+            .begin(SETS[0], &stop, |_| async move {
+                let _ = finished.await;
+            })
+            .await;
         assert!(matches!(starts.end(SETS[0]).await, Err(NodeError::Refused(_))));
         finish.send(()).unwrap();
         starts.end(SETS[0]).await.unwrap();
         assert!(starts.0.is_empty());
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "a broken invariant")]
+    async fn a_panic_of_a_start_reaches_the_task_that_begins_the_next_one() {
+        let (mut starts, stop) = (Starts::default(), CancellationToken::new());
+        starts.begin(SETS[0], &stop, |_| async { panic!("a broken invariant") }).await;
+        while !starts.0[&SETS[0]].task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        starts.begin(SETS[0], &stop, |_| async {}).await;
     }
 }

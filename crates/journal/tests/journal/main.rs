@@ -4,3 +4,5 @@ mod common;
 mod corruption;
 mod crash;
 mod cuts;
+mod reads;
+mod upkeep;

@@ -1,7 +1,8 @@
 //! The public API on real files.
 
 use bytes::Bytes;
-use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog, OpenError, ReadError};
+use holdfast_journal::Disk;
+use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog, OpenError, ReadError, RealDisk};
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
 use tempfile::TempDir;
@@ -136,4 +137,19 @@ fn settings_out_of_range_are_refused() {
     ] {
         assert!(matches!(NodeLog::open(wrong), Err(OpenError::Setting { .. })));
     }
+}
+
+/// The name of a new file is given by a rename, which would replace what is there.
+#[test]
+fn a_file_is_not_begun_over_a_name_that_cannot_be_looked_at() {
+    let dir = TempDir::new().expect("a folder");
+    let disk = RealDisk::open(dir.path(), 1 << 20, 1).expect("opens");
+    let name = "journal-7";
+    // A link to itself: a look at it fails, and not because nothing is there.
+    std::os::unix::fs::symlink(name, dir.path().join(name)).expect("a link");
+    assert!(disk.create(name, 1 << 20).is_err());
+    assert!(dir.path().join(name).is_symlink(), "it was replaced");
+    std::fs::remove_file(dir.path().join(name)).expect("removed");
+    disk.create(name, 1 << 20).expect("the name is free");
+    assert!(disk.create(name, 1 << 20).is_err(), "it is in use");
 }

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use holdfast_cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_control::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::serve::Timing;
-use holdfast_control::set::{Links, Restored, RootRef, Volume};
+use holdfast_control::set::{Links, Restored, RootRef, SetAnswer, SetCommand, Volume};
 use holdfast_front::tests::harness::{Broken, Client, pipe, soon};
 use holdfast_front::{Front, FrontLimits};
 use holdfast_log::{Identity, LogConfig, NodeLog};
@@ -197,6 +197,7 @@ impl Consensus for Seat {
         GroupStatus {
             group: SET,
             leadership: *self.leadership.borrow(),
+            voted: TERM,
             last: Some(applied.index),
             applied: Some(applied),
             snapshot: None,
@@ -463,6 +464,27 @@ async fn a_gateway_that_does_not_lead_names_the_one_that_does() {
     for aim in &aims {
         let expected = "set demo has no leader at the moment; try again, or another gateway";
         assert_eq!(refusal(aim).await, expected, "{aim:?}");
+    }
+}
+
+/// What NBD_OPT_INFO says of an export, NBD_OPT_GO says too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_is_described_as_it_is_opened() {
+    let world = World::new(true).await;
+    let (request, object) = (RequestId(9), ObjectId { term: TERM, member: ME, boot: 1, random: 30 });
+    let asked = SetCommand::SnapshotCreate { name: name("monday"), request, at_unix_ms: 0, scheduled: false };
+    world.server.command("a snapshot", &asked).await.unwrap();
+    let begun = world.server.command("a begin", &SetCommand::CheckpointBegin { term: TERM }).await.unwrap();
+    let SetAnswer::CheckpointBegun { at: begin } = begun else { panic!("{begun:?}") };
+    let end = SetCommand::CheckpointEnd { term: TERM, begin, root: RootRef { object, bytes: 9 } };
+    world.server.command("an end", &end).await.unwrap();
+    for (export, expected) in [("demo/vol1", "set demo"), ("demo/vol1@monday", "snapshot of set demo")] {
+        let export_name: ExportName = export.parse().unwrap();
+        let conn = || ConnInfo { id: 1, peer: Peer::Unix };
+        let told = world.exports.describe(&export_name, conn()).await.expect(export);
+        let opened = world.exports.open(&export_name, conn()).await.expect(export);
+        assert_eq!((told.size, told.read_only), (opened.device.size(), opened.read_only), "{export}");
+        assert_eq!((told.description.as_str(), opened.description.as_str()), (expected, expected));
     }
 }
 

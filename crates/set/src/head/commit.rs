@@ -64,11 +64,13 @@ impl HeadKeeper {
                 // This read also counts as a periodic read of the head.
                 self.looks.told(sent, Word::Ours);
                 if found.covered == head.covered && found.content == head.content {
+                    holdfast_reached::reached!("head: its own commit whose answer was lost");
                     // R12: this is our own head, from an attempt whose answer was lost.
                     self.note_committed(term, covered);
                     return Ok(());
                 }
                 if found.covers(&covered) {
+                    holdfast_reached::reached!("head: a newer checkpoint is there already");
                     return Err(KeepError::Superseded);
                 }
             }
@@ -77,6 +79,7 @@ impl HeadKeeper {
             let version = found.map(|(_, version)| version);
             let sealing = self.parts.key.sealing().key_id;
             if keyring != self.keyring() || links != head.links || sealing != sealed_under {
+                holdfast_reached::reached!("head: keys or links change during a commit");
                 keyring = self.keyring();
                 (head.links, sealed_under) = (links, sealing);
                 body = self.seal(&head, &keyring, term);

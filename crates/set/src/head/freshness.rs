@@ -88,11 +88,13 @@ impl Looks {
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |silent| (silent <= sent.0).then_some(0));
             }
             Word::Elsewhere => {
+                holdfast_reached::reached!("head: a look says that it is elsewhere");
                 let before = |at: u64| (at <= sent.0).then_some(0);
                 let _ = self.ours.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
                 let _ = self.silent.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
             }
             Word::None => {
+                holdfast_reached::reached!("head: a look gets no answer");
                 self.silent.fetch_max(sent.0, Ordering::AcqRel);
             }
         }

@@ -102,6 +102,8 @@ impl SetServer {
             Some(lease) if current == Some((lease.epoch, term)) => {}
             Some(lease) => {
                 if let Some(old) = serving.take() {
+                    holdfast_reached::reached!("serving: the same owner gets a new epoch", old.owner == lease.owner);
+                    holdfast_reached::reached!("serving: the lease goes to another owner", old.owner != lease.owner);
                     // R8: an error only if another owner holds the set.
                     old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
                 }
@@ -121,12 +123,21 @@ impl SetServer {
     /// to an earlier leadership, even if that was ours.
     fn granted_here(&self, term: Term, lease: &Lease, grant: Option<GrantSeen>) -> bool {
         let of_this_term = grant.is_some_and(|g| g.epoch == lease.epoch && g.id.term == term);
+        holdfast_reached::reached!(
+            "serving: a grant of an earlier term names this gateway",
+            lease.gateway == self.me() && !of_this_term
+        );
         lease.gateway == self.me() && of_this_term
     }
 
     /// R2: an epoch has only one sequencer, ever. After serving ends, the owner continues only under a new epoch: a
     /// second sequencer would begin at number 1 again, and its writes would be taken for already applied ones.
     fn never_served(&self, lease: &Lease) -> bool {
+        holdfast_reached::reached!("serving: this epoch was served here before", lease.epoch <= *self.served.locked());
+        holdfast_reached::reached!(
+            "serving: this epoch has writes already",
+            self.host.with(|m| m.state().last_seq.0 > 0)
+        );
         lease.epoch > *self.served.locked() && self.host.with(|m| m.state().last_seq.0 == 0)
     }
 
@@ -190,6 +201,7 @@ impl SetServer {
     /// minority.
     fn close_when_cut_off(&self) {
         if self.serving().is_some() && self.gate.cut_off() {
+            holdfast_reached::reached!("serving: ended by the cut-off");
             tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
             self.end_serving(WriteFailure::Gone);
         }

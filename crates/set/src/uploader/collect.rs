@@ -145,7 +145,7 @@ impl Uploader {
         // Each pack has a page (MAP-M3), in a leaf in memory or in the store. Leaves in the store are not read for moves
         // that are not allowed yet.
         if !packs.is_empty() && !self.may_move() {
-            self.held.store(true, Ordering::Relaxed);
+            self.collection.held.store(true, Ordering::Relaxed);
             return Ok(());
         }
         left.extend(self.pages_away_in(base, &packs).await?);
@@ -153,7 +153,7 @@ impl Uploader {
             collected.pages.insert((volume, number));
             if resealed.contains(&place.object) {
                 // Charged for read and write, as for segments.
-                self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
+                self.budget().took(self.collection.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
             }
         }
         Ok(())
@@ -236,13 +236,13 @@ impl Uploader {
     /// Whether the limits allow to empty another segment now. `enough`: as much is copied as was written.
     fn may_empty_another(&self, enough: bool) -> bool {
         if !self.may_move() {
-            self.held.store(true, Ordering::Relaxed);
+            self.collection.held.store(true, Ordering::Relaxed);
             metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
             tracing::debug!(set = %self.server.name, "the rest is moved later; limited by space.move_bytes_per_second and space.move_requests_per_second");
             return false;
         }
         if enough && self.server.journal_pressed() {
-            self.held.store(true, Ordering::Relaxed);
+            self.collection.held.store(true, Ordering::Relaxed);
             return false;
         }
         true
@@ -384,21 +384,21 @@ impl Uploader {
     }
 
     pub(super) fn spared(&self) -> MutexGuard<'_, Spared> {
-        self.spared.locked()
+        self.collection.spared.locked()
     }
 
     fn budget(&self) -> MutexGuard<'_, MoveBudget> {
-        self.budget.locked()
+        self.collection.budget.locked()
     }
 
     /// Whether the budget allows another move.
     fn may_move(&self) -> bool {
-        self.budget().allows(self.begun.elapsed())
+        self.budget().allows(self.collection.begun.elapsed())
     }
 
     /// Charges `bytes` that collection read or will write, or a part of the map fetched for it.
     fn moved(&self, bytes: u64) {
-        self.budget().took(self.begun.elapsed(), bytes, 1);
+        self.budget().took(self.collection.begun.elapsed(), bytes, 1);
     }
 
     /// Whether a checkpoint is needed without writes: a snapshot waits for one, or the store's head does not include a
@@ -421,11 +421,11 @@ impl Uploader {
         match self.mapping.shown(current).await {
             Ok(root) if root.key_id() < ring.seals => true,
             Ok(root) => {
-                let mut looked = self.resealing.locked();
+                let mut looked = self.collection.resealing.locked();
                 let again = looked.is_none_or(|(key, at)| key != root.key_id() || at.elapsed() >= RESEAL_AGAIN);
                 if root.keys_needed().len() > 1 && again {
                     *looked = Some((root.key_id(), Instant::now()));
-                    self.collection_due.store(true, Ordering::Relaxed);
+                    self.collection.due.store(true, Ordering::Relaxed);
                 }
                 false
             }
@@ -435,15 +435,15 @@ impl Uploader {
 
     /// Whether there was too much garbage after the last checkpoint and the budget allows moves.
     pub(super) fn collection_waits(&self) -> bool {
-        self.collection_due.load(Ordering::Relaxed) && self.may_move()
+        self.collection.due.load(Ordering::Relaxed) && self.may_move()
     }
 
     /// Called after a checkpoint. `idle` means that nothing was written or moved in it, so that another one would not
     /// help.
     pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
         let more = self.has_garbage(Objects::clone(&root)).await?;
-        let held = self.held.swap(false, Ordering::Relaxed);
-        self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
+        let held = self.collection.held.swap(false, Ordering::Relaxed);
+        self.collection.due.store(more && (!idle || held), Ordering::Relaxed);
         Ok(())
     }
 
@@ -462,7 +462,7 @@ impl Uploader {
         *judged = Some(term);
         self.spared().begin(term, &objects);
         match self.has_garbage(objects).await {
-            Ok(true) => self.collection_due.store(true, Ordering::Relaxed),
+            Ok(true) => self.collection.due.store(true, Ordering::Relaxed),
             Ok(false) => {}
             Err(error) => tracing::debug!(set = %self.server.name, %error, "could not check for garbage"),
         }

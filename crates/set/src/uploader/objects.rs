@@ -26,18 +26,18 @@ impl Uploader {
 
     /// The key of the current checkpoint.
     pub(super) fn sealing(&self) -> SealingKey {
-        let sealing = self.sealing.locked();
+        let sealing = self.current.sealing.locked();
         sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
     }
 
     /// The target store of the current checkpoint.
     pub(super) fn place(&self) -> Arc<dyn ObjectStore> {
-        let place = self.place.locked();
+        let place = self.current.place.locked();
         place.clone().unwrap_or_else(|| self.mapping.store.clone())
     }
 
     pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.bodies.locked()
+        self.current.bodies.locked()
     }
 
     /// Reuses the buffer only if it has no other holder, such as a background request or the disk cache.

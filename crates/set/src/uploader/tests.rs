@@ -15,3 +15,18 @@ fn a_checkpoint_that_meets_damage_waits_for_minutes_and_one_that_meets_an_outage
         "the first pause is the usual one"
     );
 }
+
+/// A checkpoint that is given up in the middle, because the set's stores were changed, is dropped where it waits.
+#[test]
+fn buffers_are_freed_when_a_checkpoint_is_dropped_in_the_middle() {
+    let bodies = Mutex::new(Vec::new());
+    let mut checkpoint = Box::pin(async {
+        let _freed = FreedAtTheEnd(&bodies);
+        bodies.locked().push(vec![0; 4096]);
+        std::future::pending::<()>().await;
+    });
+    assert!(futures_util::FutureExt::now_or_never(checkpoint.as_mut()).is_none());
+    assert_eq!(bodies.locked().len(), 1, "it has a buffer: else nothing is tested");
+    drop(checkpoint);
+    assert!(bodies.locked().is_empty());
+}

@@ -253,7 +253,7 @@ impl Register {
             let object = encode(self.seat(seat), &Slot::default(), rand::random());
             async move { replica.store.swap(key, answer.version.as_ref(), object).await }
         });
-        // What came of it is read.
+        // The outcome is read.
         join_all(puts).await;
         self.ask_all(key, true).await
     }

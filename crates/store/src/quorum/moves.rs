@@ -119,7 +119,7 @@ impl Quorum {
 
     /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (LIST-L2).
     async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
-        // With one list nothing is followed: who has not heard of the next one is told that there is one (`moved_to`).
+        // With one list nothing is followed. A caller that does not know the next list learns of it from `moved_to`.
         let Some(next) = self.registers.get(1) else { return Ok(Counts::First(self.look_first(set).await?)) };
         let key = next.key(set);
         for _ in 0..LOOKS_MAX {
@@ -141,8 +141,8 @@ impl Quorum {
             };
             let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
-                // Another list than the one that is known, which was abandoned: whoever asks is told where the head
-                // went.
+                // The known list was abandoned, and the head went to another one. The caller learns that from what was
+                // found.
                 return Ok(Counts::First(Some(found)));
             }
             if let Some(error) = other {

@@ -292,9 +292,9 @@ impl Quorum {
         loop {
             let put = match &there {
                 None => replica.store.put_new(key, body.clone()).await,
-                // Not by a DELETE before it: one that got no answer and was asked for again may be done after this, and
-                // take away what is written here (R12). What is asked of `swap`'s bytes does not matter: whoever finds
-                // these there finds what is to be there.
+                // Without a DELETE before it: a DELETE without an answer is repeated, and a late copy would delete what is
+                // written here (R12). `swap` wants bytes that were never there before. That does not matter here: these
+                // bytes are the right ones, whoever wrote them.
                 Some(version) => replica.store.swap(key, Some(version), body.clone()).await.map(drop),
             };
             match put {

@@ -176,7 +176,7 @@ impl Register {
                 }
             }
         }
-        // Who has promised and waits is let go; an accept that is under way may still be done (R12).
+        // Stores that have promised and wait are let go. An accept that is under way may still be done (R12).
         if sent.is_none() {
             verdict.send_replace(Verdict::Stop);
         }

@@ -178,7 +178,6 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
         message: answer.message.chars().take(300).collect(),
         kind: None,
     });
-    let denied = |at, cause, hint| StoreError::Denied { at, cause, hint };
     let not_done = |at, cause| StoreError::Unavailable { at, attempts: 1, cause };
     match (answer.code.unwrap_or_default(), answer.status) {
         ("NoSuchBucket", _) => StoreError::BucketMissing { at, bucket: bucket.to_owned(), cause },
@@ -209,14 +208,19 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
         // The store did not get all of the body, so it wrote nothing.
         ("RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch", 400) => not_done(at, cause),
         ("QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => not_done(at, cause),
-        ("InvalidAccessKeyId" | "XAdminUserNotFound", _) => {
-            denied(at, cause, "the store does not know this access key id")
-        }
+        _ => refused(at, &answer, cause),
+    }
+}
+
+/// Of answers without a meaning for the object: why the store did not do it, and what to do about it.
+fn refused(at: Box<At>, answer: &Answer<'_>, cause: Box<Cause>) -> StoreError {
+    let hint = match (answer.code.unwrap_or_default(), answer.status) {
+        ("InvalidAccessKeyId" | "XAdminUserNotFound", _) => "the store does not know this access key id",
         ("SignatureDoesNotMatch", _) => {
-            denied(at, cause, "the secret access key is not that of the access key id, or a proxy changes requests")
+            "the secret access key is not that of the access key id, or a proxy changes requests"
         }
         ("ExpiredToken" | "InvalidToken" | "InvalidTokenId" | "TokenRefreshRequired", _) => {
-            denied(at, cause, "the session token ran out: these credentials are temporary, give new ones")
+            "the session token ran out: these credentials are temporary, give new ones"
         }
         (
             "SecondLevelDomainForbidden"
@@ -224,11 +228,9 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             | "InvalidPathAccess"
             | "VirtualHostDomainRequired",
             _,
-        ) => denied(
-            at,
-            cause,
-            "the store refuses path-style addresses (https://host/bucket/key): write ?path_style=false in the store's URL",
-        ),
+        ) => {
+            "the store refuses path-style addresses (https://host/bucket/key): write ?path_style=false in the store's URL"
+        }
         (
             "PermanentRedirect"
             | "TemporaryRedirect"
@@ -236,32 +238,27 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             | "IllegalLocationConstraintException",
             _,
         )
-        | (_, 301 | 307 | 308) => StoreError::WrongRegion { at, region: region_of(&answer), cause },
-        ("EntityTooLarge" | "MaxMessageLengthExceeded", _) | (_, 413) => denied(
-            at,
-            cause,
-            "the store or a proxy before it refuses a body of this length: allow PUTs of 32 MiB there (nginx: client_max_body_size)",
-        ),
-        ("InvalidObjectState", _) => denied(
-            at,
-            cause,
-            "the object is in a storage class that is not read from (Glacier): restore it into the standard class, and end the lifecycle rule that moves objects below the set's prefix",
-        ),
-        _ if asks_for_checksum(&answer) => denied(
-            at,
-            cause,
-            "the bucket asks for a checksum with each PUT (Object Lock), and does not take x-amz-checksum-sha256: use a bucket without Object Lock",
-        ),
-        ("NotImplemented", _) | (_, 501) => {
-            denied(at, cause, "the store lacks something we rely on (conditional PUT): use another, or a newer version")
+        | (_, 301 | 307 | 308) => return StoreError::WrongRegion { at, region: region_of(answer), cause },
+        ("EntityTooLarge" | "MaxMessageLengthExceeded", _) | (_, 413) => {
+            "the store or a proxy before it refuses a body of this length: allow PUTs of 32 MiB there (nginx: client_max_body_size)"
         }
-        (_, 401 | 403) => denied(at, cause, "allow these credentials to get, put, delete and list in this bucket"),
+        ("InvalidObjectState", _) => {
+            "the object is in a storage class that is not read from (Glacier): restore it into the standard class, and end the lifecycle rule that moves objects below the set's prefix"
+        }
+        _ if asks_for_checksum(answer) => {
+            "the bucket asks for a checksum with each PUT (Object Lock), and does not take x-amz-checksum-sha256: use a bucket without Object Lock"
+        }
+        ("NotImplemented", _) | (_, 501) => {
+            "the store lacks something we rely on (conditional PUT): use another, or a newer version"
+        }
+        (_, 401 | 403) => "allow these credentials to get, put, delete and list in this bucket",
         (_, 408 | 500..) => {
             let perhaps = at.op.writes();
-            lost(at, cause, perhaps)
+            return lost(at, cause, perhaps);
         }
-        _ => denied(at, cause, "the store does not understand the request: correct endpoint, bucket or options"),
-    }
+        _ => "the store does not understand the request: correct endpoint, bucket or options",
+    };
+    StoreError::Denied { at, cause, hint }
 }
 
 /// Whether a PUT was refused because it had no checksum: a bucket with Object Lock and a default retention asks for one.

@@ -5,6 +5,11 @@
 //!                 └ else ─▶ SSL_CERT_FILE, SSL_CERT_DIR, else those of the system
 //!   HTTPS_PROXY, for http:// HTTP_PROXY, else ALL_PROXY ──▶ through it, but for this host itself and for NO_PROXY
 //! ```
+//!
+//! A certificate with CA:TRUE is refused as a server's own, even if it is trusted (`CaUsedAsEndEntity`). This is a rule
+//! of rustls' default verifier, and `ConnectorBuilder` accepts no other verifier, no `rustls::ClientConfig` and no
+//! connector. To accept such a certificate, this client would need a connector of its own, over `hyper-rustls`, with
+//! proxies and timeouts.
 
 use crate::options::{Proxies, Secret, StoreOptions};
 use crate::url_error::{CA_BUNDLE_BYTES_MAX, StoreUrlError};
@@ -35,7 +40,8 @@ pub(super) fn client(endpoint: Option<&str>, options: &StoreOptions) -> Result<S
     let endpoint = endpoint.and_then(|endpoint| Url::parse(endpoint).ok());
     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
     let roots = match &options.ca_bundle {
-        // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust nothing.
+        // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust
+        // nothing.
         _ if plain => TrustStore::empty(),
         Some(bundle) => trusting(bundle)?,
         None => TrustStore::default(),

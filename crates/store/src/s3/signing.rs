@@ -184,7 +184,7 @@ impl Watched {
             seen.stamp = stamp;
             seen.problem = problem.clone();
         }
-        // Whoever writes it is at work: the next look finds it whole, or tells.
+        // The file is being written: the next look finds it whole, or reports it.
         if problem != Some(CredentialsProblem::Changing) {
             self.tell(problem.map(|problem| problem.to_string()));
         }

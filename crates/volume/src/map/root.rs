@@ -7,6 +7,7 @@
 use super::base::Base;
 use super::leaf::{LeafShape, PageLeaf};
 use super::objects::{Objects, PackUse, SegmentUse};
+use super::places::PageRef;
 use super::table::Table;
 use super::{Live, MapPiece, Page, page_number, page_numbers, push_below};
 use holdfast_types::{Lba, LogId, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
@@ -15,30 +16,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 mod whole;
-
-pub(super) use whole::{put_pages, read_next_object, read_pages};
-
-/// Place of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageRef {
-    /// The page pack.
-    pub object: ObjectId,
-    /// The page's number in the pack: its nonce.
-    pub number: u32,
-    /// Where its sealed bytes begin in the pack, in bytes.
-    pub offset: u32,
-    /// How many sealed bytes there are.
-    pub sealed_len: u32,
-    /// Length when opened, in bytes.
-    pub raw_len: u32,
-}
-
-impl PageRef {
-    /// The bytes of the pack to read.
-    pub fn range(&self) -> std::ops::Range<u64> {
-        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.sealed_len)
-    }
-}
 
 /// Sums over a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 //!
 //! TABLE-T1  The summary of a leaf equals the sums over its objects; any change of an object drops it.
 
-use super::PageRef;
-use super::leaf::{IN_USE_OF, Known, LOWEST_OF, Sums};
+use super::places::PageRef;
+use super::sums::{IN_USE_OF, Known, LOWEST_OF, Sums};
 use holdfast_types::ObjectId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -27,8 +27,10 @@
 //! ```
 
 use super::base::Base;
-use super::leaf::{Known, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, Sums, encode_objects, encode_pages};
-use super::root::{PageSlot, lookup, read_next_object};
+use super::leaf::{Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, encode_objects, encode_pages};
+use super::places::read_next_object;
+use super::root::{PageSlot, lookup};
+use super::sums::{Known, Sums};
 use super::table::{Slot, Table};
 use super::under::Under;
 use super::{

@@ -149,7 +149,7 @@ async fn what_was_left_is_judged_once_in_a_term_by_what_is_in_memory() {
     uploader.mapping.base(world.root).await.unwrap();
     uploader.judge_once(TERM, &mut judged).await;
     assert_eq!((judged, uploader.collection_waits()), (Some(TERM), true));
-    uploader.collection_due.store(false, Ordering::Relaxed);
+    uploader.collection.due.store(false, Ordering::Relaxed);
     uploader.judge_once(TERM, &mut judged).await;
     assert!(!uploader.collection_waits(), "a checkpoint that could do nothing is not followed by another");
     uploader.judge_once(Term(2), &mut judged).await;

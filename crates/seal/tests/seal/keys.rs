@@ -1,0 +1,86 @@
+//! Several data keys of one set (ADR 0023), and which cluster key wrapped a key.
+
+use holdfast_seal::{
+    ClusterKey, DataKey, ExtentAad, NodeKey, ObjectOpener, ObjectSealer, Part, SealError, node_wrapped_by, wrapped_by,
+};
+use holdfast_types::{GroupId, Lba, MemberId, ObjectId, SetId, Term, VolumeId};
+
+const SET: SetId = GroupId(5);
+const OBJECT: ObjectId = ObjectId { term: Term(7), member: MemberId(2), boot: 3, random: 0xabcd };
+const AAD: ExtentAad = ExtentAad { volume: VolumeId(4), lba: Lba(8), raw_len: 512, codec: 1 };
+
+/// Data key `id` has `id` in each byte.
+fn key(id: u32) -> DataKey {
+    DataKey::from_bytes([id as u8; 32])
+}
+
+fn sealer(id: u32) -> ObjectSealer {
+    ObjectSealer::new(&key(id), id, SET, OBJECT)
+}
+
+fn opener(id: u32) -> ObjectOpener {
+    ObjectOpener::new(&key(id), id, SET, OBJECT)
+}
+
+#[test]
+fn sealer_and_opener_say_what_they_are_for() {
+    let (sealer, opener) = (sealer(3), opener(3));
+    assert_eq!((sealer.object(), sealer.set(), sealer.key_id()), (OBJECT, SET, 3));
+    assert_eq!((opener.object(), opener.set(), opener.key_id()), (OBJECT, SET, 3));
+}
+
+/// While a set changes its data key, its objects are sealed under either.
+#[test]
+fn an_opener_of_several_keys_opens_what_any_of_them_sealed() {
+    let both = || opener(1).or(&key(2), 2);
+    assert_eq!(both().key_id(), 1, "the first key stays first");
+    for id in [1, 2] {
+        assert_eq!(both().open_extent(0, AAD, &sealer(id).seal_extent(0, AAD, b"data")).as_deref(), Ok(&b"data"[..]));
+        assert_eq!(
+            both().open_part(Part::Root, &sealer(id).seal_part(Part::Root, b"root")).as_deref(),
+            Ok(&b"root"[..])
+        );
+    }
+    let error = both().open_part(Part::Root, &sealer(3).seal_part(Part::Root, b"root")).expect_err("of a third key");
+    assert!(matches!(&error, SealError::NotAuthentic { expected, .. } if expected.key_id == 1), "{error}");
+}
+
+#[test]
+fn an_opener_knows_its_keys() {
+    let one = opener(1);
+    assert!(one.has(1) && !one.has(2));
+    let three = one.or(&key(2), 2).or(&key(4), 4);
+    assert_eq!([1, 2, 3, 4].map(|id| three.has(id)), [true, true, false, true]);
+}
+
+/// The header of an object names its key: only that key may open the part.
+#[test]
+fn a_part_is_opened_by_the_named_key_only() {
+    let both = opener(1).or(&key(2), 2);
+    for sealed_by in [1, 2] {
+        let sealed = sealer(sealed_by).seal_part(Part::Header, b"head");
+        for named in [1, 2, 3] {
+            let opened = both.open_part_by(named, Part::Header, &sealed);
+            // Key 3 is not there: the first key is asked, and its error is given.
+            let expected = named == sealed_by || (named == 3 && sealed_by == 1);
+            assert_eq!(opened.is_ok(), expected, "sealed by {sealed_by}, opened by {named}: {opened:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wrapped_key_names_its_cluster_key_and_other_bytes_name_none() {
+    let cluster = ClusterKey::from_key_file(&[9; 32]).expect("32 bytes");
+    let data = cluster.wrap(&key(1), SET, 1, [3; 24]);
+    let node = cluster.wrap_node(&NodeKey::from_bytes([4; 32]), 77, [3; 24]);
+    assert_eq!(wrapped_by(&data), Some(cluster.fingerprint()));
+    assert_eq!(node_wrapped_by(&node), Some(cluster.fingerprint()));
+    let other_magic = |wrapped: &[u8]| {
+        let mut wrapped = wrapped.to_vec();
+        wrapped[0] ^= 1;
+        wrapped
+    };
+    assert_eq!(wrapped_by(&other_magic(&data)), None);
+    assert_eq!(node_wrapped_by(&other_magic(&node)), None);
+    assert_eq!((wrapped_by(&data[1..]), node_wrapped_by(&node[1..])), (None, None));
+}
