@@ -1,8 +1,8 @@
-//! Calls the gateways' admin API: all known gateways at once, until one does it.
+//! Calls the gateways' admin API: all known gateways at once, until one carries the request out.
 //!
-//! During an election nobody knows who will lead, and a stopped gateway accepts connections without a word: asking one after the
-//! other would add their silences up. A request goes to all known gateways side by side instead, under one id (R12): those that do
-//! not lead refuse at once, and at most one of them can have it applied.
+//! During an election nobody knows who will lead, and a stopped gateway accepts connections but never answers. If the
+//! gateways were asked one after the other, their timeouts would add up. So a request goes to all known gateways at the
+//! same time, under one id (R12). Those that do not lead refuse at once, and at most one of them can have it applied.
 
 use crate::machine::{Cut, Cuts, Grant, VolumeFacts};
 use futures_util::StreamExt;
@@ -22,29 +22,31 @@ use tonic::{Response, Status};
 /// A client of one gateway.
 pub(crate) type Client = AdminClient<Channel>;
 
-/// Gateways remembered at most.
+/// Maximum number of known gateways.
 const KNOWN_MAX: usize = 64;
-/// How long a connection may take to be made.
+/// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one gateway may take over a grant. The first question may hang at a leader that has lost its quorum, while the same gateway is
-/// elected anew: it is asked again soon, which changes nothing where it was done already (R12). A gateway gives up itself after five seconds.
+/// Time limit of one attempt at one gateway; it grows from the first to the last. The first attempt may hang at a
+/// leader without a quorum, while the same gateway is elected anew. So it is asked again soon, which has no effect if
+/// the request was applied already (R12). A gateway gives up by itself after five seconds.
 const ATTEMPT_MIN: Duration = Duration::from_millis(1500);
 const ATTEMPT_MAX: Duration = Duration::from_secs(6);
-/// Between two questions to the same gateway. Half a pause is lost at the end of an election, which takes about a second: first short ones.
+/// Pauses between two attempts at the same gateway: short ones at first, since half a pause is lost at the end of an
+/// election, which takes about a second.
 const PAUSE_MIN: Duration = Duration::from_millis(40);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Afterwards long ones.
+/// Pauses are short for this long.
 const EAGER: Duration = Duration::from_secs(3);
-/// A gateway that is cut off is noticed by its silence, also between calls.
+/// Keep-alive of the connections, so that a gateway that is cut off is noticed between calls, too.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What one gateway answered.
+/// Answer of one gateway.
 #[derive(Debug)]
 pub(crate) enum Said<T> {
     Done(T),
     Refused(Refusal),
-    /// Not reached, or no answer: it may have happened (R12).
+    /// Not reached, or no answer. The request may have been applied (R12).
     Nothing(String),
 }
 
@@ -126,7 +128,7 @@ impl AdminClients {
         Said::Nothing(format!("{address}: {}", innermost(&status)))
     }
 
-    /// Asks one gateway over and over until it does it, or refuses in a way that `last` takes for the last word.
+    /// Asks one gateway again and again until it carries the request out, or refuses in a way that is final by `last`.
     async fn insist<T, F, C>(
         &self,
         address: String,
@@ -153,8 +155,8 @@ impl AdminClients {
         }
     }
 
-    /// Asks all known gateways side by side, those included that one of them names, until one does it or says the last word. Waits for
-    /// ever: whoever calls bounds it.
+    /// Asks all known gateways at the same time, including those that one of them names, until one carries the request
+    /// out or refuses for good. Waits without a limit: the caller sets one.
     pub(crate) async fn ask_all<T, F, C>(&self, call: F, last: fn(&Refusal) -> bool) -> (String, Result<T, Refusal>)
     where
         F: Fn(Client) -> C,
@@ -177,7 +179,7 @@ impl AdminClients {
     }
 }
 
-/// A call that can be made again and again with the same message.
+/// A call that can be repeated with the same message.
 macro_rules! call {
     ($method:ident, $message:expr) => {{
         let message = $message;
@@ -197,23 +199,24 @@ fn innermost(status: &Status) -> String {
     deepest.to_string()
 }
 
-/// ATTACH-M6: whether a gateway's refusal to continue a lease means that it is not ours any more. All of these come from the replicated state.
+/// ATTACH-M6: whether a gateway's refusal to continue a lease means that the lease is no longer ours. All such refusals
+/// come from the replicated state.
 pub(crate) fn is_ended(refusal: &Refusal) -> bool {
     use RefusalCode::{Held, NotContinuable, Precondition, StaleToken, WrongEpoch};
     matches!(refusal.code, Held | StaleToken | WrongEpoch | NotContinuable | Precondition)
 }
 
-/// Whether a gateway's refusal to take a lease back means that there is nothing left to give back.
+/// Whether a gateway's refusal to take a lease back means that there is no such lease.
 pub(crate) fn is_gone(refusal: &Refusal) -> bool {
     is_ended(refusal) || refusal.code == RefusalCode::NotFound
 }
 
-/// Whether asking again for a free lease changes nothing.
+/// Whether another request for a free lease would be refused as well.
 pub(crate) fn is_final(refusal: &Refusal) -> bool {
     refusal.disposition() == Disposition::Reject && refusal.code != RefusalCode::NotAdopted
 }
 
-/// A grant as it came from `api`.
+/// A grant from the gateway at `api`.
 pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<VolumeFacts>)> {
     let lease = reply.lease.as_ref()?;
     let grant = Grant {
@@ -227,14 +230,14 @@ pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<
     Some((grant, volumes_of(&reply.volumes)?))
 }
 
-/// Volumes as a gateway names them; `None` where a name is none.
+/// Volumes as a gateway lists them; `None` if a name is invalid.
 pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
     let facts =
         |v: &v1::Volume| Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes });
     volumes.iter().map(facts).collect()
 }
 
-/// Shrinks of volumes as a gateway tells of them. `as_of`: 0 where it does not.
+/// Shrinks of volumes as a gateway reports them. `as_of` is 0 if it does not report any.
 pub(crate) fn cuts_of(cuts: &[v1::Cut], as_of: u64) -> Cuts {
     let cut = |cut: &v1::Cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes };
     Cuts { as_of: (as_of > 0).then_some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }

@@ -1,10 +1,12 @@
 //! The device's side: an NBD server on the volume's Unix socket.
 //!
-//! CLIENT-F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
-//! CLIENT-F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
+//! CLIENT-F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its
+//!     answers.
+//! CLIENT-F2  When a client leaves, its unanswered reads are dropped. Its unanswered writes are still carried out.
 //! CLIENT-F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
-//! CLIENT-F4  What waits for room is not taken in once the client has closed its connection, and neither is what lies behind it: the kernel's driver
-//!     sends it again on another socket, and by now the retry may be answered.
+//! CLIENT-F4  Once a client has closed its connection, a request that waits for room is not taken in, nor any request
+//!     behind it. The kernel's driver sends them again on another socket, and the retry may be answered by now. A
+//!     client that closes only its sending side counts as one that has closed: drivers do not do that.
 
 use crate::client_replies::ClientReplies;
 use crate::machine::{Action, Intake, Ticket};
@@ -28,26 +30,27 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-/// A client that does not finish its handshake by then is not served.
+/// Time limit for a client's handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// With more unsent answers than this, a client is not read from.
+/// A client with more unsent answers than this is not read from.
 pub(crate) const BACKLOG_BYTES_MAX: usize = 32 << 20;
 /// Requests are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
-/// With less room than this a new piece is taken.
+/// With less room than this, a new piece is allocated.
 const READ_ROOM_MIN: usize = 16 << 10;
-/// Payloads below this length are copied out rather than keep a whole piece alive.
+/// Shorter payloads are copied, so that they do not keep a whole piece alive.
 const COPY_BYTES_MAX: usize = 32 << 10;
-/// Clients of one volume at most.
+/// Maximum number of clients of one volume.
 pub(crate) const CLIENTS_MAX: usize = 64;
 
-/// The side of a client that is read from.
+/// The reading side of a client's connection.
 pub(crate) trait Client: AsyncRead + Unpin {
     /// Whether the client has closed the connection, even if bytes are left to read.
     fn has_ended(&self) -> bool;
 
-    /// Returns once that is so.
+    /// Returns once the client has closed the connection.
     fn ended(&mut self) -> impl Future<Output = ()> + Send;
 }
 
@@ -66,22 +69,25 @@ impl Client for OwnedReadHalf {
     }
 }
 
-/// A client of a simulation: its end is not known before its bytes are read.
-pub(crate) struct Simulated(pub Box<dyn AsyncRead + Send + Unpin>);
+/// A client without a socket. It says itself when it has ended.
+pub(crate) struct Given {
+    pub(crate) read: Box<dyn AsyncRead + Send + Unpin>,
+    pub(crate) ended: CancellationToken,
+}
 
-impl AsyncRead for Simulated {
+impl AsyncRead for Given {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.read).poll_read(cx, buf)
     }
 }
 
-impl Client for Simulated {
+impl Client for Given {
     fn has_ended(&self) -> bool {
-        false
+        self.ended.is_cancelled()
     }
 
-    fn ended(&mut self) -> impl Future<Output = ()> + Send {
-        std::future::pending()
+    async fn ended(&mut self) {
+        self.ended.cancelled().await;
     }
 }
 
@@ -168,7 +174,7 @@ async fn carry(
         let ended = reader.run(&mut read, negotiated, input).await;
         replies.with(|replies| replies.leaving = true);
         match ended {
-            // CLIENT-F2: it said goodbye and waits for its answers.
+            // It sent NBD_CMD_DISC and waits for its answers.
             Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
@@ -190,8 +196,7 @@ fn poll_writing(
     room: &Notify,
 ) -> Poll<io::Result<()>> {
     let sent = replies.poll_send(cx, socket);
-    // Only borrows: a change with answers left over would wake this very task again and again until the client takes
-    // one.
+    // `look`, not `with`: while answers are left, `with` would wake this very task, again and again.
     if replies.look(|replies| replies.queue.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut replies.clogged)) {
         room.notify_waiters();
     }
@@ -217,7 +222,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads requests until the client says goodbye.
+    /// Reads requests until the client sends NBD_CMD_DISC.
     async fn run(&self, socket: &mut impl Client, negotiated: Negotiated, mut input: BytesMut) -> Result<(), String> {
         let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
         loop {
@@ -274,7 +279,7 @@ impl Reader<'_> {
         let mut narrow = false;
         let command = match command {
             Command::Flush => CommandOut::Flush,
-            // Nothing to do, so every device supports it.
+            // Every device can do nothing.
             _ if len == 0 => return self.replies.with(|replies| replies.queue.ok(to)),
             Command::Read { unfragmented } => {
                 narrow = unfragmented;

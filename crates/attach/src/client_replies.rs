@@ -1,19 +1,19 @@
-//! The replies to one client: what its reader, its writer and the machine share.
+//! The replies to one client. Its reader, its writer and the machine share them.
 
 use crate::machine::{Reply, Ticket};
 use crate::outbox::Outgoing;
 use holdfast_nbd::server::ReplyQueue;
 use holdfast_nbd::{Errno, HeaderStyle};
 
-/// What a client's reader, its writer and the answers share.
+/// State that a client's reader, its writer and the answers share.
 #[derive(Debug)]
 pub(crate) struct ClientReplies {
     pub(crate) queue: ReplyQueue,
-    /// Requests that it waits for.
+    /// Number of its unanswered requests.
     pub(crate) open: usize,
     /// It sends nothing more.
     pub(crate) leaving: bool,
-    /// It is not read from because of the answers that it does not take.
+    /// It is not read from, because it does not take its answers.
     pub(crate) clogged: bool,
 }
 
@@ -34,17 +34,17 @@ impl ClientReplies {
         Self { queue: ReplyQueue::new(style), open: 0, leaving: false, clogged: false }
     }
 
-    /// Bytes that it has not taken yet.
+    /// Bytes of answers that are not sent yet.
     pub(crate) fn backlog(&self) -> usize {
         self.queue.len()
     }
 
-    /// One more request that it waits for.
+    /// Notes one more unanswered request.
     pub(crate) fn take(&mut self) {
         self.open += 1;
     }
 
-    /// It sends nothing more.
+    /// Notes that it sends nothing more.
     pub(crate) fn leave(&mut self) {
         self.leaving = true;
     }

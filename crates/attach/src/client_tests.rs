@@ -1,4 +1,4 @@
-//! A client on its Unix socket, without any gateway: what is read from it, and what it is answered.
+//! A client on its Unix socket, without a gateway: which requests are read, and how they are answered.
 
 use super::*;
 use crate::machine::{Bounds, Grant, Lane, Machine, Moment, Phase, Reply, VolumeFacts};
@@ -37,7 +37,7 @@ fn begin(shared: &Arc<Shared>) -> UnixStream {
     ours
 }
 
-/// A write of one sector, as it stands on the wire.
+/// A write of one sector, as bytes on the wire.
 fn write(cookie: u64, offset: u64) -> Vec<u8> {
     let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
     bytes.extend([0, 0, 0, 1]);
@@ -104,7 +104,8 @@ async fn wrong_requests_are_refused_at_once_and_alone() {
     until("the next one is taken", || shared.look(Machine::unanswered) == 1).await;
 }
 
-/// GROWTH-G1: a client that was there before is taken up to the new end; the kernel's driver is one.
+/// GROWTH-G1: requests of a client that connected before are accepted up to the new end. The kernel's driver is such a
+/// client.
 #[tokio::test]
 async fn a_volume_that_grew_is_taken_up_to_its_new_end() {
     let shared = shared();
@@ -131,7 +132,7 @@ async fn what_a_client_that_left_had_written_stays_asked_for() {
     assert_eq!(shared.look(Machine::unanswered), 1, "CLIENT-F2");
 }
 
-/// A read, as it stands on the wire.
+/// A read, as bytes on the wire.
 fn read(cookie: u64, offset: u64) -> Vec<u8> {
     let mut bytes = write(cookie, offset);
     bytes.truncate(28);
@@ -157,7 +158,7 @@ impl std::task::Wake for Wakes {
     }
 }
 
-/// The client takes none of its answers: the task that sends them rests until it does.
+/// The client takes none of its answers. The task that sends them sleeps until it does.
 #[tokio::test]
 async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
     let replies = Outbox::new(ClientReplies::new(HeaderStyle::Simple));
@@ -184,7 +185,8 @@ async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
     assert!(!replies.look(|replies| replies.clogged), "less than the bound is left: it may be read from");
 }
 
-/// CLIENT-F4: the kernel's driver gives a socket up after 30 s without an answer, and sends its requests again on the next one.
+/// CLIENT-F4: the kernel's driver gives a socket up after 30 s without an answer, and sends its requests again on
+/// another one.
 #[tokio::test]
 async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -209,7 +211,7 @@ async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
             _ => None,
         }));
     });
-    // The peer closes, and in the same moment there is room again: the reader hears of both at once.
+    // The peer closes, and at the same moment there is room again: the reader sees both at once.
     drop(socket);
     let (generation, number) = sent[0];
     shared.act(|machine, now, out| machine.answered(now, generation, number, Ok(Reply::Done), out));
@@ -217,7 +219,7 @@ async fn what_waited_for_room_is_not_taken_once_its_client_is_gone() {
     assert_eq!(shared.look(Machine::unanswered), REQUESTS - 1, "CLIENT-F4");
 }
 
-/// While nothing changes but the socket: its end alone ends the wait.
+/// The end of the socket alone ends the wait.
 #[tokio::test]
 async fn a_client_that_is_gone_is_not_waited_for_until_there_is_room() {
     let shared = shared();
@@ -231,4 +233,21 @@ async fn a_client_that_is_gone_is_not_waited_for_until_there_is_room() {
     drop(socket);
     tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
     assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2: what was taken is carried out");
+}
+
+/// CLIENT-F4: on a Unix socket this could be told from a closed one, but no driver does it.
+#[tokio::test]
+async fn a_client_that_closes_its_sending_side_is_gone() {
+    let shared = shared();
+    let (mut socket, theirs) = UnixStream::pair().unwrap();
+    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+    let serving = tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
+    for cookie in 0..REQUESTS as u64 + 2 {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    until("the queue is full", || shared.look(Machine::unanswered) == REQUESTS).await;
+    socket.shutdown().await.unwrap();
+    tokio::time::timeout(LIMIT, serving).await.expect("the end is seen").unwrap();
+    assert_eq!(shared.look(Machine::unanswered), REQUESTS, "CLIENT-F2");
+    assert_eq!(socket.read(&mut [0; 16]).await.unwrap(), 0, "closed without an answer");
 }

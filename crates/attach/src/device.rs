@@ -50,7 +50,7 @@ pub(crate) enum Devices {
     Kernel(Vec<kernel::Device>),
 }
 
-/// What will be used here. Loads the kernel's driver only where it was asked for by name.
+/// The kind that will be used on this host. Loads the kernel's driver only if it was requested by name.
 pub(crate) async fn choose(kind: DeviceKind) -> Result<DeviceKind, DeviceError> {
     match kind {
         DeviceKind::None | DeviceKind::Nbdfuse => Ok(kind),
@@ -96,7 +96,7 @@ impl Devices {
         Ok(made)
     }
 
-    /// The same over sockets in `dir` that are served without a lease; `kind` is nbdfuse or none.
+    /// The same over sockets in `dir` that are served without a lease. `kind` is nbdfuse or none.
     pub(crate) async fn of_sockets(
         kind: DeviceKind,
         set: &Name,
@@ -121,7 +121,7 @@ impl Devices {
         Ok(Self::Nbdfuse(devices))
     }
 
-    /// Goes on with the devices that an earlier process left in the kernel.
+    /// Continues with the devices that an earlier process left in the kernel.
     pub(crate) async fn resume(
         lease: &Lease,
         dir: &Path,
@@ -154,7 +154,7 @@ impl Devices {
         }
     }
 
-    /// How large the block device of a volume is, in bytes.
+    /// Size of a volume's block device in bytes.
     pub(crate) fn size(&self, volume: usize) -> Option<u64> {
         match self {
             Self::None => None,
@@ -163,13 +163,14 @@ impl Devices {
         }
     }
 
-    /// What the kernel is to be told of a volume that has `size` by now; `None` where its device has that, or can have no other size.
+    /// The new size for the kernel if a volume has `size`. `None` if its device has that size already, or cannot change
+    /// it.
     pub(crate) fn growth(&self, volume: usize, size: u64) -> Option<Growth> {
         let Self::Kernel(devices) = self else { return None };
         devices.get(volume)?.growth(volume, size)
     }
 
-    /// The kernel has taken it.
+    /// Notes that the kernel has taken a new size.
     pub(crate) fn grew(&mut self, volume: usize, size: u64) {
         let Self::Kernel(devices) = self else { return };
         if let Some(device) = devices.get_mut(volume) {
@@ -177,7 +178,7 @@ impl Devices {
         }
     }
 
-    /// Takes them down, in the opposite order.
+    /// Removes them, in the opposite order.
     pub(crate) async fn stop(self) {
         match self {
             Self::None => {}
@@ -186,7 +187,7 @@ impl Devices {
                     device.stop().await;
                 }
             }
-            // Side by side: each may wait for its cache.
+            // At the same time: each may wait for its cache.
             Self::Kernel(devices) => {
                 futures_util::future::join_all(devices.into_iter().map(kernel::Device::stop)).await;
             }

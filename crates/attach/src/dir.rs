@@ -27,7 +27,7 @@ pub enum DirError {
     Attached {
         /// The lock.
         path: PathBuf,
-        /// Who holds it, as far as it said; 0 where it did not.
+        /// The process that holds it; 0 if the lock does not say.
         pid: u32,
     },
     /// Nobody holds the lock.
@@ -36,7 +36,7 @@ pub enum DirError {
         /// The lock.
         path: PathBuf,
     },
-    /// A Unix socket would get too long a name.
+    /// The path of a Unix socket is too long.
     #[error("{}: found a path of {found} bytes, expected at most {SOCKET_PATH_BYTES_MAX} for a Unix socket", path.display())]
     TooLong {
         /// The socket.
@@ -44,10 +44,10 @@ pub enum DirError {
         /// Its length in bytes.
         found: usize,
     },
-    /// The lease that an earlier process kept is there, but cannot be read.
+    /// An earlier process left a lease, which cannot be read.
     #[error(
-        "{}: found a lease of an earlier process that cannot be read: {source}; expected to go on with its devices: repair the cause and start again, \
-         or give its devices up with --abandon, after which every request on them fails",
+        "{}: found a lease of an earlier process that cannot be read: {source}; expected to continue with its devices: repair the cause and start \
+         again, or give its devices up with --abandon, after which every request on them fails",
         path.display()
     )]
     Lease {
@@ -60,7 +60,7 @@ pub enum DirError {
     /// The file system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// What.
         #[source]
@@ -72,7 +72,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> DirError + '_ {
     |source| DirError::Io { path: path.to_path_buf(), source }
 }
 
-/// Where a set's run directory is unless said otherwise.
+/// The default run directory of a set.
 pub fn default_dir(set: &Name) -> PathBuf {
     Path::new("/run/holdfast").join(set.as_str())
 }
@@ -108,7 +108,7 @@ pub fn running(dir: &Path) -> Result<u32, DirError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(DirError::NotAttached { path }),
         Err(source) => return Err(DirError::Io { path, source }),
     };
-    // Shared: two that look at once do not take each other for the one that is attached.
+    // A shared lock: two processes that look at the same time do not take each other for the attached one.
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Err(DirError::NotAttached { path }),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(pid_in(&mut lock)),
@@ -122,11 +122,11 @@ impl RunDir {
     /// # Errors
     /// [`DirError::Attached`] where another process has it.
     pub fn take(path: &Path) -> Result<Self, DirError> {
-        // Whoever may enter may read and write the volumes.
+        // A user who may enter may read and write the volumes.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
         let lock_path = path.join("attach.lock");
         let mut lock = open_lock(&lock_path)?;
-        // A look at it by `--status` holds it for a moment.
+        // `--status` holds it for a moment.
         let mut tries = 0;
         while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             tries += 1;
@@ -162,7 +162,7 @@ impl RunDir {
         }
     }
 
-    /// Shows `status`.
+    /// Writes `status`.
     ///
     /// # Errors
     /// The file system's.
@@ -173,10 +173,10 @@ impl RunDir {
         std::fs::rename(&new, &path).map_err(at(&path))
     }
 
-    /// What a run directory shows.
+    /// The status in a run directory.
     ///
     /// # Errors
-    /// The file system's, or a file that is none of ours.
+    /// The file system's, or a file that is not a status.
     pub fn status(dir: &Path) -> Result<Status, DirError> {
         let path = dir.join("status.json");
         let text = std::fs::read(&path).map_err(at(&path))?;
@@ -186,7 +186,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // The number would mislead: the next to look sees a free lock anyway.
+        // The number would be misleading. Other processes see a free lock anyway.
         let _ = std::fs::write(self.path.join("attach.lock"), "");
     }
 }
@@ -206,6 +206,22 @@ mod tests {
         drop(held);
         assert!(matches!(running(&path), Err(DirError::NotAttached { .. })));
         drop(RunDir::take(&path).unwrap());
+    }
+
+    /// A lock that cannot be looked at may be held.
+    #[test]
+    fn only_a_missing_lock_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("set");
+        std::fs::write(&path, "").unwrap();
+        let error = running(&path).unwrap_err();
+        assert!(matches!(error, DirError::Io { .. }), "{error}");
+        let error = RunDir::take(&path).unwrap_err();
+        assert!(matches!(error, DirError::Io { .. }), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir_all(path.join("attach.lock")).unwrap();
+        let error = RunDir::take(&path).unwrap_err();
+        assert!(matches!(error, DirError::Io { .. }), "{error}");
     }
 
     #[test]

@@ -154,7 +154,7 @@ enum News {
 }
 
 struct Keeper {
-    // Removed before the lock is released: after that the next process makes its own.
+    // Removed before the lock is released, since the next process makes its own.
     sockets: Vec<RemoveFile>,
     seams: Seams,
     options: Options,
@@ -177,7 +177,7 @@ struct Keeper {
     left: Option<Lease>,
 }
 
-/// The time of day that was `age` ago. A clock that was set to its beginning knows no such moment: then its beginning.
+/// The time of day that was `age` ago; 0 if the clock shows an earlier time than that.
 fn before(unix_ms: u64, age: Duration) -> u64 {
     unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
@@ -185,10 +185,11 @@ fn before(unix_ms: u64, age: Duration) -> u64 {
 /// Called once the devices can be used.
 type OnReady<'a> = Box<dyn FnOnce(&Status) + Send + 'a>;
 
-/// Attaches a set, calls `on_ready` once its devices can be used, and stays until `stop`. The future is boxed: its code is generated in this crate only.
+/// Attaches a set, calls `on_ready` once its devices can be used, and runs until `stop`. The future is boxed, so that
+/// its code is generated only in this crate.
 ///
 /// # Errors
-/// [`AttachError`]; nothing is left behind then but a lease that expires.
+/// [`AttachError`]. Then at most a lease is left, which expires.
 pub fn run<'a>(
     options: Options,
     stop: CancellationToken,
@@ -205,7 +206,7 @@ fn boxed(
     Box::pin(run_over(options, Seams::default(), stop, on_ready))
 }
 
-/// The same over other seams than a machine's own.
+/// The same with other seams than those of a real host.
 ///
 /// # Errors
 /// As [`run`].

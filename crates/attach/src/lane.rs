@@ -13,13 +13,13 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// From the first packet to the end of the handshake. A gateway that has granted the lease is there.
+/// Time limit from the first packet to the end of the handshake. A gateway that granted the lease is reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
-/// With less room than this a new piece is taken.
+/// With less room than this, a new piece is allocated.
 const READ_ROOM_MIN: usize = 16 << 10;
-/// Zeroes of a read come in pieces that fit 32 bits.
+/// Zeroes of a read are split into pieces whose length fits 32 bits.
 const ZEROES_MAX: u64 = 1 << 30;
 
 /// A connection could not be made, or ended.
@@ -37,14 +37,14 @@ pub(crate) enum LaneError {
     Protocol(String),
 }
 
-/// What a lane's writer and reader share.
+/// State that a lane's writer and reader share.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) lane: Lane,
     decoder: ReplyDecoder,
     style: HeaderStyle,
     queue: RequestQueue,
-    /// What came so far of answers that come in pieces.
+    /// Received parts of answers that are not complete.
     parts: BTreeMap<u64, Vec<(u64, ReadPart)>>,
     status: BTreeMap<u64, Vec<holdfast_nbd::Extent>>,
     reads: BTreeSet<u64>,
@@ -66,7 +66,7 @@ impl Outgoing for Line {
 pub(crate) type Answered = (u64, Result<Reply, Errno>);
 
 impl Line {
-    /// Queues a request. What does not fit the negotiated headers is answered at once.
+    /// Queues a request. Returns the answer if the request does not fit the negotiated headers.
     pub(crate) fn send(&mut self, out: &RequestOut, data: Bytes) -> Result<(), Errno> {
         if encode_request(&mut self.queue.open, self.style, out).is_err() {
             return Err(Errno::Invalid);
@@ -169,7 +169,7 @@ pub(crate) struct Wire {
 }
 
 impl Connected {
-    /// What others reach into, and what the connection's own task drives.
+    /// The shared part, and the part for the connection's own task.
     pub(crate) fn split(self) -> (Outbox<Line>, Wire) {
         (self.line, Wire { halves: self.halves, input: self.input })
     }
@@ -189,7 +189,7 @@ impl Wire {
                 }
                 received?;
                 if input.capacity() - input.len() < READ_ROOM_MIN {
-                    // A long answer doubles it, so that it is moved few times.
+                    // Doubled for a long answer, so that it is moved only a few times.
                     input.reserve(READ_BYTES.max(input.len()));
                 }
                 if read.read_buf(&mut input).await? == 0 {

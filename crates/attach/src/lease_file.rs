@@ -3,11 +3,13 @@
 //! ```text
 //!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of
 //! ```
-//! TOKEN-P1  A token stands in the file before it is first used: the one before it dies by that use. So whatever moment a process dies in, the file holds a token
-//!     that the gateways still take, unless somebody else was granted the set. Where it cannot be written the token is used all the same (a full /run takes no
-//!     devices away), and written as soon as that can be done.
-//! TOKEN-P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
-//!     have written, and what the kernel still holds for these devices would go over it.
+//! TOKEN-P1  A token is in the file before it is first used, since that use ends the one before it. So whenever a
+//!     process dies, the file holds a token that the gateways still accept, unless the set was granted to another
+//!     owner. If the file cannot be written, the token is used all the same (a full /run must not take devices away),
+//!     and is written as soon as possible.
+//! TOKEN-P2  A process that finds devices continues with them only by continuing that very lease. With a grant of its
+//!     own, another owner might have written in between, and the requests that the kernel still holds for these devices
+//!     would overwrite that.
 
 use crate::dir::DirError;
 use crate::machine::VolumeFacts;
@@ -94,10 +96,11 @@ pub(crate) struct LeaseFile {
 }
 
 impl LeaseFile {
-    /// With what an earlier process left there; nothing where that is of another form.
+    /// With the lease of an earlier process; without one if the file has another form.
     ///
     /// # Errors
-    /// The file is there but cannot be read: devices that wait for their next process must not be disconnected for that.
+    /// The file exists but cannot be read. Devices that wait for their next process must not be disconnected for that
+    /// reason.
     pub(crate) fn open(dir: &Path) -> Result<Self, DirError> {
         let file = Self::unread(dir);
         let left = match std::fs::read(&file.path) {
@@ -105,7 +108,7 @@ impl LeaseFile {
                 Ok(lease) => Some(lease),
                 Err(error) => {
                     let path = file.path.display();
-                    tracing::warn!(%path, %error, "found no lease of this build: the devices of an earlier process are not gone on with");
+                    tracing::warn!(%path, %error, "found no lease of this build, expected one: the devices of an earlier process are not used again");
                     None
                 }
             },
@@ -116,7 +119,7 @@ impl LeaseFile {
         Ok(file)
     }
 
-    /// Without what an earlier process left there.
+    /// Without the lease of an earlier process.
     pub(crate) fn unread(dir: &Path) -> Self {
         let (path, lease) = (dir.join("lease.json"), Mutex::new(None));
         Self { path, lease, closed: AtomicBool::new(false), behind: AtomicBool::new(false) }
@@ -140,6 +143,7 @@ impl LeaseFile {
     ) -> io::Result<()> {
         let mut lease = self.lock();
         if self.closed.load(Ordering::Relaxed) {
+            holdfast_reached::reached!("attach: a grant comes when the devices are released");
             return Ok(());
         }
         let mut new = Lease::new(set, owner, token, volumes);

@@ -35,6 +35,6 @@ pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, abandon, run, run_over};
 pub use machine::{Bounds, Phase};
-pub use seams::{Clients, Connect, Halves, Seams};
+pub use seams::{Clients, Connect, GivenClient, Halves, Seams};
 pub use snapshot_copy::{SnapshotCopyError, SnapshotCopyOptions, SnapshotCopyStatus, Source, run_snapshot_copy};
 pub use status::{Status, VolumeStatus};

@@ -113,6 +113,7 @@ impl VolumeFacts {
             None => Some(format!("volume {} is gone", self.name)),
             Some(other) if other.name != self.name => Some(format!("volume {} is {} now", self.name, other.name)),
             Some(other) if other.size < self.size => {
+                holdfast_reached::reached!("attach: a volume is smaller than before");
                 let (found, expected) = (other.size, self.size);
                 Some(format!("volume {}: found {found} bytes, expected {expected} as before", self.name))
             }
@@ -127,6 +128,7 @@ impl VolumeFacts {
         let ours = cuts.iter().filter(|cut| self.id != 0 && cut.volume == self.id);
         let less = ours.filter(|cut| cut.at > since && cut.size < self.size);
         let deepest = less.map(|cut| cut.size).min()?;
+        holdfast_reached::reached!("attach: a volume was cut and is large again");
         let (name, expected) = (&self.name, self.size);
         Some(format!("volume {name}: found it cut to {deepest} bytes meanwhile, expected {expected} all the time"))
     }

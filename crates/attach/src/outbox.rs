@@ -1,7 +1,7 @@
 //! Send queue of a socket. Any task fills it; the socket's own task empties it.
 //!
-//! OUTBOX-O1  Filling never waits: what may wait there is bounded by the table of unanswered requests, and for clients by the reader, which
-//!     stops while too much stands here.
+//! OUTBOX-O1  Filling never waits. The content is bounded by the table of unanswered requests; for clients also by
+//!     their reader, which stops while there is too much.
 
 use bytes::{Buf, Bytes, BytesMut};
 use holdfast_nbd::server::ReplyQueue;
@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::io::AsyncWrite;
 
-/// Pieces of one vectored write at most.
+/// Maximum number of pieces of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Payloads up to this length are copied beside their header: cheaper than a slice of its own.
+/// Payloads up to this length are copied behind their header, which is cheaper than a slice of their own.
 const COPY_BYTES_MAX: usize = 4096;
 
 /// A queue of bytes.
@@ -38,7 +38,7 @@ impl Queue for ReplyQueue {
     }
 }
 
-/// Requests on their way to a gateway: headers gather in one buffer, payloads are passed on as they came.
+/// Requests on their way to a gateway. Headers are collected in one buffer; payloads are not copied.
 #[derive(Debug, Default)]
 pub(crate) struct RequestQueue {
     sealed: VecDeque<Bytes>,
@@ -79,7 +79,7 @@ impl Queue for RequestQueue {
     }
 }
 
-/// State of a connection that others reach into: a queue, and who waits for it to fill.
+/// Shared state of a connection, and the waker of its writer.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     inner: Mutex<Inner<T>>,
@@ -91,11 +91,11 @@ struct Inner<T> {
     waker: Option<Waker>,
 }
 
-/// What a connection's state says to its writer.
+/// A connection's state, as its writer sees it.
 pub(crate) trait Outgoing {
     type Queue: Queue;
     fn queue(&mut self) -> &mut Self::Queue;
-    /// Nothing more will come: the writer ends once all is sent.
+    /// Whether nothing more will come: then the writer ends once all is sent.
     fn over(&self) -> bool;
 }
 
@@ -108,7 +108,7 @@ impl<T: Outgoing> Outbox<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state; the writer is woken if there is something for it to do.
+    /// Changes the state, and wakes the writer if it has something to do.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut inner = self.lock();
         let result = change(&mut inner.state);
@@ -121,7 +121,8 @@ impl<T: Outgoing> Outbox<T> {
         result
     }
 
-    /// Looks at the state, or changes in it what is nothing to the writer: it is never woken. For the writer itself.
+    /// Reads the state, or changes a part of it that does not concern the writer. Never wakes the writer, and so is for
+    /// the writer itself.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.lock().state)
     }

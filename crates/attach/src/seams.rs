@@ -1,4 +1,5 @@
-//! Access to network and clock of an attached set, with defaults for a real host. A simulation replaces them (ADR 0017).
+//! Access to network and clock of an attached set, with defaults for a real host. A simulation replaces them (ADR
+//! 0017).
 
 use crate::machine::Lane;
 use futures_util::future::BoxFuture;
@@ -11,21 +12,31 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 /// TCP keepalive of a lane.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Bytes that the other side does not take for this long end the connection. The kernel counts both: that no host acknowledges them, and that one acknowledges and
-/// has no room, as a gateway whose journal is full (R8, ATTACH-M7). A gateway that is silent is found by the renewals, in less than a second; this is for a connection that is
-/// dead by itself, by a forgetful firewall for one, and so may be long.
+/// The connection ends if the other side does not take bytes for this long. The kernel counts two cases: no host
+/// acknowledges them, or a host acknowledges them and has no room, like a gateway whose journal is full (R8,
+/// ATTACH-M7). Renewals find a silent gateway in less than a second. This limit is for a connection that is dead
+/// although both hosts live, for example because a firewall forgot it, so it may be long.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reading and the writing half of a connection.
 pub type Halves = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 /// Makes a lane's connection to HOST:PORT.
 pub type Connect = Arc<dyn Fn(Lane, String) -> BoxFuture<'static, io::Result<Halves>> + Send + Sync>;
-/// Where clients of a volume come from, in place of its Unix socket.
-pub type Clients = Arc<dyn Fn(&Name) -> mpsc::UnboundedReceiver<Halves> + Send + Sync>;
+/// Source of a volume's clients, in place of its Unix socket.
+pub type Clients = Arc<dyn Fn(&Name) -> mpsc::UnboundedReceiver<GivenClient> + Send + Sync>;
+
+/// A client that did not connect to the volume's Unix socket.
+pub struct GivenClient {
+    /// Its connection.
+    pub halves: Halves,
+    /// Cancelled when it closes its connection, even if bytes are left to read.
+    pub ended: CancellationToken,
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -79,12 +90,12 @@ mod tests {
     use rustix::net::sockopt;
     use tokio::net::TcpListener;
 
-    /// A gateway's machine that vanished without a word is noticed by the kernel alone, also while nothing is asked of it.
+    /// The kernel alone notices a gateway's machine that vanished, even while no request is unanswered.
     #[tokio::test]
     async fn a_connection_is_set_up_to_notice_a_silent_peer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by itself: nothing is tested");
+        assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by default, so this tests nothing");
         set_up(&socket).unwrap();
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         assert!(sockopt::socket_keepalive(&socket).unwrap());

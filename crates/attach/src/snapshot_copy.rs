@@ -268,7 +268,7 @@ impl Copy {
             snapshot,
         };
         for volume in copy.snapshot.volumes.clone() {
-            // The gateways' own addresses.
+            // A name that is invalid here cannot be exported.
             let Ok(name) = Name::new(volume.name.clone()) else { continue };
             let plain = ExportName::plain(set.clone(), name);
             let shown = SnapshotExport { name: options.snapshot.clone(), token: None };
@@ -278,9 +278,21 @@ impl Copy {
             copy.disks.push(Arc::new(disk.map_err(at(&options.scratch))?));
         }
         copy.show(Phase::Connecting)?;
-        for disk in copy.disks.clone() {
+        copy.reach(deadline, unreachable).await?;
+        let learning = tokio::spawn(follow(doors, copy.gateways.clone(), identity, options.clone()));
+        copy.tasks.push(learning.abort_handle());
+        Ok(copy)
+    }
+
+    /// Connects each volume to a gateway, and listens.
+    async fn reach(
+        &mut self,
+        deadline: Instant,
+        unreachable: impl Fn(String) -> SnapshotCopyError,
+    ) -> Result<(), SnapshotCopyError> {
+        for disk in self.disks.clone() {
             while let Err(last) = disk.reach().await {
-                if let Some(why) = copy.gateways.gone() {
+                if let Some(why) = self.gateways.gone() {
                     return Err(SnapshotCopyError::Gone { why });
                 }
                 if Instant::now() >= deadline {
@@ -288,27 +300,9 @@ impl Copy {
                 }
                 tokio::time::sleep(REACH_PAUSE).await;
             }
-            copy.listen(disk)?;
+            self.listen(disk)?;
         }
-        let (gateways, options) = (copy.gateways.clone(), options.clone());
-        let learning = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(LEARN_INTERVAL).await;
-                if let Ok(Some(nbd)) = tokio::time::timeout(LEARN_LIMIT, learn(&doors)).await {
-                    gateways.set(nbd);
-                }
-                // After a change of the set's data key it is different.
-                if let Ok(Ok(token)) = tokio::time::timeout(LEARN_LIMIT, token(&doors, &options)).await {
-                    gateways.set_token(Some(token));
-                }
-                // Also without reads: a copy of a deleted snapshot must not look alive.
-                if let Seen::Gone(why) = identity.look().await {
-                    return gateways.end(why);
-                }
-            }
-        });
-        copy.tasks.push(learning.abort_handle());
-        Ok(copy)
+        Ok(())
     }
 
     fn listen(&mut self, disk: Arc<Disk>) -> Result<(), SnapshotCopyError> {
@@ -361,6 +355,24 @@ impl Copy {
                 }
                 true
             }
+        }
+    }
+}
+
+/// Keeps the addresses of gateways and the token up to date, until the snapshot is gone.
+async fn follow(doors: Arc<AdminClients>, gateways: Arc<Gateways>, identity: Identity, options: SnapshotCopyOptions) {
+    loop {
+        tokio::time::sleep(LEARN_INTERVAL).await;
+        if let Ok(Some(nbd)) = tokio::time::timeout(LEARN_LIMIT, learn(&doors)).await {
+            gateways.set(nbd);
+        }
+        // It changes with the set's data key.
+        if let Ok(Ok(token)) = tokio::time::timeout(LEARN_LIMIT, token(&doors, &options)).await {
+            gateways.set_token(Some(token));
+        }
+        // Also without reads: a copy of a deleted snapshot must not look alive.
+        if let Seen::Gone(why) = identity.look().await {
+            return gateways.end(why);
         }
     }
 }

@@ -3,16 +3,16 @@
 use crate::machine::Phase;
 use serde::{Deserialize, Serialize};
 
-/// An attached set as it shows itself. Written whole and renamed into place: a reader never sees half of it.
+/// Status of an attached set. Written to another file and renamed, so that a reader never sees half of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The set.
     pub set: String,
-    /// Where it stands.
+    /// Its phase.
     pub phase: Phase,
-    /// Since when, Unix milliseconds.
+    /// When the phase began, Unix milliseconds.
     pub since_unix_ms: u64,
-    /// On whose behalf the lease is held.
+    /// Owner of the lease.
     pub owner: String,
     /// Epoch of the lease, 0 before the first grant.
     pub epoch: u64,
@@ -20,32 +20,33 @@ pub struct Status {
     pub gateway: String,
     /// The process that attaches.
     pub pid: u32,
-    /// Its volumes; the devices are there once `ready`.
+    /// Its volumes. The devices exist once `ready`.
     pub volumes: Vec<VolumeStatus>,
-    /// The devices can be used, all of them.
+    /// All devices can be used.
     pub ready: bool,
-    /// The devices can be used, but for those of volumes that are `lost`.
+    /// All devices can be used, except those of volumes that are `lost`.
     #[serde(default)]
     pub others_ready: bool,
-    /// Times that it was reconnected.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// How long requests waited at the last reconnect.
+    /// How long requests waited at the last reconnect, milliseconds.
     pub last_outage_ms: Option<u64>,
-    /// The longest of them.
+    /// The longest such wait.
     pub longest_outage_ms: Option<u64>,
-    /// Why it was reconnected last.
+    /// Reason for the last reconnect.
     pub last_loss: Option<String>,
-    /// Requests without an answer now.
+    /// Number of unanswered requests.
     pub unanswered: usize,
-    /// When the last renewal that was acknowledged was sent, Unix milliseconds: for people. A clock that is set moves it.
+    /// When the last acknowledged renewal was sent, Unix milliseconds. For people: it moves if the clock is set.
     pub lease_renewed_at: Option<u64>,
-    /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which goes on while it is suspended: for what decides by it.
+    /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which runs while the machine is suspended. For
+    /// decisions.
     #[serde(default)]
     pub lease_renewed_boot_ns: Option<u64>,
-    /// How long the lease lasts from there, milliseconds; none before the first grant.
+    /// How long the lease lasts from then on, milliseconds; none before the first grant.
     #[serde(default)]
     pub lease_ttl_ms: Option<u64>,
-    /// Who took the set, or what else ended it, once it is fenced.
+    /// Once it is fenced: the owner that took the set, or another reason.
     pub fenced_by: Option<String>,
 }
 
@@ -58,12 +59,13 @@ pub struct VolumeStatus {
     pub size_bytes: u64,
     /// The Unix socket that serves it; the export is named `SET/VOLUME`.
     pub socket: String,
-    /// The block device, where one was asked for.
+    /// The block device, if there is one.
     pub device: Option<String>,
-    /// How large that is where it is not as large as the volume, which grew: the kernel's are told within seconds, others keep their size.
+    /// Size of the device, if it differs from that of the volume, which grew. Kernel devices follow within seconds;
+    /// others keep their size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
-    /// Why its device fails for good, while those of other volumes go on: it was deleted, shrunk or renamed.
+    /// Why its device fails for good: the volume was deleted, shrunk or renamed. Devices of other volumes continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }

@@ -1,11 +1,12 @@
 //! Limits on bytes and requests in flight. Each connection counts its own without a lock, and draws from the gateway's
 //! pool only beyond its guaranteed share (floor).
 //!
-//! BUDGET-P1  A request takes its place last, after everything else is charged. So a request with a place runs: it never waits
-//!     for another place or for bytes, and its place is returned when an operation ends that waits for nothing here.
-//! BUDGET-P2  Unsent replies that no charge covers (replies to requests without bytes, and headers of others) are counted by
-//!     their unsent bytes. At the limit, the connection begins nothing more until its client has read some. Only the
-//!     requests that already run add their replies, a few bytes each.
+//! BUDGET-P1  A request takes its place last, after everything else is charged. So a request with a place runs: it
+//!     never waits for another place or for bytes, and its place is returned when an operation ends that waits for
+//!     nothing here.
+//! BUDGET-P2  Unsent replies that no charge covers (replies to requests without bytes, and headers of others) are
+//!     counted by their unsent bytes. At the limit, the connection begins nothing more until its client has read some.
+//!     Only the requests that already run add their replies, a few bytes each.
 
 use super::limits::FrontLimits;
 use std::collections::VecDeque;

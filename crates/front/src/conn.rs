@@ -10,20 +10,25 @@
 //!
 //! CONN-C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
 //! CONN-C2  After the connection is declared closed, nothing begins and nothing is answered (R8).
-//! CONN-C3  Requests and the bytes of requests and unsent replies are charged to the ledger before they are held. A request
-//!     takes its place last, just before it begins (BUDGET-P1 of the budget). Unpaid small replies are limited by their unsent
-//!     bytes (BUDGET-P2).
+//! CONN-C3  Requests and the bytes of requests and unsent replies are charged to the ledger before they are held. A
+//!     request takes its place last, just before it begins (BUDGET-P1 of the budget). Unpaid small replies are limited
+//!     by their unsent bytes (BUDGET-P2).
 //! CONN-C4  When the task ends, its operations are dropped before its place in the slot is returned (SLOT-S1).
 //! CONN-C5  A read that no gateway can answer holds only a place outside the running requests until it can be answered.
-//! CONN-C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had disconnected.
-//! CONN-C7  While a request waits, nothing is read, so the end of the client is looked for each time that this task wakes.
-//!     Nothing more begins then: the client may have sent its requests again on another connection, and a retry may be
-//!     answered by now.
+//! CONN-C6  A drained connection begins nothing more, answers what has begun, and ends as if the client had
+//!     disconnected.
+//! CONN-C7  While a request waits for a limit, nothing is read, so the end of the client's stream is looked for each
+//!     time that this task wakes. If the stream ends without NBD_CMD_DISC, nothing more begins: the client may have
+//!     sent its requests again on another connection, and a retry may be answered by now.
+//! CONN-C8  A client that closes its sending side without NBD_CMD_DISC gets no more answers, even if it could still
+//!     receive them. On TCP this looks the same as a closed connection, and the specification calls it a hard
+//!     disconnect. After NBD_CMD_DISC everything before it is answered, also if the client then closes its sending side,
+//!     as libnbd does.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
 use super::input::Input;
-use super::limits::{FrontLimits, STALL_BYTES_MIN};
+use super::limits::FrontLimits;
 use super::measure::{Kind, Measures};
 use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use super::steps::in_steps;
@@ -44,6 +49,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant as At, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use traffic::Traffic;
 
 /// Maximum number of pieces of one vectored write.
 const SLICES_MAX: usize = 64;
@@ -112,14 +118,13 @@ enum Intake {
     Over,
 }
 
-/// The peer's outstanding work at the last tick, to detect that it stalls.
-#[derive(Default)]
-struct Watch {
-    received: u64,
-    payloads: u64,
-    awaited: bool,
-    sent: u64,
-    queued: u64,
+/// Reads that no gateway could answer, and their retries (CONN-C5).
+struct Retries {
+    parked: Parked<At, Asked>,
+    /// How many of the running reads are retries.
+    running: usize,
+    /// For the next parked read.
+    alarm: Pin<Box<Sleep>>,
 }
 
 pub(super) struct Connection<'a, S> {
@@ -132,15 +137,12 @@ pub(super) struct Connection<'a, S> {
     open: bool,
     /// Whether a request waits, so that nothing is read (CONN-C7).
     waits: bool,
-    /// Whether the client has closed the connection, even if bytes are left to read.
-    has_ended: fn(&S) -> bool,
+    /// [`left_by_client`](crate::left_by_client).
+    left: fn(&S) -> Option<Vec<u8>>,
+    /// NBD_CMD_DISC lies behind the requests that wait (CONN-C8).
+    leaves: bool,
     running: FuturesUnordered<Running>,
-    /// CONN-C5.
-    parked: Parked<At, Asked>,
-    /// How many of the running reads are retries.
-    again: usize,
-    /// For the next parked read.
-    alarm: Pin<Box<Sleep>>,
+    retries: Retries,
     replies: ReplyQueue,
     ledger: Ledger,
     served: Served,
@@ -148,15 +150,14 @@ pub(super) struct Connection<'a, S> {
     /// `None` once the drain has begun.
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     style: HeaderStyle,
+    /// Size of the device when it was last asked for.
+    size: u64,
     requests_max: usize,
     /// Requests that were begun in this turn.
     turn: usize,
     measures: &'a Measures,
-    received: u64,
-    payloads: u64,
-    sent: u64,
+    traffic: Traffic,
     ticks: Interval,
-    watch: Watch,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -168,7 +169,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         limits: &FrontLimits,
         ledger: Ledger,
         measures: &'a Measures,
-        has_ended: fn(&S) -> bool,
+        left: fn(&S) -> Option<Vec<u8>>,
     ) -> Self {
         let Negotiated { style, allocation } = served.negotiated;
         let mut ticks =
@@ -182,25 +183,26 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             awaited: None,
             open: true,
             waits: false,
-            has_ended,
+            left,
+            leaves: false,
             running: FuturesUnordered::new(),
-            parked: Parked::new(limits.unreadable_pause),
-            again: 0,
-            alarm: Box::pin(tokio::time::sleep_until(At::now())),
+            retries: Retries {
+                parked: Parked::new(limits.unreadable_pause),
+                running: 0,
+                alarm: Box::pin(tokio::time::sleep_until(At::now())),
+            },
             replies: ReplyQueue::new(style),
             ledger,
             closing: served.closed.clone().map(|token| Box::pin(token.cancelled_owned())),
             leaving: Some(Box::pin(served.draining.clone().cancelled_owned())),
+            size: served.device.size(),
             served,
             style,
             requests_max: limits.connection_requests,
             turn: 0,
             measures,
-            received: 0,
-            payloads: 0,
-            sent: 0,
+            traffic: Traffic::default(),
             ticks,
-            watch: Watch::default(),
         }
     }
 
@@ -223,15 +225,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             return Err(End::Closed);
         }
         if self.leaving.as_mut().is_some_and(|leaving| leaving.as_mut().poll(cx).is_ready()) {
+            holdfast_reached::reached!("conn: the set moves while a client is connected");
             self.leaving = None;
             self.open = false;
         }
-        // CONN-C7. Each end of an operation, and each tick, leads here.
-        if self.waits && (self.has_ended)(self.socket) {
-            return Err(End::Gone);
-        }
+        // Each end of an operation, and each tick, leads here.
+        self.look_for_end()?;
         while self.ticks.poll_tick(cx).is_ready() {
-            self.check_stall()?;
+            let queued = self.queued();
+            if self.traffic.stalls(self.awaited.is_some(), queued) {
+                return Err(End::Stalled);
+            }
         }
         self.turn = 0;
         loop {
@@ -242,33 +246,44 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
+    /// CONN-C7, CONN-C8. Costs a system call only while a request waits.
+    fn look_for_end(&mut self) -> Result<(), End> {
+        if !self.waits || self.leaves {
+            return Ok(());
+        }
+        let Some(left) = (self.left)(self.socket) else { return Ok(()) };
+        self.leaves = self.decoder.ends_with_disconnect(&self.input.bytes, &left);
+        holdfast_reached::reached!("conn: a client left while its request waits", !self.leaves);
+        if self.leaves { Ok(()) } else { Err(End::Gone) }
+    }
+
     /// Begins a parked read whose pause is over, and returns whether it did. `cx` is woken for the next.
     fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         loop {
             // The end of a retry wakes this again, and so does progress of the client.
-            if self.again >= AGAIN_MAX || self.running.len() >= self.requests_max || !self.may_answer() {
+            if self.retries.running >= AGAIN_MAX || self.running.len() >= self.requests_max || !self.may_answer() {
                 return Ok(false);
             }
-            let Some(next) = self.parked.next() else { return Ok(false) };
-            if self.alarm.deadline() != next {
-                self.alarm.as_mut().reset(next);
+            let Some(next) = self.retries.parked.next() else { return Ok(false) };
+            if self.retries.alarm.deadline() != next {
+                self.retries.alarm.as_mut().reset(next);
             }
-            if self.alarm.as_mut().poll(cx).is_pending() {
+            if self.retries.alarm.as_mut().poll(cx).is_pending() {
                 return Ok(false);
             }
-            let Some((asked, tries)) = self.parked.due(next) else { return Ok(false) };
+            let Some((asked, tries)) = self.retries.parked.due(next) else { return Ok(false) };
             if self.is_closed() {
                 return Err(End::Closed);
             }
             let Some(place) = self.ledger.try_place(self.running.len()) else {
-                self.parked.keep(At::now(), asked, tries);
+                self.retries.parked.keep(At::now(), asked, tries);
                 continue;
             };
             let Some(charge) = self.ledger.try_charge(asked.len) else {
-                self.parked.keep(At::now(), asked, tries);
+                self.retries.parked.keep(At::now(), asked, tries);
                 continue;
             };
-            self.again += 1;
+            self.retries.running += 1;
             let work = Work::Read(self.served.device.clone().read(asked.to.offset, asked.len as u32));
             self.run(Running { asked, tries, charge, _place: place, work }, cx)?;
             return Ok(true);
@@ -282,18 +297,18 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
             let intake = if self.open { self.take_in(cx)? } else { Intake::Over };
             self.waits = matches!(intake, Intake::Blocked);
-            let before = self.sent;
+            let before = self.traffic.sent;
             self.flush(cx)?;
             match intake {
                 Intake::Over if self.running.is_empty() && self.replies.is_empty() => {
                     return Err(if self.leaving.is_none() { End::Drained } else { End::Left });
                 }
                 // Sending has returned bytes.
-                Intake::Blocked if self.sent > before => {}
+                Intake::Blocked if self.traffic.sent > before => {}
                 Intake::Over | Intake::Blocked => return Ok(()),
                 Intake::Hungry => match self.receive(cx) {
                     Poll::Ready(Ok(0)) => return Err(End::Gone),
-                    Poll::Ready(Ok(more)) => self.received += more as u64,
+                    Poll::Ready(Ok(more)) => self.traffic.received += more as u64,
                     Poll::Ready(Err(error)) => return Err(error.into()),
                     Poll::Pending => return Ok(()),
                 },
@@ -307,17 +322,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Bytes of all replies encoded so far.
     fn queued(&self) -> u64 {
-        self.sent + self.replies.len() as u64
+        self.traffic.sent + self.replies.len() as u64
     }
 
     fn may_answer(&self) -> bool {
-        self.ledger.may_answer(self.sent, self.queued())
+        self.ledger.may_answer(self.traffic.sent, self.queued())
     }
 
     /// Begins the requests in the buffer, as far as CONN-C3 allows.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
-            let beyond = self.parked.len().saturating_sub(PARKED_MAX);
+            let beyond = self.retries.parked.len().saturating_sub(PARKED_MAX);
             if self.running.len() + beyond >= self.requests_max || !self.may_answer() {
                 self.ledger.want_no_place();
                 return Ok(Intake::Blocked);
@@ -375,12 +390,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// The bytes that a request holds from its beginning to the end of its answer.
     fn price(&mut self, mut request: Request) -> (Request, u64) {
-        let fits = request.check(self.served.device.size(), false, self.style).is_ok();
+        let fits = self.may_fit(&request);
         let cost = match &mut request.command {
             Command::Read { .. } if fits => request.len,
             Command::BlockStatus { one } if fits => (extents_most(request.len, *one) * EXTENT_BYTES) as u64,
             Command::Write { data, .. } => {
-                self.payloads += 1;
+                self.traffic.payloads += 1;
                 let (kept, cost) = self.input.keep(std::mem::take(data));
                 *data = kept;
                 cost
@@ -390,15 +405,27 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         (request, cost)
     }
 
+    /// Whether the request may pass its check when it begins. Asks the device, which takes a lock, only if the last
+    /// known size is too small.
+    fn may_fit(&mut self, request: &Request) -> bool {
+        if request.check(self.size, false, self.style).is_ok() {
+            return true;
+        }
+        self.size = self.served.device.size();
+        request.check(self.size, false, self.style).is_ok()
+    }
+
     fn begin(&mut self, request: Request, charge: Charge, place: Place, cx: &mut Context<'_>) -> Result<(), End> {
         self.turn += 1;
+        holdfast_reached::reached!("conn: a request comes when the set is no longer served", self.is_closed());
         // CONN-C2: checked as late as possible.
         if self.is_closed() {
             return Err(End::Closed);
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
         let from = self.queued();
-        if let Err(errno) = request.check(self.served.device.size(), self.served.read_only, self.style) {
+        self.size = self.served.device.size();
+        if let Err(errno) = request.check(self.size, self.served.read_only, self.style) {
             self.measures.refused();
             self.replies.error(to, errno);
             self.settle_at_end(from, charge);
@@ -445,7 +472,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn run(&mut self, mut running: Running, cx: &mut Context<'_>) -> Result<(), End> {
-        // CONN-C1: begun here. An operation that completes at once needs no queue; any other is polled again from the queue.
+        // CONN-C1: begun here. An operation that completes at once needs no queue; any other is polled again from the
+        // queue.
         match Pin::new(&mut running).poll(cx) {
             Poll::Ready(finished) => self.finish(finished),
             Poll::Pending => {
@@ -458,7 +486,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn finish(&mut self, finished: Finished) -> Result<(), End> {
         let Finished { asked, tries, charge, outcome } = finished;
         let Asked { to, len, kind, narrow, since } = asked;
-        self.again -= usize::from(tries > 0);
+        self.retries.running -= usize::from(tries > 0);
         let from = self.queued();
         match outcome {
             Ok(Outcome::Plain) => self.replies.ok(to),
@@ -478,14 +506,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
             Ok(Outcome::Status(extents)) => self.replies.block_status(to, len, &extents, narrow),
             Err(DeviceError::Unreadable) if kind == Kind::Read => {
+                holdfast_reached::reached!("conn: a read waits for the store");
                 // CONN-C5: it holds no bytes while it waits, neither its own nor the pool's.
                 self.ledger.settle(charge);
-                self.parked.keep(At::now(), asked, tries);
+                self.retries.parked.keep(At::now(), asked, tries);
                 return Ok(());
             }
             Err(DeviceError::Disconnect | DeviceError::Unreadable) => return Err(End::Device),
             Err(error) => {
                 self.measures.refused();
+                holdfast_reached::reached!(
+                    "conn: an owner that has lost the set gets an error",
+                    matches!(error, DeviceError::Fenced)
+                );
                 self.replies.error(to, error.errno(kind));
             }
         }
@@ -517,35 +550,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 Poll::Ready(Ok(0)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                 Poll::Ready(Ok(written)) => {
                     self.replies.advance(written);
-                    self.sent += written as u64;
-                    self.ledger.sent(self.sent);
+                    self.traffic.sent += written as u64;
+                    self.ledger.sent(self.traffic.sent);
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),
                 Poll::Pending => break,
             }
-        }
-        Ok(())
-    }
-
-    /// Called once per stall timeout: a connection that holds bytes must have moved some since the last call.
-    fn check_stall(&mut self) -> Result<(), End> {
-        let queued = self.queued();
-        let last = std::mem::replace(
-            &mut self.watch,
-            Watch {
-                received: self.received,
-                payloads: self.payloads,
-                awaited: self.awaited.is_some(),
-                sent: self.sent,
-                queued,
-            },
-        );
-        let same_payload = last.awaited && self.awaited.is_some() && last.payloads == self.payloads;
-        if same_payload && self.received - last.received < STALL_BYTES_MIN {
-            return Err(End::Stalled);
-        }
-        if self.sent < last.queued && self.sent - last.sent < STALL_BYTES_MIN {
-            return Err(End::Stalled);
         }
         Ok(())
     }
@@ -559,3 +569,4 @@ fn extents_most(len: u64, one: bool) -> usize {
 mod running;
 #[cfg(test)]
 mod tests;
+mod traffic;

@@ -55,7 +55,8 @@ pub trait Device: Send + Sync + 'static {
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 
     /// Returns once every request that any connection of this epoch has passed in before the call has its outcome, and
-    /// reads show it. The front calls it if a connection replaces an older one (SLOT-S4 of the slots), and limits the time.
+    /// reads show it. The front calls it if a connection replaces an older one (SLOT-S4 of the slots), and limits the
+    /// time.
     fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 
     /// Hint that the range will be read soon (1 byte to 4 GiB − 512). May do nothing.

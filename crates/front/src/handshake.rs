@@ -45,8 +45,8 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
     (reason, &refusal.message)
 }
 
-/// Opens the export and takes its slot. When this returns, all older connections of the slot have ended (SLOT-S1), and their
-/// requests under this epoch have an outcome (SLOT-S4).
+/// Opens the export and takes its slot. When this returns, all older connections of the slot have ended (SLOT-S1), and
+/// their requests under this epoch have an outcome (SLOT-S4).
 ///
 /// The connection counts towards the gateway's limit before that. A client that was told that it is served must not be
 /// closed because of the limit, and a client that is refused because of the limit must not disturb the slot.
@@ -120,7 +120,6 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     stop: &CancellationToken,
     progress: &Progress,
 ) -> Result<Ready, Unserved> {
-    let exports = front.exports.as_ref();
     let mut handshake = Handshake::new();
     let mut input = Input::default();
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
@@ -142,13 +141,13 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             }
             Step::Ask(Question::List) => {
-                let listed = exports.list();
+                let listed = front.exports.list();
                 let listed: Vec<(String, String)> =
                     listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
                 handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), &mut out);
             }
             Step::Ask(Question::Describe(name)) => {
-                let described = exports.describe(&name, info).await;
+                let described = front.exports.describe(&name, info).await;
                 let facts = described.as_ref().map(|info| ExportFacts {
                     size: info.size,
                     read_only: info.read_only,
@@ -156,25 +155,40 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 });
                 handshake.answer_export(facts.as_ref().map_err(|refusal| refused(refusal)), &mut out)?;
             }
-            Step::Ask(Question::Open(name)) => match open(&name, info, front, stop).await {
-                Err(refusal) => {
-                    tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
-                    handshake.answer_export(Err(refused(&refusal)), &mut out)?;
+            Step::Ask(Question::Open(name)) => {
+                let opened = open(&name, info, front, stop).await;
+                if let Some((served, place)) = answer_open(&mut handshake, &name, info, opened, stop, &mut out)? {
+                    socket.write_all_buf(&mut out).await?;
+                    return Ok(Ready { served, input, name, place });
                 }
-                Ok((opened, place)) => {
-                    let OpenedExport { device, closed, draining, read_only, description, .. } = opened;
-                    let facts = ExportFacts { size: device.size(), read_only, description };
-                    if let Some(negotiated) = handshake.answer_export(Ok(&facts), &mut out)? {
-                        socket.write_all_buf(&mut out).await?;
-                        let closed = [closed, stop.clone()];
-                        let served = Served { device, read_only, negotiated, closed, draining };
-                        return Ok(Ready { served, input, name, place });
-                    }
-                    front.demote(info.id);
-                }
-            },
+                front.demote(info.id);
+            }
         }
     }
+}
+
+/// Answers a client that wants to begin transmission. `None`: it was refused, or goes on with the handshake.
+fn answer_open(
+    handshake: &mut Handshake,
+    name: &ExportName,
+    info: ConnInfo,
+    opened: Result<(OpenedExport, Option<SlotPlace>), Refusal>,
+    stop: &CancellationToken,
+    out: &mut BytesMut,
+) -> Result<Option<(Served, Option<SlotPlace>)>, HandshakeError> {
+    let (opened, place) = match opened {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
+            handshake.answer_export(Err(refused(&refusal)), out)?;
+            return Ok(None);
+        }
+    };
+    let OpenedExport { device, closed, draining, read_only, description, .. } = opened;
+    let facts = ExportFacts { size: device.size(), read_only, description };
+    let negotiated = handshake.answer_export(Ok(&facts), out)?;
+    let closed = [closed, stop.clone()];
+    Ok(negotiated.map(|negotiated| (Served { device, read_only, negotiated, closed, draining }, place)))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Progress, Ready, shake_hands};
 use holdfast_nbd::ExportName;
 use holdfast_types::sync::LockExt;
-pub use listen::{has_ended, set_up};
+pub use listen::{left_by_client, set_up};
 use measure::Measures;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -156,12 +156,12 @@ impl Front {
     }
 
     /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until it or the front ends.
-    /// `has_ended`: whether its client has closed it, even if bytes are left to read.
-    pub async fn serve<S>(&self, socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    /// `left`: [`left_by_client`], or always `None` for what is no socket.
+    pub async fn serve<S>(&self, socket: S, peer: Peer, left: fn(&S) -> Option<Vec<u8>>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        self.shared.connection(socket, peer, has_ended).await;
+        self.shared.connection(socket, peer, left).await;
     }
 
     /// Connections that are in transmission now.
@@ -242,7 +242,7 @@ impl Shared {
         }
     }
 
-    async fn connection<S>(&self, mut socket: S, peer: Peer, has_ended: fn(&S) -> bool)
+    async fn connection<S>(&self, mut socket: S, peer: Peer, left: fn(&S) -> Option<Vec<u8>>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -264,10 +264,10 @@ impl Shared {
         tracing::info!(connection = info.id, %peer, export = %name, "connected");
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());
-        let connection = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures, has_ended);
+        let connection = Connection::new(&mut socket, input, served, &self.limits, ledger, &measures, left);
         let end = connection.serve().await;
-        // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The socket
-        // closes now.
+        // CONN-C4, SLOT-S1: all operations were dropped with the connection, so the slot may go to the next one. The
+        // socket closes now.
         drop(socket);
         drop(place);
         match end {

@@ -3,6 +3,8 @@
 use super::Shared;
 use super::device::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
+use rustix::net::{RecvFlags, recv};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -34,16 +36,26 @@ const _: () = assert!(
 pub(super) trait Listener: Send + 'static {
     type Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, Peer)>> + Send;
-    /// Whether the client has closed the connection, even if bytes are left to read.
-    fn has_ended(socket: &Self::Socket) -> bool;
+    /// See [`left_by_client`].
+    fn left_by_client(socket: &Self::Socket) -> Option<Vec<u8>>;
 }
 
-/// Whether the peer of a socket has closed it, even if bytes are left to read. The kernel says so at once, without a wait.
-pub fn has_ended(socket: &impl AsFd) -> bool {
+/// The unread bytes of a client that sends nothing more. `None`: it may send more. Never waits, and leaves the bytes in
+/// the socket.
+pub fn left_by_client(socket: &impl AsFd) -> Option<Vec<u8>> {
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     // It can only fail for lack of the kernel's memory; the next read shows the end then.
-    poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+    let ended = poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty();
+    if !ended {
+        return None;
+    }
+    // At most the socket's receive buffer. A connection that was reset has none left.
+    let count = ioctl_fionread(socket).unwrap_or(0);
+    let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
+    let found = recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT).map_or(0, |(_, found)| found);
+    bytes.truncate(found);
+    Some(bytes)
 }
 
 pub(super) struct Tcp(TcpListener);
@@ -70,8 +82,8 @@ impl Listener for Tcp {
         Ok((socket, Peer::Tcp(address)))
     }
 
-    fn has_ended(socket: &TcpStream) -> bool {
-        has_ended(socket)
+    fn left_by_client(socket: &TcpStream) -> Option<Vec<u8>> {
+        left_by_client(socket)
     }
 }
 
@@ -131,8 +143,8 @@ impl Listener for Unix {
         Ok((socket, Peer::Unix))
     }
 
-    fn has_ended(socket: &UnixStream) -> bool {
-        has_ended(socket)
+    fn left_by_client(socket: &UnixStream) -> Option<Vec<u8>> {
+        left_by_client(socket)
     }
 }
 
@@ -157,8 +169,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Listener for Given<S> {
     }
 
     /// Not known of a stream that may be anything.
-    fn has_ended(_: &S) -> bool {
-        false
+    fn left_by_client(_: &S) -> Option<Vec<u8>> {
+        None
     }
 }
 
@@ -177,7 +189,7 @@ pub(super) async fn run<L: Listener>(listener: L, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
                     let shared = shared.clone();
-                    connections.spawn(async move { shared.connection(socket, peer, L::has_ended).await });
+                    connections.spawn(async move { shared.connection(socket, peer, L::left_by_client).await });
                 }
                 // An error of a single connection, which was closed before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

@@ -3,15 +3,15 @@
 //! A device that reconnects does not know what happened to its old connection. Requests may still be in that
 //! connection's receive buffer. Executing one of them after its retry would undo later writes. So:
 //!
-//! SLOT-S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended: its
-//!     reader is gone and its unfinished operations are dropped. (Operations that are sequenced by then remain, and are
-//!     ordered before everything new.)
-//! SLOT-S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however late it
-//!     arrives.
+//! SLOT-S1  A connection of a slot reads its first request only after every earlier connection of that slot has ended:
+//!     its reader is gone and its unfinished operations are dropped. (Operations that are sequenced by then remain, and
+//!     are ordered before everything new.)
+//! SLOT-S2  A slot never goes back: a connection that is not newer than the newest one ever seen is refused, however
+//!     late it arrives.
 //! SLOT-S3  Newer means a later epoch, or the same epoch and a higher generation: each owner starts its own count of
 //!     generations.
-//! SLOT-S4  A connection that follows an older generation of the same epoch is served only once all requests of that one
-//!     have an outcome. Its client uses what it reads to find out what happened to its unanswered requests, and a
+//! SLOT-S4  A connection that follows an older generation of the same epoch is served only once all requests of that
+//!     one have an outcome. Its client uses what it reads to find out what happened to its unanswered requests, and a
 //!     request that is still in progress in the log could be applied after that read. (Requests of an older epoch have
 //!     no effect after the grant of a later one: R2.)
 
@@ -34,8 +34,9 @@ pub struct StaleGeneration {
     newest: u64,
 }
 
-/// All slots of one volume at one gateway. The volume's owner keeps them, and drops them with the volume: a set that was
-/// deleted and created again under its name begins with epoch 1, and must not be measured by the epochs of the first.
+/// All slots of one volume at one gateway. The volume's owner keeps them, and drops them with the volume: a set that
+/// was deleted and created again under its name begins with epoch 1, and must not be measured by the epochs of the
+/// first.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
     volume: Arc<Mutex<Volume>>,
@@ -84,10 +85,10 @@ impl Slots {
         self.volume.locked()
     }
 
-    /// Takes the slot that `session` asks for. Refuses a stale connection (SLOT-S2), tells the older connections to stop
-    /// through their `stop`, and returns once they have ended (SLOT-S1). Returns `None` for a plain export, which has no
-    /// slots. `stop` is cancelled when a newer connection arrives. A caller that is cancelled while it waits just drops
-    /// the future.
+    /// Takes the slot that `session` asks for. Refuses a stale connection (SLOT-S2), tells the older connections to
+    /// stop through their `stop`, and returns once they have ended (SLOT-S1). Returns `None` for a plain export, which
+    /// has no slots. `stop` is cancelled when a newer connection arrives. A caller that is cancelled while it waits
+    /// just drops the future.
     ///
     /// # Errors
     /// The connection is not newer than the newest one seen.
@@ -111,6 +112,8 @@ impl Slots {
             let known = volume.slots.contains_key(&session.slot);
             let found = (epoch, session.incarnation);
             if epoch < volume.epoch || (known && found <= newest) {
+                holdfast_reached::reached!("slot: a connection of an earlier epoch", epoch < volume.epoch);
+                holdfast_reached::reached!("slot: a connection of an earlier generation", epoch == volume.epoch);
                 let (newest_epoch, newest) = newest.max((volume.epoch, 0));
                 return Err(StaleGeneration { found_epoch: epoch, found: session.incarnation, newest_epoch, newest });
             }
@@ -122,9 +125,14 @@ impl Slots {
             (SlotPlace { slots: self.clone(), slot: session.slot, ended, follows }, older)
         };
         for living in &older {
+            holdfast_reached::reached!("slot: a newer connection ends an older one");
             living.stop.cancel();
         }
         for living in &older {
+            holdfast_reached::reached!(
+                "slot: a newer connection waits for the end of an older one",
+                !living.ended.is_cancelled()
+            );
             living.ended.cancelled().await;
         }
         Ok(Some(place))

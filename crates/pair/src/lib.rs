@@ -30,7 +30,8 @@ use holdfast_types::MonoTime;
 use keep::{campaign, keep};
 use roster::Enrolment;
 pub use seated::{Seated, SeatedPair, seated};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +58,7 @@ pub enum PairError {
         what: String,
         /// The error.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The node.
     #[error(transparent)]
@@ -201,12 +202,7 @@ impl Pair {
         metrics::gauge!("holdfast_pair_holder").set(1.0);
         let ends = stop.child_token();
         let data_dir = self.tenure_dir(id);
-        let before = match data_dir.try_exists() {
-            Ok(true) => Some(format!("and {} is there", data_dir.display())),
-            Ok(false) => None,
-            Err(error) => Some(format!("or {} cannot be looked at: {error}", data_dir.display())),
-        };
-        if let Some(set) = before {
+        if let Some(set) = used_before(&data_dir) {
             // PAIR-P2: a node that continued there would use the journal, leases and tokens of another tenure.
             authority.end(Ended::Resigned("its revision was used before".into()));
             let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
@@ -251,10 +247,18 @@ impl Pair {
         self.after(failed, told)
     }
 
-    /// Deletes the files of earlier tenures: nothing reads them (PAIR-P2), and a disk may have room for only one tenure.
-    /// Data that was answered but not flushed is lost with them.
+    /// Deletes the files of earlier tenures: nothing reads them (PAIR-P2), and a disk may have room for only one
+    /// tenure. Data that was answered but not flushed is lost with them.
     fn forget_earlier(&self) {
-        let Ok(entries) = std::fs::read_dir(self.config.data_dir.join(TENURES)) else { return };
+        let tenures = self.config.data_dir.join(TENURES);
+        let entries = match std::fs::read_dir(&tenures) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                let dir = tenures.display();
+                return tracing::warn!(%dir, %error, "the files of earlier tenures could not be listed: they stay on the disk");
+            }
+        };
         for entry in entries.flatten() {
             if let Err(error) = std::fs::remove_dir_all(entry.path()) {
                 tracing::warn!(dir = %entry.path().display(), %error, "the files of an earlier tenure could not be removed");
@@ -291,6 +295,15 @@ impl Pair {
         let mut holder = self.holder.clone();
         holder.since_unix_ms = unix_ms();
         holder
+    }
+}
+
+/// Evidence that this revision had a tenure before: its files. A folder that cannot be looked at may have some.
+fn used_before(tenure: &Path) -> Option<String> {
+    match tenure.try_exists() {
+        Ok(true) => Some(format!("and {} is there", tenure.display())),
+        Ok(false) => None,
+        Err(error) => Some(format!("or {} cannot be looked at: {error}", tenure.display())),
     }
 }
 

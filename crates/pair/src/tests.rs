@@ -53,3 +53,18 @@ fn the_other_gateway_gets_its_chance_after_a_failure() {
     // An error that no other tenure would avoid: the process ends with it.
     after(Some(Err(NodeError::Refused("no disk".into()).into())), false).unwrap_err();
 }
+
+/// PAIR-P2: only a folder that is known to be absent is none.
+#[test]
+fn a_tenure_that_cannot_be_looked_at_may_have_been_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenure = dir.path().join("tenures").join("a1");
+    assert_eq!(used_before(&tenure), None);
+    std::fs::create_dir_all(&tenure).unwrap();
+    assert!(used_before(&tenure).unwrap().contains("a1 is there"));
+    // Root may enter every folder: a file in its place is refused to it, too.
+    std::fs::remove_dir_all(dir.path().join("tenures")).unwrap();
+    std::fs::write(dir.path().join("tenures"), "").unwrap();
+    let why = used_before(&tenure).unwrap();
+    assert!(why.contains("cannot be looked at"), "{why}");
+}

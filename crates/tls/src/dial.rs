@@ -1,4 +1,4 @@
-//! How a client of a gateway connects.
+//! Connects clients to gateways.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub type Connect = Arc<dyn Fn(&Endpoint) -> Channel + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Dialer {
     tls: Option<ClientTlsConfig>,
-    /// In place of TCP.
+    /// Used in place of TCP.
     connect: Option<Connect>,
 }
 
@@ -26,7 +26,7 @@ impl Dialer {
         Self { tls: Some(tls), connect: None }
     }
 
-    /// Without TLS: this machine, or a network of one's own.
+    /// Without TLS: for this machine, or for a private network.
     pub fn plaintext() -> Self {
         Self::default()
     }
@@ -44,7 +44,7 @@ impl Dialer {
     /// A connected channel to `endpoint`; over a simulated network one that connects when first used.
     ///
     /// # Errors
-    /// Why there is no connection.
+    /// The connection cannot be made.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, tonic::transport::Error> {
         match &self.connect {
             Some(connect) => Ok(connect(endpoint)),
@@ -55,7 +55,7 @@ impl Dialer {
     /// The gateway at `address` (HOST:PORT). The server must prove to be a gateway of this cluster (TLS-T2).
     ///
     /// # Errors
-    /// An address that is none; a certificate that does not fit its key.
+    /// An invalid address; a certificate that does not fit its key.
     pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))

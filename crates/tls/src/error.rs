@@ -2,46 +2,46 @@ use crate::role::Role;
 use std::io;
 use std::path::PathBuf;
 
-/// What is wrong with a certificate, a key or a file of either.
+/// A problem with a certificate, a key, or a file of one.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// Not all three files are named.
     #[error("found {found}, expected all of tls.ca, tls.certificate and tls.key, or none")]
     Incomplete {
-        /// Those that are named.
+        /// The files that are named.
         found: String,
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: io::Error,
     },
     /// A file holds something else.
     #[error("{}: found {found}, expected {expected}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         found: String,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
     },
     /// The key could be read by everyone on this machine.
     #[error("{}: found mode {mode:03o}, expected a key that others cannot read; run chmod 600", path.display())]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// A certificate says something else than what its process is.
+    /// A certificate has another role than its process needs.
     #[error("{}: found a certificate of {found}, expected one of {expected}", path.display())]
     Role {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The roles that it has.
         found: String,
@@ -51,15 +51,15 @@ pub enum TlsError {
     /// A certificate or key could not be made.
     #[error("certificate of {name}: {reason}")]
     Make {
-        /// Whose.
+        /// Its owner.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The files do not fit together.
     #[error("certificate, key and authority cannot be used together: {reason}")]
     Unusable {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

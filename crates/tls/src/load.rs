@@ -12,10 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 
-/// Limit for a peer's handshake, so that a silent one holds a socket no longer.
+/// Time limit of a peer's handshake, so that a silent peer does not hold a socket.
 const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Where the three files are.
+/// Paths of the three files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsFiles {
@@ -69,7 +69,7 @@ fn read(path: &Path) -> Result<(String, u32), TlsError> {
     let failed = |source| TlsError::File { path: path.into(), source };
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-    // One that is too long is refused, not cut: an authority at its end would be missed later.
+    // A file that is too long is refused, not cut. Otherwise an authority at its end would be missing.
     let text = whole(&file, PEM_BYTES_MAX).and_then(text).map_err(failed)?;
     Ok((text, mode))
 }
@@ -98,7 +98,7 @@ impl Tls {
             found,
             expected: "a certificate (X.509)",
         })?;
-        // An administrator may be anyone of the cluster: gateways and hosts ask gateways too.
+        // Every certificate of the cluster may act as an administrator: gateways and hosts call gateways, too.
         if role != Role::Admin && !roles.contains(&role) || roles.is_empty() {
             let found = roles_text(&roles);
             return Err(TlsError::Role { path: certificate.into(), found, expected: role });
@@ -113,7 +113,7 @@ impl Tls {
             expected: "a private key (PEM)",
         })?;
         let tls = Self { ca: Certificate::from_pem(ca_text), identity: Identity::from_pem(own_text, key_text) };
-        // A key of another certificate is found now, not at the first connection.
+        // Finds a key of another certificate now, not at the first connection.
         Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
         Ok(tls)
     }

@@ -1,5 +1,4 @@
-//! Makes the authority of a cluster and the certificates of its processes, for those who have no authority of their
-//! own.
+//! Makes the authority of a cluster and the certificates of its processes, for users without an authority of their own.
 //!
 //! ```text
 //!   DIR/ca.pem  DIR/ca.key          the authority; its key belongs on no gateway and no host
@@ -24,10 +23,10 @@ const AUTHORITY: &str = "Holdfast cluster authority";
 /// How long an authority is valid, in days.
 const AUTHORITY_DAYS: u64 = 3650;
 
-/// Clocks of a cluster may differ by so much when a certificate is new.
+/// A new certificate is valid from this long ago, since clocks of a cluster may differ.
 const CLOCK_SLACK: Duration = Duration::from_secs(24 * 3600);
 
-/// Days that a certificate may be valid at most.
+/// Maximum validity of a certificate in days.
 pub const DAYS_MAX: u64 = AUTHORITY_DAYS;
 
 /// A certificate to be made.
@@ -35,18 +34,18 @@ pub const DAYS_MAX: u64 = AUTHORITY_DAYS;
 pub struct Wanted {
     /// File name and common name.
     pub name: String,
-    /// What its bearer is.
+    /// Its role.
     pub role: Role,
 }
 
-/// What [`certificates`] did.
+/// Result of [`certificates`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// Whether the authority was made too, or had been there.
+    /// Whether the authority was made, too. Otherwise it existed.
     pub authority_made: bool,
     /// The authority's certificate.
     pub ca: PathBuf,
-    /// Certificate and key of each, in the order that was asked for.
+    /// Certificate and key of each, in the requested order.
     pub files: Vec<(Wanted, PathBuf, PathBuf)>,
 }
 
@@ -54,7 +53,7 @@ fn file(path: &Path, source: io::Error) -> TlsError {
     TlsError::File { path: path.into(), source }
 }
 
-/// Never over a file that is there: a key that is in use is not lost by a second call.
+/// Never overwrites a file, so that a second call does not lose a key in use.
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let mut open = OpenOptions::new();
     let mut out = open.write(true).create_new(true).mode(mode).open(path).map_err(|source| file(path, source))?;
@@ -81,7 +80,7 @@ fn failed<'a>(name: &'a str) -> impl Fn(rcgen::Error) -> TlsError + 'a {
     move |error| TlsError::Make { name: name.to_string(), reason: error.to_string() }
 }
 
-/// The authority in `dir`, which is made where there is none.
+/// The authority in `dir`. It is made if there is none.
 fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
     let (certificate_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
     let make = failed(AUTHORITY);
@@ -92,7 +91,7 @@ fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
                 found: error.to_string(),
                 expected: "the authority's private key (PEM)",
             })?;
-            // A key without its certificate would sign for an authority that nobody trusts.
+            // Without its certificate, nobody could trust what the key signs.
             std::fs::metadata(&certificate_path).map_err(|source| file(&certificate_path, source))?;
             Ok((Issuer::new(authority_params(), key), false))
         }
@@ -108,10 +107,10 @@ fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
     }
 }
 
-/// Makes certificates for `wanted` in `dir`, valid for `days`, by the authority there; it is made where there is none.
+/// Makes certificates for `wanted` in `dir`, valid for `days`, with the authority there. It is made if there is none.
 ///
 /// # Errors
-/// A file that is there already, or cannot be written.
+/// A file exists already, or cannot be written.
 pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, TlsError> {
     std::fs::create_dir_all(dir).map_err(|source| file(dir, source))?;
     let (issuer, authority_made) = authority(dir)?;

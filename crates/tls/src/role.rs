@@ -18,7 +18,7 @@ impl Role {
     /// All of them.
     pub const ALL: [Role; 3] = [Role::Gateway, Role::Host, Role::Admin];
 
-    /// The DNS name that says so in a certificate. `.internal` is reserved for private use and resolves nowhere.
+    /// The DNS name of the role in a certificate. `.internal` is reserved for private use and resolves nowhere.
     pub const fn dns_name(self) -> &'static str {
         match self {
             Role::Gateway => "gateway.holdfast.internal",
@@ -55,7 +55,8 @@ pub(crate) fn roles_text(roles: &[Role]) -> String {
     if names.is_empty() { "no role of this program".to_string() } else { names.join(" and ") }
 }
 
-/// A door's check of each call: lets pass who has one of `allowed` in its certificate (TLS-T3). `None`: a door without TLS.
+/// A door's check of each call: the client's certificate must have one of the `allowed` roles (TLS-T3). `None`: a door
+/// without TLS.
 pub fn require(
     allowed: Option<&'static [Role]>,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync + 'static {

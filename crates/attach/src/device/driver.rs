@@ -1,6 +1,6 @@
-//! The kernel's nbd driver: requests to it, and what sysfs shows of its devices.
+//! The kernel's nbd driver: requests to it, and its devices as sysfs shows them.
 //!
-//! Owns: the netlink socket, the words for what goes wrong with it. Does not own: which devices there ought to be.
+//! Owns: the netlink socket and its errors. Does not own: which devices there should be.
 
 use super::netlink::{Ask, Connect, Heard, decode, encode};
 use rustix::io::Errno;
@@ -12,22 +12,22 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The kernel answers while it takes the request; this is for a kernel that does not.
+/// Time limit of an answer. The kernel answers at once unless something is wrong with it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Longer than any of its answers.
+/// Buffer for an answer: longer than any of them.
 const ANSWER_BYTES: usize = 16 << 10;
-/// Requests that were sent this long ago are sent again on a new socket, once the one that they were sent on is dead. While it lives they are only
-/// mentioned in the kernel's log. The kernel's own value would be 30 s.
+/// Once a device's socket is dead, requests of this age are sent again on a new one. While it lives, the kernel only
+/// logs them. The kernel's default is 30 s.
 const REQUEST_TIMER: Duration = Duration::from_secs(5);
-/// Where the kernel shows its block devices.
+/// Folder of the kernel's block devices.
 const SYS: &str = "/sys/block";
-/// Bytes of what sysfs calls a sector, whatever the device's.
+/// Bytes of a sector in sysfs, which may differ from that of the device.
 const SYS_SECTOR_BYTES: u64 = 512;
 
 /// The driver could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// Generic netlink knows no such family.
+    /// Generic netlink has no such family.
     #[error(
         "found no nbd driver in the kernel, expected the module nbd: modprobe nbd (Debian: in linux-image, other systems: linux-modules-extra or \
          kernel-modules-extra). In a network namespace of its own it cannot be reached. --device nbdfuse needs none"
@@ -41,14 +41,14 @@ pub enum DriverError {
     /// It refused.
     #[error("the nbd driver: {what}: {errno}{hint}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// How it answered.
+        /// The answer.
         errno: Errno,
         /// What may help.
         hint: &'static str,
     },
-    /// Its answer made no sense.
+    /// The answer is not one that the driver should give.
     #[error("the nbd driver answered in a way that was not expected: {0}")]
     Answer(String),
     /// The device is there but has no node.
@@ -61,7 +61,7 @@ pub enum DriverError {
         /// How long it was waited for.
         limit: Duration,
     },
-    /// Whether there are devices is unknown.
+    /// It is unknown whether there are devices.
     #[error("{}: cannot be read: {source}; expected to see there which nbd devices an earlier process left: repair the cause and try again", path.display())]
     Unread {
         /// What.
@@ -70,10 +70,10 @@ pub enum DriverError {
         #[source]
         source: std::io::Error,
     },
-    /// It keeps no name of its user's.
+    /// The kernel does not store a device's name.
     #[error("found no {path}, expected a kernel of 5.14 or later: --device nbdfuse works with this one", path = path.display())]
     TooOld {
-        /// What such a kernel shows.
+        /// The file that such a kernel has.
         path: PathBuf,
     },
 }
@@ -134,14 +134,14 @@ impl Driver {
         }
     }
 
-    /// Makes a device; which one the kernel took.
+    /// Makes a device. Returns its number, which the kernel chooses.
     pub(super) fn connect(&mut self, plan: Connect<'_>) -> Result<u32, DriverError> {
         let what = format!("connecting {}", plan.backend);
         let one = plan.sockets.len() == 1;
         let heard = self.ask(&Ask::Connect(plan), &what)?;
         let index = heard.index().ok_or_else(|| DriverError::Answer("a device without a number".into()))?;
         if one {
-            // With several sockets this timer would take a living one away from requests that only wait.
+            // With several sockets, this timer would end a living one whose requests only wait.
             let timer = sys(index).join("queue/io_timeout");
             if let Err(error) = std::fs::write(&timer, REQUEST_TIMER.as_millis().to_string()) {
                 tracing::warn!(path = %timer.display(), %error, "after the death of this process requests wait for 30 s, not 5");
@@ -155,7 +155,8 @@ impl Driver {
         self.ask(&Ask::Reconfigure { index, backend, sockets }, &format!("new sockets for nbd{index}")).map(drop)
     }
 
-    /// Tells a device its new size, and looks whether it has it. From Linux 6.9 on this waits for every request that is on its way to the device.
+    /// Tells a device its new size, and checks that it has it. From Linux 6.9 on this waits for all requests on their
+    /// way to the device.
     pub(super) fn resize(&mut self, index: u32, backend: &str, size: u64) -> Result<(), DriverError> {
         self.ask(&Ask::Resize { index, backend, size }, &format!("{size} bytes for nbd{index}"))?;
         let found = device_bytes(index);
@@ -180,22 +181,28 @@ pub(super) fn node(index: u32) -> String {
     format!("/dev/nbd{index}")
 }
 
-/// Size of a device in bytes; 0 where there is none, or none that is known.
+/// Size of a device in bytes; 0 if there is no device, or its size is not known.
 pub(super) fn device_bytes(index: u32) -> u64 {
     bytes_below(Path::new(SYS), &format!("nbd{index}")).ok().flatten().unwrap_or(0)
 }
 
 fn bytes_below(sys: &Path, name: &str) -> Result<Option<u64>, DriverError> {
-    let text = shown(sys.join(name).join("size"), |path| std::fs::read_to_string(path))?;
-    let sectors = text.and_then(|text| text.trim().parse::<u64>().ok());
-    Ok(sectors.map(|sectors| sectors * SYS_SECTOR_BYTES))
+    let path = sys.join(name).join("size");
+    let Some(text) = shown(path.clone(), |path| std::fs::read_to_string(path))? else { return Ok(None) };
+    match text.trim().parse::<u64>() {
+        Ok(sectors) => Ok(Some(sectors.saturating_mul(SYS_SECTOR_BYTES))),
+        Err(_) => {
+            let what = format!("found {text:?}, expected a number of sectors");
+            Err(DriverError::Unread { path, source: std::io::Error::new(std::io::ErrorKind::InvalidData, what) })
+        }
+    }
 }
 
-/// What sysfs shows; `None` where it has no such file.
+/// Reads something of sysfs; `None` if it does not exist.
 fn shown<T>(path: PathBuf, read: impl FnOnce(&Path) -> std::io::Result<T>) -> Result<Option<T>, DriverError> {
     match read(&path) {
         Ok(found) => Ok(Some(found)),
-        // The second: of a device that goes away while it is read.
+        // NODEV: the device goes away while it is read.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
         Err(source) => Err(DriverError::Unread { path, source }),
@@ -207,7 +214,7 @@ fn shown<T>(path: PathBuf, read: impl FnOnce(&Path) -> std::io::Result<T>) -> Re
 pub(super) struct Found {
     /// N of /dev/nbdN.
     pub(super) index: u32,
-    /// What it was connected with.
+    /// The name that it was connected with.
     pub(super) backend: String,
     /// Its size in bytes; 0 once it was disconnected.
     pub(super) size: u64,
@@ -216,7 +223,7 @@ pub(super) struct Found {
 /// The devices that sysfs shows with a backend.
 ///
 /// # Errors
-/// [`DriverError::Unread`]: there may be devices.
+/// [`DriverError::Unread`]: there may be devices that cannot be seen.
 pub(super) fn found() -> Result<Vec<Found>, DriverError> {
     found_below(Path::new(SYS))
 }
@@ -237,7 +244,7 @@ fn found_below(sys: &Path) -> Result<Vec<Found>, DriverError> {
     Ok(found)
 }
 
-/// Whether sysfs shows what a device was connected with; older kernels do not know.
+/// Whether sysfs shows the name that a device was connected with. Older kernels do not store it.
 pub(super) fn shows_backend(index: u32) -> Result<(), DriverError> {
     let path = sys(index).join("backend");
     if path.exists() { Ok(()) } else { Err(DriverError::TooOld { path }) }
@@ -267,11 +274,26 @@ mod tests {
         let shown: Vec<_> = found.iter().map(|f| (f.index, f.backend.as_str(), f.size)).collect();
         assert_eq!(shown, [(2, "holdfast /run/a/vol2", 0), (10, "holdfast /run/a/vol1", 1 << 20)]);
         assert!(found_below(&dir.path().join("nothing")).unwrap().is_empty());
-        // What cannot be read may be a device.
+        // An entry that cannot be read may be a device.
         std::fs::create_dir(dir.path().join("nbd3/backend")).unwrap();
         let error = found_below(dir.path()).unwrap_err().to_string();
         assert!(error.contains("nbd3/backend"), "{error}");
         assert!(found_below(&dir.path().join("nbd2/size")).is_err(), "no directory");
+    }
+
+    #[test]
+    fn a_device_of_unknown_size_is_not_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nbd4");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("backend"), "holdfast /run/a/vol1\n").unwrap();
+        assert!(found_below(dir.path()).unwrap().is_empty(), "it goes away while it is looked at");
+        std::fs::write(path.join("size"), "many\n").unwrap();
+        let error = found_below(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("nbd4/size") && error.contains("expected a number of sectors"), "{error}");
+        std::fs::remove_file(path.join("size")).unwrap();
+        std::fs::create_dir(path.join("size")).unwrap();
+        assert!(found_below(dir.path()).is_err(), "it cannot be read");
     }
 
     #[test]

@@ -5,18 +5,18 @@ use super::driver::DriverError;
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// A program that is needed failed, or is not there.
+    /// A required program failed, or is not installed.
     #[error("{program}: {why}")]
     Program {
-        /// Which.
+        /// Its name.
         program: &'static str,
-        /// What it said.
+        /// The problem.
         why: String,
     },
     /// The kernel's driver cannot be used.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// None of the ways to make a device is there.
+    /// This host has no way to make a device.
     #[error(
         "found neither nbdfuse (package libnbd-bin), nor a way through the kernel: {0}. --device none makes sockets only"
     )]

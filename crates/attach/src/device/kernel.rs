@@ -3,9 +3,12 @@
 //! ```text
 //!   /dev/nbdN ── nbd driver ── socket pairs ──▶ client::transmit ── Machine ── lanes ──▶ the gateway that serves
 //! ```
-//! KERNEL-K1  A socket that the kernel gave up is replaced for as long as the device is to be there: this process never leaves it without one.
-//! KERNEL-K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
-//! KERNEL-K3  Devices of an earlier process are gone on with only by continuing its lease (TOKEN-P2); all others of this run directory are disconnected.
+//! KERNEL-K1  A socket that the kernel gave up is replaced as long as the device is to exist: this process never leaves
+//!     the device without one.
+//! KERNEL-K2  When this process dies, the kernel keeps the device. Requests wait for the next process ([`Left`]) or for
+//!     `dead_timeout`, and then fail.
+//! KERNEL-K3  Devices of an earlier process are used again only by continuing its lease (TOKEN-P2). All others of this
+//!     run directory are disconnected.
 
 use super::driver::{self, Driver, DriverError, Found};
 use super::error::DeviceError;

@@ -1,4 +1,5 @@
-//! A device where the kernel has no nbd: nbdfuse shows the volume's socket as a file, a loop device makes that a block device.
+//! A device for kernels without nbd: nbdfuse shows the volume's socket as a file, and a loop device makes it a block
+//! device.
 //!
 //! ```text
 //!   VOLUME.sock ── nbdfuse ──▶ DIR/VOLUME/device ── losetup --direct-io=on ──▶ /dev/loopN
@@ -14,25 +15,25 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
-/// How long nbdfuse may take to show its file.
+/// Time limit for nbdfuse to show its file.
 const START_LIMIT: Duration = Duration::from_secs(15);
-/// How long it may take to end.
+/// Time limit for its end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How long cached writes may take at the end.
+/// Time limit for cached writes at the end.
 const SYNC_LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks.
+/// Pause between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One volume as a loop device. Dropped, its nbdfuse is killed.
 #[derive(Debug)]
 pub(crate) struct Device {
     path: String,
-    /// Of nbdfuse's file, in bytes: fixed when it is made.
+    /// Size of nbdfuse's file in bytes. It never changes.
     size: u64,
     mount: PathBuf,
-    /// It is being taken down: an end of its process is no news.
+    /// It is being removed, so the end of its process is expected.
     stopping: Arc<AtomicBool>,
-    /// Tells the task that owns the process to end it; it answers when that is done.
+    /// Tells the task that owns the process to end it. The task answers when that is done.
     stop: oneshot::Sender<oneshot::Sender<()>>,
 }
 
@@ -73,7 +74,7 @@ fn loops_over(sys: &Path, dir: &Path) -> Vec<String> {
     names.filter(|name| backing(name).is_ok_and(|file| Path::new(file.trim_end()).starts_with(dir))).collect()
 }
 
-/// Processes of nbdfuse that show a file below `mount`.
+/// Processes of nbdfuse that show the file below `mount`.
 fn nbdfuses_at(mount: &Path) -> Vec<rustix::process::Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -86,14 +87,14 @@ fn nbdfuses_at(mount: &Path) -> Vec<rustix::process::Pid> {
     pids.filter(fits).filter_map(rustix::process::Pid::from_raw).collect()
 }
 
-/// As the kernel names it: without links. Does not touch what may be mounted there.
+/// The path without links, as the kernel has it. Does not touch the mount, if there is one.
 fn real(mount: &Path) -> PathBuf {
     let dir = mount.parent().and_then(|dir| dir.canonicalize().ok());
     dir.zip(mount.file_name()).map_or_else(|| mount.into(), |(dir, name)| dir.join(name))
 }
 
-/// Takes away what a killed process left at this mount: its nbdfuse, its loop devices, the mount. A loop device that somebody still uses keeps the old mount
-/// busy, and a device that is made over it would be the dead one.
+/// Removes what a killed process left at this mount: its nbdfuse, its loop devices, the mount. A loop device in use
+/// keeps the old mount busy. A device that is made over that mount would use the dead one.
 async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
     let real = real(mount);
     let left: Vec<_> = nbdfuses_at(mount);
@@ -107,7 +108,7 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
     loops.sort();
     loops.dedup();
     for name in &loops {
-        // One that is in use goes with its last user: the mount tells.
+        // A loop device in use goes with its last user. Until then the mount is busy, which is checked below.
         if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(format!("/dev/{name}"))).await
         {
             tracing::warn!(device = name, %error, "a loop device of an earlier process stays");
@@ -145,7 +146,7 @@ impl Device {
         let uri = format!("nbd+unix:///{set}/{volume}?socket={}", socket.display());
         let mut command = Command::new("nbdfuse");
         command.arg("-C").arg(connections.to_string()).arg(&file).arg(uri);
-        // A group of its own: a Ctrl-C is for us, and we end it when the device is no longer in use.
+        // In a process group of its own: a Ctrl-C is for us, and we end nbdfuse when the device is no longer in use.
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let (path, size) = match Self::come_up(&mut child, &mount, &file).await {
@@ -178,7 +179,7 @@ impl Device {
         Ok(Self { path, size, mount, stopping, stop })
     }
 
-    /// The loop device, and its size.
+    /// Waits for nbdfuse, and makes the loop device. Returns its path and size.
     async fn come_up(child: &mut Child, mount: &Path, file: &Path) -> Result<(String, u64), DeviceError> {
         let failed = |why: String| DeviceError::Program { program: "nbdfuse", why };
         let there = async {
@@ -186,7 +187,7 @@ impl Device {
                 if let Ok(Some(status)) = child.try_wait() {
                     return Err(failed(format!("ended with {status}")));
                 }
-                // None was there before: this one is ours, and the file in it is not one that an earlier process left.
+                // There was no mount before, so this one is ours, and so is the file in it.
                 if mounted(&real(mount))?
                     && let Ok(meta) = tokio::fs::metadata(file).await
                     && meta.len() > 0
@@ -211,10 +212,10 @@ impl Device {
         self.size
     }
 
-    /// Detaches the loop device, which waits for what is on its way, unmounts, and ends nbdfuse.
+    /// Detaches the loop device, which waits for requests on their way, unmounts, and ends nbdfuse.
     pub(super) async fn stop(self) {
         self.stopping.store(true, Ordering::Relaxed);
-        // What the page cache holds of the device goes to the gateways while there is still a way.
+        // The device's page cache goes to the gateways while they can still be reached.
         let cached = tokio::fs::File::open(&self.path).await;
         if let Ok(device) = cached
             && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await

@@ -5,12 +5,13 @@
 //!   command u8 │ version u8 │ 0 u16                                   generic netlink
 //!   length u16 │ kind u16 │ value, padded to 4 bytes                  attributes, which may hold attributes
 //! ```
-//! All numbers in the machine's own byte order. Names and numbers: the kernel's `linux/netlink.h`, `linux/genetlink.h`, `linux/nbd-netlink.h`.
-//! By hand because it is a few requests and their answers; a netlink crate brings its own sockets and runtimes for that.
+//! All numbers are in the machine's byte order. Names and numbers come from the kernel's `linux/netlink.h`,
+//! `linux/genetlink.h` and `linux/nbd-netlink.h`. Written by hand, because there are only a few requests, and a netlink
+//! crate brings sockets and runtimes of its own.
 
 use std::collections::BTreeMap;
 
-/// The family that names the others.
+/// The family that lists the others.
 const CONTROL_FAMILY: u16 = 0x10;
 const CONTROL_VERSION: u8 = 2;
 const CONTROL_GET_FAMILY: u8 = 3;
@@ -29,9 +30,9 @@ const TYPE_DONE: u16 = 3;
 const HEADER_BYTES: usize = 16;
 const GENERIC_BYTES: usize = 4;
 const ATTRIBUTE_BYTES: usize = 4;
-/// Of an attribute's kind: it holds attributes.
+/// Bit of an attribute's kind: it holds attributes.
 const NESTED: u16 = 1 << 15;
-/// Of an attribute's kind: what is its number.
+/// Bits of an attribute's kind that are its number.
 const KIND_MASK: u16 = 0x3fff;
 
 const INDEX: u16 = 1;
@@ -49,39 +50,40 @@ const CONNECT: u8 = 1;
 const DISCONNECT: u8 = 2;
 const RECONFIGURE: u8 = 3;
 
-/// What is asked of the kernel.
+/// A request to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask<'a> {
-    /// Which number the driver's family has.
+    /// Get the number of the driver's family.
     Family,
-    /// Make a device over these sockets; the kernel chooses which.
+    /// Make a device over these sockets. The kernel chooses its number.
     Connect(Connect<'a>),
     /// Give a device new sockets in place of those that died.
     Reconfigure {
         /// N of /dev/nbdN.
         index: u32,
-        /// As it was connected with.
+        /// The name that it was connected with.
         backend: &'a str,
         /// File descriptors of this process.
         sockets: &'a [u32],
     },
-    /// Tell a device its new size. Never together with sockets: the driver sets the size first, and may wait with it for requests that want the sockets.
+    /// Tell a device its new size. Never together with sockets: the driver sets the size first, and may wait for
+    /// requests that need the sockets.
     Resize {
         /// N of /dev/nbdN.
         index: u32,
-        /// As it was connected with.
+        /// The name that it was connected with.
         backend: &'a str,
         /// Size in bytes.
         size: u64,
     },
-    /// Take the sockets away: every request on it fails, and it is free once nobody has it open.
+    /// Take the sockets away. Every request on the device fails, and it is free once nobody has it open.
     Disconnect {
         /// N of /dev/nbdN.
         index: u32,
     },
 }
 
-/// A device as it is to be.
+/// A device to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Connect<'a> {
     /// Size in bytes.
@@ -90,9 +92,9 @@ pub(super) struct Connect<'a> {
     pub(super) block: u64,
     /// Transmission flags.
     pub(super) flags: u16,
-    /// For how long requests wait for a new socket once all are dead, in seconds.
+    /// How long requests wait for a new socket once all are dead, in seconds.
     pub(super) dead_s: u64,
-    /// Shown in sysfs, and asked for by every later request.
+    /// Name of the device in sysfs. Every later request must have it.
     pub(super) backend: &'a str,
     /// File descriptors of this process.
     pub(super) sockets: &'a [u32],
@@ -138,7 +140,8 @@ pub(super) fn encode(ask: &Ask<'_>, family: u16, sequence: u32) -> Vec<u8> {
     let (kind, command, version, attributes) = match ask {
         Ask::Family => (CONTROL_FAMILY, CONTROL_GET_FAMILY, CONTROL_VERSION, none.text(CONTROL_FAMILY_NAME, NBD_NAME)),
         Ask::Connect(plan) => {
-            // Timeout zero: the driver lets a request wait for as long as its socket lives. How long that may be is not the kernel's to judge (R8).
+            // Timeout zero: the driver lets a request wait for as long as its socket lives. How long that may be is not
+            // the kernel's to judge (R8).
             let all = none.long(SIZE_BYTES, plan.size).long(BLOCK_SIZE_BYTES, plan.block).long(TIMEOUT, 0);
             let all = all.long(SERVER_FLAGS, u64::from(plan.flags)).long(DEAD_CONN_TIMEOUT, plan.dead_s);
             (family, CONNECT, NBD_VERSION, all.text(BACKEND_IDENTIFIER, plan.backend).sockets(plan.sockets))

@@ -9,16 +9,17 @@ use holdfast_types::{Name, Owner};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Disconnects what an earlier process of a run directory left in the kernel: every request on it fails, for good. How many devices there were.
+/// Disconnects the devices that an earlier process of a run directory left in the kernel. Every request on them fails
+/// for good. Returns their number.
 ///
 /// # Errors
-/// [`AttachError`]; one that still runs has to be detached.
+/// [`AttachError`]; a process that still runs must be detached instead.
 pub async fn abandon(dir: &Path, set: &Name, owner: &Owner) -> Result<usize, AttachError> {
     let held = RunDir::take(dir)?;
-    // The devices show by themselves that they belong to this directory.
+    // The devices' names in the kernel show that they belong to this directory.
     let file = LeaseFile::unread(held.path());
     let Left::Orphans(orphans) = kernel::left(None, held.path(), (set, owner), false)? else { return Ok(0) };
-    // First of all: whoever comes next must not go on with them.
+    // First, so that no later process uses them again.
     file.remove();
     Ok(disconnect(orphans).await?)
 }

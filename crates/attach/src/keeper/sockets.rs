@@ -4,7 +4,7 @@ use super::ACCEPT_PAUSE;
 use crate::client;
 use crate::lane;
 use crate::machine::{Lane, Lost};
-use crate::seams::{Connect, Halves};
+use crate::seams::{Connect, GivenClient};
 use crate::shared::Shared;
 use holdfast_nbd::{ExportName, Session};
 use holdfast_types::Token;
@@ -25,25 +25,25 @@ impl Drop for RemoveFile {
     }
 }
 
-/// Where clients of one volume come from.
+/// Source of one volume's clients.
 pub(super) enum Listener {
     Unix(UnixListener),
-    Given(mpsc::UnboundedReceiver<Halves>),
+    Given(mpsc::UnboundedReceiver<GivenClient>),
 }
 
-/// A client that has come.
+/// A new client.
 enum Came {
     Unix(UnixStream),
-    Given(Halves),
+    Given(GivenClient),
 }
 
 impl Listener {
     async fn next(&mut self) -> io::Result<Came> {
         match self {
             Self::Unix(listener) => Ok(Came::Unix(listener.accept().await?.0)),
-            // Nobody is there to come any more.
+            // The sender is gone, so no further client will come.
             Self::Given(given) => match given.recv().await {
-                Some(halves) => Ok(Came::Given(halves)),
+                Some(client) => Ok(Came::Given(client)),
                 None => std::future::pending().await,
             },
         }
@@ -54,12 +54,14 @@ impl Came {
     async fn serve(self, volume: usize, shared: Arc<Shared>) {
         match self {
             Self::Unix(socket) => client::serve(socket.into_split(), volume, shared).await,
-            Self::Given((read, write)) => client::serve((client::Simulated(read), write), volume, shared).await,
+            Self::Given(GivenClient { halves: (read, write), ended }) => {
+                client::serve((client::Given { read, ended }, write), volume, shared).await;
+            }
         }
     }
 }
 
-/// Takes clients of one volume, until it is dropped.
+/// Serves clients of one volume, until it is dropped.
 pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
@@ -87,7 +89,7 @@ pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<
     }
 }
 
-/// One lane from connecting to its end. Ends with its generation at the latest.
+/// Runs one lane from connecting to its end, which comes with the end of its generation at the latest.
 pub(super) async fn run_lane(
     shared: Arc<Shared>,
     way: Connect,

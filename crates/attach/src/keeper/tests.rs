@@ -270,3 +270,18 @@ fn a_clock_that_was_set_to_its_beginning_breaks_nothing() {
     assert_eq!(before(10_000, Duration::from_millis(1)), 9_999);
     assert_eq!(before(500, Duration::from_secs(3)), 0);
 }
+
+/// KERNEL-K3: devices may wait for this process. A lease that cannot be read is no reason to disconnect them.
+#[tokio::test]
+async fn a_lease_that_cannot_be_read_ends_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[]);
+    let lease = keeper.dir.path().join("lease.json");
+    std::fs::create_dir(&lease).unwrap();
+    for device in [DeviceKind::Kernel, DeviceKind::None] {
+        let options = Options { device, ..keeper.options.clone() };
+        let error = earlier(&options, keeper.dir.path()).await.unwrap_err();
+        assert!(matches!(error, AttachError::Dir(DirError::Lease { .. })), "{error}");
+        assert!(lease.exists());
+    }
+}

@@ -1,9 +1,9 @@
-//! Connections that end over and over, and clients that leave.
+//! Connections that end again and again, and clients that leave.
 
 use super::*;
 
-/// A gateway that ends its connections over one request, whatever the grant, is not asked forty times a second: each is a new grant, and the set's other
-/// volumes wait for it.
+/// If a gateway ends its connections because of one request under every grant, reconnects have pauses. Each reconnect
+/// is a new grant, and the set's other volumes wait for it.
 #[test]
 fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
     // With and without answers to others in between.
@@ -65,7 +65,8 @@ fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
     }
 }
 
-/// CLIENT-F2: what a client that left had only asked for is not asked for any more, and its late answer is nobody's. What it wrote is.
+/// CLIENT-F2: reads of a client that left are not sent again, and their late answers are ignored. Its writes are sent
+/// again.
 #[test]
 fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     let mut m = serving(1);
@@ -94,7 +95,7 @@ fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     assert!(m.view().lease_left && m.phase() == Phase::Detached);
 }
 
-/// ATTACH-M8, learnt while everything is connected: what a renewal's answer says does not wait for the next grant.
+/// ATTACH-M8, found out while everything is connected: the answer to a renewal has an effect before the next grant.
 #[test]
 fn a_volume_that_is_lost_while_it_is_connected_fails_at_once() {
     let connected = || {
@@ -138,4 +139,25 @@ fn what_was_said_before_a_loss_stands_no_more() {
     assert!(!m.stands(1), "the lease is being continued");
     step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
     assert!(!m.stands(1) && m.stands(2), "also before it is connected");
+}
+
+#[test]
+fn a_volume_whose_oldest_request_waits_for_long_does_not_flow() {
+    let mut m = serving(1);
+    let mut out = Vec::new();
+    assert!(m.flows(Moment(5), 0) && m.flows(Moment(60_000), 0), "nothing is asked for");
+    m.request(Moment(5), 0, write(7, 0, vec![1; 512]), &mut out);
+    m.request(Moment(4_000), 0, write(8, 4096, vec![1; 512]), &mut out);
+    assert!(m.flows(Moment(5_000), 0) && !m.flows(Moment(5_100), 0));
+    assert!(m.flows(Moment(5_100), 1), "another volume");
+    m.answered(Moment(5_100), 1, 1, Ok(Reply::Done), &mut out);
+    assert!(m.flows(Moment(5_100), 0));
+    m.lost(Moment(5_200), 1, &Lost::Connection("reset".into()), &mut out);
+    assert!(!m.flows(Moment(5_200), 0), "nobody serves");
+    m.granted(Moment(8_900), RequestId(102), grant(2), 1, &mut out);
+    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    assert_eq!(step(|out| m.connected(Moment(9_000), lane, out)), ["send 2 gen=2 slot=0"]);
+    assert!(m.flows(Moment(8_999), 0) && !m.flows(Moment(9_000), 0), "it is as old as before it was sent again");
+    m.answered(Moment(9_010), 2, 2, Ok(Reply::Done), &mut out);
+    assert!(m.flows(Moment(9_010), 0));
 }

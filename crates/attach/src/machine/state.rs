@@ -1,6 +1,7 @@
 //! State transitions of an attached set: lease, generations, losses.
 
 mod accessors;
+mod ending;
 mod volumes;
 
 use super::table::{Bounds, Intake, Table};
@@ -86,6 +87,40 @@ struct Asked {
     failed: Option<Moment>,
 }
 
+/// The lease, and the last request for it.
+#[derive(Debug)]
+struct Lease {
+    request: RequestId,
+    asked_at: Moment,
+    grant: Option<Grant>,
+    /// An earlier process's token is being continued: a lease must be given back even before there is a grant.
+    resumed: bool,
+}
+
+/// Renewals of the lease.
+#[derive(Debug)]
+struct Renewals {
+    number: u64,
+    outstanding: Option<Asked>,
+    next_at: Moment,
+    asked_last: Moment,
+    patience: Duration,
+    /// Admin address of a gateway that was given up because it did not answer.
+    silent: Option<String>,
+}
+
+/// Losses and reconnects.
+#[derive(Debug)]
+struct Reconnects {
+    lost_at: Option<Moment>,
+    calm_since: Moment,
+    /// A request was answered in this generation.
+    answered: bool,
+    /// The pause before the next reconnect if the last one was useless; zero if it was useful.
+    retry: Duration,
+    retry_at: Option<Moment>,
+}
+
 /// The state of an attached set. Every method appends its actions to `out`, in order.
 #[derive(Debug)]
 pub struct Machine {
@@ -97,28 +132,12 @@ pub struct Machine {
     volumes: usize,
     /// ATTACH-M8: the reason, by the volume's index.
     lost_volumes: BTreeMap<usize, String>,
-    request: RequestId,
-    asked_at: Moment,
-    grant: Option<Grant>,
-    /// An earlier process's token is being continued: a lease must be given back even before there is a grant.
-    resumed: bool,
+    lease: Lease,
+    renewals: Renewals,
+    reconnects: Reconnects,
     generation: u64,
     missing: BTreeSet<(usize, u8)>,
     table: Table,
-    renewal: u64,
-    outstanding: Option<Asked>,
-    renew_at: Moment,
-    asked_last: Moment,
-    patience: Duration,
-    lost_at: Option<Moment>,
-    /// Admin address of a gateway that was given up because it did not answer.
-    silent: Option<String>,
-    calm_since: Moment,
-    /// A request was answered in this generation.
-    answered: bool,
-    /// The pause before the next reconnect if the last one was useless; zero if it was useful.
-    retry: Duration,
-    retry_at: Option<Moment>,
     view: View,
 }
 
@@ -132,24 +151,25 @@ impl Machine {
             slots: slots.max(1),
             volumes: 0,
             lost_volumes: BTreeMap::new(),
-            request: base,
-            asked_at: Moment(0),
-            grant: None,
-            resumed: false,
+            lease: Lease { request: base, asked_at: Moment(0), grant: None, resumed: false },
+            renewals: Renewals {
+                number: 0,
+                outstanding: None,
+                next_at: Moment(0),
+                asked_last: Moment(0),
+                patience: PATIENCE_MIN,
+                silent: None,
+            },
+            reconnects: Reconnects {
+                lost_at: None,
+                calm_since: Moment(0),
+                answered: false,
+                retry: Duration::ZERO,
+                retry_at: None,
+            },
             generation: 0,
             missing: BTreeSet::new(),
             table: Table::new(bounds),
-            renewal: 0,
-            outstanding: None,
-            renew_at: Moment(0),
-            asked_last: Moment(0),
-            patience: PATIENCE_MIN,
-            lost_at: None,
-            silent: None,
-            calm_since: Moment(0),
-            answered: false,
-            retry: Duration::ZERO,
-            retry_at: None,
             view: View::default(),
         }
     }
@@ -160,9 +180,9 @@ impl Machine {
     }
 
     fn next_request(&mut self, now: Moment) -> RequestId {
-        self.request = RequestId(self.request.0.wrapping_add(1));
-        self.asked_at = now;
-        self.request
+        self.lease.request = RequestId(self.lease.request.0.wrapping_add(1));
+        self.lease.asked_at = now;
+        self.lease.request
     }
 
     /// Begins: asks for the lease; with `force` even if another owner holds it.
@@ -177,7 +197,7 @@ impl Machine {
     /// as always (ATTACH-M5, ATTACH-M6).
     pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
         self.volumes = volumes;
-        self.resumed = true;
+        self.lease.resumed = true;
         self.table.set_volumes(volumes);
         let request = self.next_request(now);
         out.push(Action::Continue { request, token });
@@ -193,7 +213,7 @@ impl Machine {
     /// for the file for the next process (TOKEN-P1).
     pub fn awaits(&self, request: RequestId) -> bool {
         let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
-        request == self.request && asking
+        request == self.lease.request && asking
     }
 
     /// A gateway granted `request`, with `volumes` volumes in the set.
@@ -212,6 +232,7 @@ impl Machine {
         out: &mut Vec<Action>,
     ) {
         if !self.awaits(request) {
+            holdfast_reached::reached!("attach: a grant of an earlier request");
             return;
         }
         for (volume, why) in lost {
@@ -220,16 +241,17 @@ impl Machine {
         if self.none_left(volumes, out) {
             return;
         }
-        let first = self.grant.is_none();
-        if self.silent.take().is_some_and(|silent| silent == grant.api) {
-            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        let first = self.lease.grant.is_none();
+        if self.renewals.silent.take().is_some_and(|silent| silent == grant.api) {
+            holdfast_reached::reached!("attach: a gateway that was given up serves after all");
+            self.renewals.patience = (self.renewals.patience * 2).min(PATIENCE_MAX);
         }
         // The grant counts only from its first request: an earlier attempt may have been applied (R12), and elections
         // take time. An immediate renewal shows that the lease is fresh.
-        self.renew_at = now;
-        self.outstanding = None;
-        self.view.renewed = Some(self.asked_at);
-        self.grant = Some(grant);
+        self.renewals.next_at = now;
+        self.renewals.outstanding = None;
+        self.view.renewed = Some(self.lease.asked_at);
+        self.lease.grant = Some(grant);
         if first {
             self.volumes = volumes;
             self.table.set_volumes(volumes);
@@ -239,13 +261,13 @@ impl Machine {
     }
 
     fn detach_waits(&self) -> bool {
-        self.phase == Phase::Detaching && (self.lost_at.is_some() || self.grant.is_none())
+        self.phase == Phase::Detaching && (self.reconnects.lost_at.is_some() || self.lease.grant.is_none())
     }
 
     fn connect(&mut self, out: &mut Vec<Action>) {
-        let Some(grant) = &self.grant else { return };
+        let Some(grant) = &self.lease.grant else { return };
         self.generation += 1;
-        self.answered = false;
+        self.reconnects.answered = false;
         self.missing.clear();
         for volume in (0..self.volumes).filter(|volume| !self.lost_volumes.contains_key(volume)) {
             for slot in 0..self.slots {
@@ -264,8 +286,8 @@ impl Machine {
         if !self.missing.is_empty() {
             return;
         }
-        self.calm_since = now;
-        if let Some(lost_at) = self.lost_at.take() {
+        self.reconnects.calm_since = now;
+        if let Some(lost_at) = self.reconnects.lost_at.take() {
             let outage = u64::try_from(now.since(lost_at).as_millis()).unwrap_or(u64::MAX);
             self.view.reconnects += 1;
             self.view.last_outage_ms = Some(outage);
@@ -282,14 +304,18 @@ impl Machine {
     /// Whether there is a valid grant, with or without its connections.
     fn holds(&self) -> bool {
         let phase = matches!(self.phase, Phase::Connecting | Phase::Reconnecting | Phase::Serving | Phase::Detaching);
-        let continuing = self.lost_at.is_some() && self.missing.is_empty();
-        phase && self.grant.is_some() && !self.releasing && !continuing
+        let continuing = self.reconnects.lost_at.is_some() && self.missing.is_empty();
+        phase && self.lease.grant.is_some() && !self.releasing && !continuing
     }
 
     fn carries(&self) -> bool {
         let phase = matches!(self.phase, Phase::Serving | Phase::Detaching);
         // With an earlier process's lease there is no grant yet, even if the set is already to end.
-        phase && self.grant.is_some() && !self.releasing && self.lost_at.is_none() && self.missing.is_empty()
+        phase
+            && self.lease.grant.is_some()
+            && !self.releasing
+            && self.reconnects.lost_at.is_none()
+            && self.missing.is_empty()
     }
 
     fn send(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
@@ -298,6 +324,11 @@ impl Machine {
         assert!(
             entry.sent.is_none_or(|before| before < generation),
             "ATTACH-M2: request {number} twice in one generation"
+        );
+        holdfast_reached::reached!("attach: a request is sent again", entry.sent.is_some());
+        holdfast_reached::reached!(
+            "attach: a trim is sent again",
+            entry.sent.is_some() && matches!(entry.intake.command, holdfast_nbd::client::CommandOut::Trim { .. })
         );
         entry.sent = Some(generation);
         entry.since = now;
@@ -320,6 +351,7 @@ impl Machine {
             return;
         }
         if self.releasing {
+            holdfast_reached::reached!("attach: a request while the lease is given back");
             // R8: our end is no reason for an error; the client's connection closes with us.
             return;
         }
@@ -338,6 +370,7 @@ impl Machine {
         outcome: Result<Reply, Errno>,
         out: &mut Vec<Action>,
     ) {
+        holdfast_reached::reached!("attach: an answer of an earlier generation", generation != self.generation);
         // ATTACH-M4.
         if generation != self.generation || !self.carries() {
             return;
@@ -347,11 +380,12 @@ impl Machine {
         }
         if matches!(outcome, Err(Errno::Io | Errno::Shutdown)) {
             // R8: a gateway gives this error only if another owner holds the set.
+            holdfast_reached::reached!("attach: a gateway says that another owner has the set");
             return self.fence(None, out);
         }
         let mut freed = Vec::new();
         let Some(entry) = self.table.remove(number, &mut freed) else { return };
-        self.answered = true;
+        self.reconnects.answered = true;
         out.push(Action::Answer { ticket: entry.intake.ticket, outcome });
         for number in freed {
             self.send(now, number, out);
@@ -364,26 +398,29 @@ impl Machine {
     pub fn lost(&mut self, now: Moment, generation: u64, why: &Lost, out: &mut Vec<Action>) {
         let over = matches!(self.phase, Phase::Acquiring | Phase::Fenced | Phase::Detached);
         // While the lease is being continued nothing can be lost: this is a late report of a socket that was shut.
-        let asking = self.lost_at.is_some() && self.missing.is_empty();
+        let asking = self.reconnects.lost_at.is_some() && self.missing.is_empty();
         if generation != self.generation || over || asking || self.releasing {
+            holdfast_reached::reached!("attach: a loss is reported late");
             return;
         }
-        let Some(grant) = &self.grant else { return };
+        let Some(grant) = &self.lease.grant else { return };
         let token = grant.token;
-        self.silent = matches!(why, Lost::Silent(_)).then(|| grant.api.clone());
+        self.renewals.silent = matches!(why, Lost::Silent(_)).then(|| grant.api.clone());
         self.view.last_loss = Some(why.to_string());
         let pause = self.pause_after(now);
         self.missing.clear();
         // Requests to a silent gateway have waited since it fell silent.
-        let since = self.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
-        self.lost_at.get_or_insert(since);
-        self.outstanding = None;
+        let since =
+            self.renewals.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
+        self.reconnects.lost_at.get_or_insert(since);
+        self.renewals.outstanding = None;
         out.push(Action::Shut { generation });
         if !self.detach {
             self.go(Phase::Reconnecting, out);
         }
         if !pause.is_zero() {
-            self.retry_at = Some(now.plus(pause));
+            holdfast_reached::reached!("attach: a reconnect was useless, the next one waits");
+            self.reconnects.retry_at = Some(now.plus(pause));
             return;
         }
         let request = self.next_request(now);
@@ -396,18 +433,18 @@ impl Machine {
     /// set's other volumes.
     fn pause_after(&mut self, now: Moment) -> Duration {
         let connected = self.missing.is_empty();
-        let worked = self.answered || self.table.len() == 0;
-        if connected && worked && now.since(self.calm_since) >= STEADY {
-            self.retry = Duration::ZERO;
+        let worked = self.reconnects.answered || self.table.len() == 0;
+        if connected && worked && now.since(self.reconnects.calm_since) >= STEADY {
+            self.reconnects.retry = Duration::ZERO;
             return Duration::ZERO;
         }
         let pause = match connected {
-            false => self.retry.max(RETRY_MIN),
+            false => self.reconnects.retry.max(RETRY_MIN),
             // Two gateways may be lost one right after the other.
-            true if worked && self.retry <= RETRY_MIN => Duration::ZERO,
-            true => self.retry,
+            true if worked && self.reconnects.retry <= RETRY_MIN => Duration::ZERO,
+            true => self.reconnects.retry,
         };
-        self.retry = (self.retry.max(pause) * 2).clamp(RETRY_MIN, RETRY_MAX);
+        self.reconnects.retry = (self.reconnects.retry.max(pause) * 2).clamp(RETRY_MIN, RETRY_MAX);
         pause
     }
 
@@ -416,6 +453,7 @@ impl Machine {
     pub fn forget(&mut self, client: u64, out: &mut Vec<Action>) {
         let mut volumes = BTreeSet::new();
         for number in self.table.asked_only(client) {
+            holdfast_reached::reached!("attach: a read of a client that left is dropped");
             // A read holds no write back (ATTACH-M1).
             volumes.extend(self.table.remove(number, &mut Vec::new()).map(|entry| entry.volume));
         }
@@ -425,7 +463,9 @@ impl Machine {
 
     /// A gateway's definite answer to `request`: the lease is no longer ours (ATTACH-M6).
     pub fn refused(&mut self, request: RequestId, why: &str, out: &mut Vec<Action>) {
-        if request == self.request && !matches!(self.phase, Phase::Fenced | Phase::Detached) {
+        holdfast_reached::reached!("attach: a refusal of an earlier request", request != self.lease.request);
+        if request == self.lease.request && !matches!(self.phase, Phase::Fenced | Phase::Detached) {
+            holdfast_reached::reached!("attach: the lease is refused for good");
             self.fence(Some(why.to_string()), out);
         }
     }
@@ -445,9 +485,9 @@ impl Machine {
 
     fn over(&mut self, by: Option<String>, out: &mut Vec<Action>) {
         self.view.fenced_by = by;
-        self.outstanding = None;
+        self.renewals.outstanding = None;
         self.missing.clear();
-        self.retry_at = None;
+        self.reconnects.retry_at = None;
         out.push(Action::Shut { generation: self.generation });
         self.go(Phase::Fenced, out);
         for entry in self.table.drain() {
@@ -458,19 +498,23 @@ impl Machine {
 
     /// Renewal `number` was acknowledged.
     pub fn renewed(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
-        if let Some(asked) = self.outstanding.take_if(|asked| asked.number == number) {
+        if let Some(asked) = self.renewals.outstanding.take_if(|asked| asked.number == number) {
             self.view.renewed = Some(asked.sent);
             // PostgreSQL may be stopped by this time, so an old value must not be used.
             out.push(Action::Show);
-            if now.since(self.calm_since) >= CALM {
-                self.patience = PATIENCE_MIN;
+            if now.since(self.reconnects.calm_since) >= CALM {
+                self.renewals.patience = PATIENCE_MIN;
             }
         }
     }
 
     /// Renewal `number` failed: `refused` by the gateway, or not delivered.
     pub fn renew_failed(&mut self, now: Moment, number: u64, refused: Option<String>, out: &mut Vec<Action>) {
-        let Some(asked) = self.outstanding.as_mut().filter(|asked| asked.number == number) else { return };
+        holdfast_reached::reached!(
+            "attach: an old renewal fails",
+            self.renewals.outstanding.is_none_or(|asked| asked.number != number)
+        );
+        let Some(asked) = self.renewals.outstanding.as_mut().filter(|asked| asked.number == number) else { return };
         match refused {
             Some(why) => self.lost(now, self.generation, &Lost::Refused(why), out),
             None => asked.failed = Some(now),
@@ -479,9 +523,9 @@ impl Machine {
 
     /// Time passes. To be called about every [`Machine::TICK`].
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Action>) {
-        if self.retry_at.is_some_and(|at| now >= at) {
-            self.retry_at = None;
-            if let Some(token) = self.grant.as_ref().map(|grant| grant.token) {
+        if self.reconnects.retry_at.is_some_and(|at| now >= at) {
+            self.reconnects.retry_at = None;
+            if let Some(token) = self.lease.grant.as_ref().map(|grant| grant.token) {
                 let request = self.next_request(now);
                 out.push(Action::Continue { request, token });
             }
@@ -489,31 +533,33 @@ impl Machine {
         if !self.holds() {
             return;
         }
-        let Some(grant) = &self.grant else { return };
+        let Some(grant) = &self.lease.grant else { return };
         let (epoch, token, api, ttl) = (grant.epoch, grant.token, grant.api.clone(), grant.ttl);
-        match &mut self.outstanding {
+        match &mut self.renewals.outstanding {
             Some(asked) => {
                 let silence = now.since(asked.first);
-                if silence >= self.patience {
+                if silence >= self.renewals.patience {
+                    holdfast_reached::reached!("attach: a gateway does not answer a renewal");
                     return self.lost(now, self.generation, &Lost::Silent(silence), out);
                 }
                 if asked.failed.is_some_and(|at| now.since(at) >= RENEW_PAUSE) {
-                    self.renewal += 1;
-                    asked.number = self.renewal;
+                    self.renewals.number += 1;
+                    asked.number = self.renewals.number;
                     asked.sent = now;
                     asked.failed = None;
-                    out.push(Action::Renew { number: self.renewal, epoch, token, api });
+                    out.push(Action::Renew { number: self.renewals.number, epoch, token, api });
                 }
             }
             None => {
                 let old = self.table.oldest().is_some_and(|since| now.since(since) >= SUSPICION);
-                let suspicious = old && now.since(self.asked_last) >= ASK_INTERVAL;
-                if now >= self.renew_at || suspicious {
-                    self.renewal += 1;
-                    self.asked_last = now;
-                    self.renew_at = now.plus(ttl / RENEWALS_PER_TTL);
-                    self.outstanding = Some(Asked { number: self.renewal, first: now, sent: now, failed: None });
-                    out.push(Action::Renew { number: self.renewal, epoch, token, api });
+                let suspicious = old && now.since(self.renewals.asked_last) >= ASK_INTERVAL;
+                if now >= self.renewals.next_at || suspicious {
+                    self.renewals.number += 1;
+                    self.renewals.asked_last = now;
+                    self.renewals.next_at = now.plus(ttl / RENEWALS_PER_TTL);
+                    self.renewals.outstanding =
+                        Some(Asked { number: self.renewals.number, first: now, sent: now, failed: None });
+                    out.push(Action::Renew { number: self.renewals.number, epoch, token, api });
                 }
             }
         }
@@ -522,41 +568,9 @@ impl Machine {
     /// How often time is to be told.
     pub const TICK: Duration = Duration::from_millis(50);
 
-    /// Ends in good order: no new requests, unanswered ones are waited for, then the lease is given back.
-    pub fn detach(&mut self, out: &mut Vec<Action>) {
-        if self.detach || matches!(self.phase, Phase::Fenced | Phase::Detached) {
-            return;
-        }
-        self.detach = true;
-        if self.grant.is_none() && !self.resumed {
-            return self.go(Phase::Detached, out);
-        }
-        self.go(Phase::Detaching, out);
-        self.end_if_drained(out);
-    }
-
-    fn end_if_drained(&mut self, out: &mut Vec<Action>) {
-        if !self.detach || !self.carries() || self.table.len() > 0 {
-            return;
-        }
-        self.releasing = true;
-        if let Some(Grant { epoch, token, .. }) = self.grant {
-            out.push(Action::Shut { generation: self.generation });
-            out.push(Action::Release { epoch, token });
-        }
-    }
-
-    /// The lease was given back (`given`), or no gateway took it back: it will expire.
-    pub fn released(&mut self, given: bool, out: &mut Vec<Action>) {
-        if self.phase == Phase::Detaching {
-            self.view.lease_left = !given;
-            self.go(Phase::Detached, out);
-        }
-    }
-
     /// The epoch held, if any.
     pub fn epoch(&self) -> Option<Epoch> {
-        self.grant.as_ref().map(|grant| grant.epoch)
+        self.lease.grant.as_ref().map(|grant| grant.epoch)
     }
 
     #[cfg(test)]

@@ -5,12 +5,12 @@ use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How much may be unanswered per volume. Beyond it the client is not read from.
+/// Limit of unanswered requests per volume. At the limit, clients are not read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Requests.
     pub requests: usize,
-    /// Bytes: payloads of writes and lengths of reads.
+    /// Bytes of them: payloads of writes and lengths of reads.
     pub bytes: u64,
 }
 
@@ -23,11 +23,11 @@ impl Default for Bounds {
 /// A request as a client made it, without its cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intake {
-    /// Whom to answer.
+    /// Recipient of the answer.
     pub ticket: Ticket,
     /// First byte.
     pub offset: u64,
-    /// What to do.
+    /// The operation.
     pub command: CommandOut,
     /// Payload of a write.
     pub data: Bytes,
@@ -38,7 +38,7 @@ impl Intake {
         matches!(self.command, CommandOut::Write { .. } | CommandOut::Zero { .. } | CommandOut::Trim { .. })
     }
 
-    /// Nobody but who asked has anything from its answer.
+    /// It matters only to its client: it changes nothing.
     fn only_asks(&self) -> bool {
         matches!(self.command, CommandOut::Read { .. } | CommandOut::BlockStatus { .. } | CommandOut::Cache)
     }
@@ -60,11 +60,12 @@ impl Intake {
 pub(super) struct Entry {
     pub(super) volume: usize,
     pub(super) intake: Intake,
-    /// The generation that it was sent in last; `None`: not yet.
+    /// Generation in which it was sent last; `None`: not sent yet.
     pub(super) sent: Option<u64>,
-    /// When it was sent last, or came.
+    /// When it was sent last, else when it came.
     pub(super) since: Moment,
-    /// When it came. Sending it again makes it no younger: what cannot be answered stays so through any number of reconnects.
+    /// When it came. Sending it again does not change this, so a request that cannot be answered is recognized through
+    /// any number of reconnects.
     pub(super) came: Moment,
 }
 
@@ -79,9 +80,9 @@ impl Entry {
 struct Volume {
     count: usize,
     bytes: u64,
-    /// Ranges of unanswered writes that may be sent, by their first byte: they never overlap (ATTACH-M1).
+    /// Ranges of unanswered writes that may be sent, by their first byte. They never overlap (ATTACH-M1).
     writes: BTreeMap<u64, u64>,
-    /// Writes that wait for one that they overlap, oldest first.
+    /// Writes that wait for an overlapping one, oldest first.
     held: VecDeque<u64>,
 }
 
@@ -105,7 +106,7 @@ impl Table {
         Self { bounds, next: 1, entries: BTreeMap::new(), volumes: Vec::new() }
     }
 
-    /// How many volumes there are. Only grows.
+    /// Sets the number of volumes. It only grows.
     pub(super) fn set_volumes(&mut self, count: usize) {
         self.volumes.resize_with(count.max(self.volumes.len()), Volume::default);
     }
@@ -114,12 +115,12 @@ impl Table {
         self.entries.len()
     }
 
-    /// Whether a client of `volume` may be read from. One request always may, however long.
+    /// Whether clients of `volume` may be read from. An empty table takes one request of any length.
     pub(super) fn has_room(&self, volume: usize) -> bool {
         self.volumes.get(volume).is_some_and(|v| v.count < self.bounds.requests && v.bytes < self.bounds.bytes)
     }
 
-    /// Takes a request in: its number, and whether it may be sent now (ATTACH-M1).
+    /// Adds a request. Returns its number, and whether it may be sent now (ATTACH-M1).
     pub(super) fn take(&mut self, now: Moment, volume: usize, intake: Intake) -> (u64, bool) {
         let number = self.next;
         self.next += 1;
@@ -128,10 +129,20 @@ impl Table {
         place.bytes += intake.cost();
         let mut free = true;
         if intake.changes() {
+            holdfast_reached::reached!(
+                "table: a zeroing is taken in",
+                matches!(intake.command, CommandOut::Zero { .. })
+            );
+            holdfast_reached::reached!("table: a trim is taken in", matches!(intake.command, CommandOut::Trim { .. }));
             free = place.held.is_empty() && !place.overlaps(intake.offset, intake.end());
             if free {
                 place.writes.insert(intake.offset, intake.end());
             } else {
+                holdfast_reached::reached!("table: a change waits for one that it overlaps");
+                holdfast_reached::reached!(
+                    "table: a trim waits for a change that it overlaps",
+                    matches!(intake.command, CommandOut::Trim { .. })
+                );
                 place.held.push_back(number);
             }
         }
@@ -139,7 +150,7 @@ impl Table {
         (number, free)
     }
 
-    /// Takes an answered request out, and the numbers of those that may be sent now because of it.
+    /// Removes an answered request. Appends to `freed` the numbers of those that may be sent because of it.
     pub(super) fn remove(&mut self, number: u64, freed: &mut Vec<u64>) -> Option<Entry> {
         let entry = self.entries.remove(&number)?;
         let place = &mut self.volumes[entry.volume];
@@ -153,6 +164,7 @@ impl Table {
                     break;
                 }
                 place.writes.insert(waiting.intake.offset, waiting.intake.end());
+                holdfast_reached::reached!("table: a held change may be sent");
                 freed.push(*next);
                 place.held.pop_front();
             }
@@ -164,29 +176,29 @@ impl Table {
         self.entries.get_mut(&number)
     }
 
-    /// Numbers of all that may be sent, in their original order.
+    /// Numbers of all requests that may be sent, in their original order.
     pub(super) fn sendable(&self) -> Vec<u64> {
         let held = |number: &u64, entry: &Entry| self.volumes[entry.volume].held.binary_search(number).is_ok();
         self.entries.iter().filter(|(number, entry)| !held(number, entry)).map(|(number, _)| *number).collect()
     }
 
-    /// Numbers of what a client asked for that changes nothing.
+    /// Numbers of a client's requests that change nothing.
     pub(super) fn asked_only(&self, client: u64) -> Vec<u64> {
         let fits = |entry: &Entry| entry.intake.ticket.client == client && entry.intake.only_asks();
         self.entries.iter().filter(|(_, entry)| fits(entry)).map(|(number, _)| *number).collect()
     }
 
-    /// When the oldest unanswered request was sent, or came.
+    /// When the oldest unanswered request was sent, else when it came.
     pub(super) fn oldest(&self) -> Option<Moment> {
         self.entries.first_key_value().map(|(_, entry)| entry.since)
     }
 
-    /// When the oldest unanswered request of one volume came, however often it was sent since.
+    /// When the oldest unanswered request of one volume came.
     pub(super) fn oldest_of(&self, volume: usize) -> Option<Moment> {
         self.entries.values().filter(|entry| entry.volume == volume).map(|entry| entry.came).min()
     }
 
-    /// Takes out what is unanswered of one volume (ATTACH-M8).
+    /// Removes all requests of one volume (ATTACH-M8).
     pub(super) fn drain_volume(&mut self, volume: usize) -> Vec<Entry> {
         self.volumes[volume] = Volume::default();
         self.entries.extract_if(.., |_, entry| entry.volume == volume).map(|(_, entry)| entry).collect()
@@ -200,7 +212,7 @@ impl Table {
         std::mem::take(&mut self.entries).into_values().collect()
     }
 
-    /// ATTACH-M1, and that the counts are those of the entries.
+    /// Checks ATTACH-M1, and the counts against the entries.
     #[cfg(test)]
     pub(super) fn self_check(&self) {
         for (index, place) in self.volumes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The machine against a world that applies, delays, repeats and loses what it is sent.
+//! The machine against a world that applies, delays, repeats and loses its requests.
 
 use super::*;
 use crate::machine::{Lane, Ticket, VolumeFacts};
@@ -31,7 +31,7 @@ fn write(cookie: u64, offset: u64, data: Vec<u8>) -> Intake {
     intake(0, cookie, offset, data.len() as u64, CommandOut::Write { fua: false }, data)
 }
 
-/// One line per action, as the stories below expect them.
+/// One line per action, as the tests below expect them.
 fn tell(actions: &[Action]) -> Vec<String> {
     let line = |action: &Action| {
         Some(match action {
@@ -71,7 +71,7 @@ fn serving(slots: u8) -> Machine {
 }
 
 fn renewed(machine: &mut Machine, at: u64) {
-    let number = machine.renewal;
+    let number = machine.renewals.number;
     step(|out| machine.renewed(Moment(at), number, out));
 }
 
@@ -173,7 +173,7 @@ fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     }
     assert!((6..=10).contains(&asked), "asked {asked} times");
     step(|out| m.tick(Moment(5600), out));
-    let asked = m.outstanding.unwrap().first;
+    let asked = m.renewals.outstanding.unwrap().first;
     let noticed = asked.plus(PATIENCE_MIN);
     let silent = step(|out| m.tick(noticed, out));
     assert_eq!(silent, ["shut gen=1", "continue r102 token=1"]);
@@ -198,7 +198,8 @@ fn a_lease_is_as_young_as_the_renewal_that_succeeded() {
     assert_eq!(m.view().renewed, Some(Moment(800)));
     assert_eq!(out, [Action::Show], "whoever stops PostgreSQL by it sees it at once");
 
-    // An election that takes two seconds: the grant counts from its first question, since an earlier try may have had it applied (R12) ...
+    // An election takes two seconds. The grant counts from the first request for it, since an earlier attempt may have
+    // been applied (R12).
     step(|out| m.lost(Moment(1000), 1, &Lost::Connection("reset".into()), out));
     assert!(step(|out| m.tick(Moment(2000), out)).is_empty(), "nobody to ask while it is being continued");
     step(|out| m.granted(Moment(3000), RequestId(102), grant(2), 1, out));
@@ -257,7 +258,8 @@ fn detaching_waits_for_answers_then_gives_the_lease_back() {
     assert_eq!(m.phase(), Phase::Detached);
 }
 
-/// What waited in the kernel is carried out, and the lease given back: not before either can it be said that this ended in good order.
+/// Requests that waited in the kernel are carried out, and the lease is given back. Only then has it ended in good
+/// order.
 #[test]
 fn a_resumed_set_that_is_told_to_end_first_continues_its_lease() {
     let mut m = Machine::new(RequestId(100), 1, Bounds::default());
@@ -302,27 +304,27 @@ struct Flying {
     number: u64,
     out: holdfast_nbd::client::RequestOut,
     data: Bytes,
-    /// Its answer, once it was carried out.
+    /// Its answer, once it is carried out.
     reply: Option<Reply>,
 }
 
-/// A volume whose sectors hold the number of the write that came last, and all that may happen on the way there.
+/// A volume whose sectors hold the number of their last write, and everything that may happen to requests.
 struct World {
     machine: Machine,
     now: u64,
     sectors: Vec<u8>,
     flying: Vec<Flying>,
-    /// Answers of generations that are over: they may still come.
+    /// Answers of generations that have ended. They may still arrive.
     late: Vec<Flying>,
     unconnected: Vec<Lane>,
     asked: Option<RequestId>,
     epoch: u64,
     cookie: u64,
-    /// Last write that was asked for, per sector.
+    /// Last requested write, per sector.
     asked_for: Vec<u8>,
-    /// What any later read must at least see, per sector.
+    /// The oldest write that a later read may show, per sector.
     floor: Vec<u8>,
-    /// The floor when a read was asked for, by cookie.
+    /// The same at the time of a read's request, by cookie.
     reads: BTreeMap<u64, (usize, Vec<u8>)>,
     writes: BTreeMap<u64, (usize, usize, u8)>,
     answered: usize,
@@ -479,14 +481,14 @@ impl World {
         }
     }
 
-    /// Lets everything come to its end.
+    /// Runs until all requests are answered.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             self.now += 50;
             self.act(|m, now, out| {
                 m.tick(now, out);
             });
-            self.act(|m, now, out| m.renewed(now, m.renewal, out));
+            self.act(|m, now, out| m.renewed(now, m.renewals.number, out));
             self.reconnect();
             while self.machine.carries() && !self.flying.is_empty() {
                 self.answer(0);
@@ -548,7 +550,7 @@ fn a_lost_volume_fails_alone_and_for_good() {
     assert_eq!(m.view().fenced_by.as_deref(), Some("the loss of its last volume: volume vol2 is gone"));
 }
 
-/// A device goes on with its volume, and with no other of the same name; what else there is in the set by now is no matter.
+/// A device continues with its own volume, not with another of the same name. The set's other volumes do not matter.
 #[test]
 fn a_device_goes_on_with_the_volume_that_it_was_made_of() {
     let named = |id, name: &str, size| VolumeFacts { id, name: Name::new(name).unwrap(), size };
@@ -576,25 +578,4 @@ fn a_renewal_counts_until_it_is_answered_or_the_gateway_is_lost() {
     assert!(m.awaits_renewal(2));
     step(|out| m.lost(Moment(610), 1, &Lost::Connection("reset".into()), out));
     assert!(!m.awaits_renewal(2), "what it says is of before");
-}
-
-#[test]
-fn a_volume_whose_oldest_request_waits_for_long_does_not_flow() {
-    let mut m = serving(1);
-    let mut out = Vec::new();
-    assert!(m.flows(Moment(5), 0) && m.flows(Moment(60_000), 0), "nothing is asked for");
-    m.request(Moment(5), 0, write(7, 0, vec![1; 512]), &mut out);
-    m.request(Moment(4_000), 0, write(8, 4096, vec![1; 512]), &mut out);
-    assert!(m.flows(Moment(5_000), 0) && !m.flows(Moment(5_100), 0));
-    assert!(m.flows(Moment(5_100), 1), "another volume");
-    m.answered(Moment(5_100), 1, 1, Ok(Reply::Done), &mut out);
-    assert!(m.flows(Moment(5_100), 0));
-    m.lost(Moment(5_200), 1, &Lost::Connection("reset".into()), &mut out);
-    assert!(!m.flows(Moment(5_200), 0), "nobody serves");
-    m.granted(Moment(8_900), RequestId(102), grant(2), 1, &mut out);
-    let lane = Lane { generation: 2, volume: 0, slot: 0 };
-    assert_eq!(step(|out| m.connected(Moment(9_000), lane, out)), ["send 2 gen=2 slot=0"]);
-    assert!(m.flows(Moment(8_999), 0) && !m.flows(Moment(9_000), 0), "it is as old as before it was sent again");
-    m.answered(Moment(9_010), 2, 2, Ok(Reply::Done), &mut out);
-    assert!(m.flows(Moment(9_010), 0));
 }

@@ -1,8 +1,10 @@
 //! Reads the snapshot under a copy: one volume's export, from any gateway that answers.
 //!
-//! SCRATCH-W1  A snapshot never changes and every gateway can read it: a read whose connection ended is asked again at another gateway.
-//! SCRATCH-W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and the device's user gets an error.
-//! SCRATCH-W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
+//! SCRATCH-W1  A snapshot never changes and every gateway can read it, so a read whose connection ended is sent to
+//!     another gateway.
+//! SCRATCH-W2  A read is tried for [`Patience::wait_max`] at most. Then it fails, and the device's user gets an error.
+//! SCRATCH-W6  A read that gateways cannot answer must not end the connection of other reads again and again: after
+//!     [`SHARED_LOSSES_MAX`] losses it gets a connection of its own.
 
 use super::identity::{Identity, Seen};
 use super::status::Source;
@@ -15,26 +17,27 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Connections that one read may lose before it is asked on its own: a gateway closes the connection on a read that fails, and all others on it lose theirs.
+/// Shared connections that one read may lose before it gets one of its own. A gateway closes the connection if a read
+/// fails, and all other reads on it are lost, too.
 const SHARED_LOSSES_MAX: u32 = 3;
-/// Connections at once of one volume that serve one read each.
+/// Maximum number of a volume's connections for single reads.
 const OWN_MAX: usize = 8;
 
-/// How a read is tried.
+/// How long and how often a read is tried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// How long, all in all.
+    /// Time limit in all.
     pub(crate) wait_max: Duration,
-    /// Between two tries.
+    /// Pause between two tries.
     pub(crate) pause: Duration,
 }
 
 impl Patience {
-    /// Outside of tests.
+    /// The values outside of tests.
     pub(crate) const USUAL: Self = Self { wait_max: Duration::from_secs(300), pause: Duration::from_millis(200) };
 }
 
-/// Where the gateways serve NBD, and what all volumes of a copy found out about them.
+/// The gateways' NBD addresses, and the state that all volumes of a copy share.
 #[derive(Debug, Default)]
 pub(crate) struct Gateways {
     inner: Mutex<Inner>,
@@ -44,12 +47,12 @@ pub(crate) struct Gateways {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// HOST:PORT each.
+    /// Addresses, HOST:PORT.
     nbd: Vec<String>,
-    /// What opens the exports of the snapshot.
+    /// The token that opens the snapshot's exports.
     token: Option<Token>,
     source: Source,
-    /// How it was seen that the snapshot is not there any more (SCRATCH-W5).
+    /// The finding that the snapshot is gone (SCRATCH-W5).
     gone: Option<String>,
 }
 
@@ -65,13 +68,13 @@ impl Gateways {
         }
     }
 
-    /// The token that opens the snapshot now; none changes nothing.
+    /// Sets the present token; `None` changes nothing.
     pub(crate) fn set_token(&self, token: Option<Token>) {
         let mut inner = self.lock();
         inner.token = token.or(inner.token);
     }
 
-    /// `name` as it is asked for: with the token.
+    /// `name` with the token.
     fn open(&self, name: &ExportName) -> ExportName {
         let token = self.lock().token;
         let snapshot = name.snapshot.as_ref().map(|snapshot| SnapshotExport { name: snapshot.name.clone(), token });
@@ -82,7 +85,7 @@ impl Gateways {
         self.lock().nbd.clone()
     }
 
-    /// The snapshot is not there any more: every read of it fails from now on, and the copy ends.
+    /// Notes that the snapshot is gone: every read of it fails from now on, and the copy ends.
     pub(crate) fn end(&self, why: String) {
         tracing::error!(why, "the snapshot is gone: reads of it fail, and the copy ends");
         self.lock().gone.get_or_insert(why);
@@ -107,7 +110,7 @@ impl Gateways {
 
 #[derive(Debug, Default)]
 struct Current {
-    /// Counts connections, so that the one that was lost is the one that is replaced.
+    /// Number of the connection, so that only the lost one is replaced.
     number: u64,
     at: String,
     requests: Option<Arc<Requests>>,
@@ -115,10 +118,10 @@ struct Current {
     failed: Option<(Instant, String)>,
 }
 
-/// A connection, as one read uses it.
+/// A connection for one read.
 #[derive(Debug)]
 struct Link {
-    /// `None`: of this read alone.
+    /// Number of the shared connection; `None`: of this read alone.
     number: Option<u64>,
     at: String,
     requests: Arc<Requests>,
@@ -148,19 +151,19 @@ impl Base {
         Self { name, size, gateways, identity, patience, current, own }
     }
 
-    /// Connects where there is no connection.
+    /// Connects if there is no connection.
     pub(crate) async fn reach(&self) -> Result<(), String> {
         self.shared().await.map(drop)
     }
 
-    /// The connection that there is, else a new one: to the gateways in turn, beginning behind the one that was lost.
+    /// The existing connection, else a new one. Tries the gateways in turn, beginning with the one after the lost one.
     async fn shared(&self) -> Result<Link, String> {
         let since = Instant::now();
         let mut current = self.current.lock().await;
         if let Some(requests) = &current.requests {
             return Ok(Link { number: Some(current.number), at: current.at.clone(), requests: requests.clone() });
         }
-        // Somebody else's try, for which this one waited: a try of each in turn would add their lengths up.
+        // Another read has just tried while this one waited. If each tried in turn, their times would add up.
         if let Some((ended, why)) = &current.failed
             && *ended > since
         {
@@ -179,7 +182,7 @@ impl Base {
         }
     }
 
-    /// A new connection, to the first gateway behind this one that takes it.
+    /// A new connection, to the first gateway after `behind` that accepts it.
     async fn dial(&self, behind: &str) -> Result<(String, Arc<Requests>), String> {
         let (mut list, name) = (self.gateways.list(), self.gateways.open(&self.name));
         if let Some(at) = list.iter().position(|nbd| nbd == behind) {
@@ -207,7 +210,8 @@ impl Base {
         Err(why)
     }
 
-    /// Whether what was just connected to can be read (SCRATCH-W5). All gateways list the same: where one look fails, no other gateway helps.
+    /// Whether a new connection may be read (SCRATCH-W5). All gateways list the same, so if one look fails, no other
+    /// gateway helps.
     async fn look(&self) -> Result<(), String> {
         let why = match self.identity.look().await {
             Seen::Same => return Ok(()),
@@ -231,7 +235,7 @@ impl Base {
         }
     }
 
-    /// Reads, at one gateway after the other (SCRATCH-W1, SCRATCH-W2).
+    /// Reads, from one gateway after the other (SCRATCH-W1, SCRATCH-W2).
     pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, Errno> {
         let mut last = String::new();
         match tokio::time::timeout(self.patience.wait_max, self.tries(offset, len, &mut last)).await {
@@ -244,7 +248,7 @@ impl Base {
         }
     }
 
-    /// Tries for ever; `last` is what stood in the way.
+    /// Tries for ever. `last` is set to the last obstacle.
     async fn tries(&self, offset: u64, len: u32, last: &mut String) -> Result<Vec<ReadPart>, Errno> {
         let (mut losses, mut refusals) = (0, 0);
         let mut behind = String::new();
@@ -279,7 +283,7 @@ impl Base {
                 }
             }
             behind = link.at;
-            // A gateway that died is left at once; whatever comes after that comes slowly.
+            // After the first loss the next gateway is tried at once, after further losses with pauses.
             if losses > 1 {
                 drop((turn, link.requests));
                 tokio::time::sleep(self.patience.pause).await;
@@ -287,7 +291,7 @@ impl Base {
         }
     }
 
-    /// The connection of all, or one `alone`, with its turn.
+    /// The shared connection, or one of its own (`alone`) with a permit.
     async fn link(&self, alone: bool, behind: &str) -> Result<(Option<SemaphorePermit<'_>>, Link), String> {
         if !alone {
             return Ok((None, self.shared().await?));

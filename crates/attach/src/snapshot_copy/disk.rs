@@ -1,7 +1,7 @@
-//! One volume of a snapshot copy: the snapshot, and over it what was written here.
+//! One volume of a snapshot copy: the snapshot, and over it the local writes.
 //!
-//! SCRATCH-W3  The scratch file has no name: when the process ends, however it ends, the host's file system takes it back.
-//! SCRATCH-W4  Nothing is ever sent to a gateway but reads of a snapshot.
+//! SCRATCH-W3  The scratch file has no name: when the process ends in any way, the host's file system frees it.
+//! SCRATCH-W4  Only reads of a snapshot are sent to a gateway.
 
 use super::base::Base;
 use super::overlay::{BLOCK_BYTES, Full, Overlay, Place, Room, Run};
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Parts of one read that are fetched side by side.
+/// Maximum number of parts of one read that are fetched at the same time.
 const PARTS_AT_ONCE: usize = 16;
-/// Bytes of requests of one volume that may be unanswered, in units of [`UNIT_BYTES`].
+/// Limit for the bytes of one volume's unanswered requests, in units of [`UNIT_BYTES`].
 const UNITS: u32 = 1024;
 /// See [`UNITS`]: 64 MiB in all, so that two of the longest requests fit.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -31,7 +31,7 @@ const UNIT_BYTES: u64 = 64 << 10;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// What its users call it.
+    /// Its name for users.
     pub(crate) export: ExportName,
     pub(crate) size: u64,
     overlay: Mutex<Overlay>,
@@ -41,14 +41,14 @@ pub(crate) struct Disk {
     full: AtomicBool,
 }
 
-/// A file that has no name in `dir`, as long as the volume and empty. Others may write in `dir` as well (/var/tmp): nothing that lies there
-/// already is opened, and nobody else may read what gets in.
+/// An empty file without a name in `dir`, as long as the volume. Others may write in `dir` as well (/var/tmp), so no
+/// existing file is opened, and nobody else may read the new one.
 fn nameless(dir: &Path, volume: &Name, size: u64) -> io::Result<File> {
-    // EXCL: it can get no name later either.
+    // EXCL: it cannot get a name later.
     let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let file = match open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => File::from(file),
-        // A file system that has no such files; a kernel that does not know them takes the flag for that of a directory.
+        // The file system does not support this. A kernel that does not either takes the flag for that of a directory.
         Err(Reason::OPNOTSUPP | Reason::ISDIR | Reason::INVAL) => named(dir, volume)?,
         Err(error) => return Err(error.into()),
     };
@@ -56,7 +56,7 @@ fn nameless(dir: &Path, volume: &Name, size: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same with a name for a moment, where it has to be. `create_new` follows no link.
+/// The same, but with a name for a moment. `create_new` follows no link.
 fn named(dir: &Path, volume: &Name) -> io::Result<File> {
     let path = dir.join(format!("{volume}.{:032x}.scratch", rand::random::<u128>()));
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -65,7 +65,7 @@ fn named(dir: &Path, volume: &Name) -> io::Result<File> {
 }
 
 impl Disk {
-    /// The scratch file lies in `dir`, and may hold `max` bytes.
+    /// The scratch file is in `dir`, and may hold `max` bytes.
     pub(crate) fn new(export: ExportName, base: Base, size: u64, dir: &Path, max: u64) -> io::Result<Self> {
         Ok(Self {
             scratch: Arc::new(nameless(dir, &export.volume, size)?),
@@ -82,10 +82,9 @@ impl Disk {
         self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for a request of so many bytes; it is given back with what is returned.
+    /// Waits until there is room for a request of so many bytes. The room is free again when the permit is dropped.
     pub(crate) async fn room(&self, bytes: u64) -> tokio::sync::OwnedSemaphorePermit {
         let units = bytes.div_ceil(UNIT_BYTES).clamp(1, UNITS.into()) as u32;
-        // Never closed.
         let room = self.room.clone().acquire_many_owned(units).await;
         room.unwrap_or_else(|_| unreachable!("the semaphore is never closed"))
     }
@@ -109,12 +108,12 @@ impl Disk {
         match command {
             Command::Read { .. } => self.read(offset, len).await.map(Reply::Read),
             Command::Write { data, .. } => self.write(offset, data).await.map(|()| Reply::Done),
-            // As quick as it gets: asked for `fast` or not makes no difference.
+            // Always fast, so `fast` makes no difference.
             Command::Zero { .. } | Command::Trim { .. } => {
                 self.zero(offset, len).await;
                 Ok(Reply::Done)
             }
-            // Nothing here outlives the process, so that there is nothing to be made durable.
+            // Nothing here outlives the process, so nothing must be made durable.
             Command::Flush | Command::Cache => Ok(Reply::Done),
             Command::BlockStatus { .. } => Ok(Reply::Status(vec![Extent { len, hole: false }])),
             Command::Disconnect => Ok(Reply::Done),
@@ -130,7 +129,7 @@ impl Disk {
     }
 
     async fn read_run(&self, run: Run) -> Result<Vec<ReadPart>, Errno> {
-        // Checked: a read is never longer.
+        // The request was checked, so a read is never longer.
         let len = u32::try_from(run.len).map_err(|_| Errno::Overflow)?;
         match run.from {
             Place::Snapshot => self.base.read(run.offset, len).await,
@@ -164,7 +163,11 @@ impl Disk {
 
     fn say_full(&self, full: Full) -> Errno {
         if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::error!(volume = %self.export.volume, held = full.held, max = full.max, "the scratch file is full: writes fail until the next copy; --scratch-max is its bound");
+            let Full { held, max } = full;
+            tracing::error!(
+                volume = %self.export.volume, held, max,
+                "the scratch file is full: writes fail; make a new copy, with a larger --scratch-max"
+            );
         }
         Errno::NoSpace
     }
@@ -179,14 +182,14 @@ impl Disk {
 
     async fn zero(&self, offset: u64, len: u64) {
         self.overlay().zero(offset, len);
-        // Whole blocks within it: beside them another write may be on its way.
+        // Whole blocks only: in a block that is covered in part, another write may be on its way.
         let (first, end) = (offset.next_multiple_of(BLOCK_BYTES), (offset + len) / BLOCK_BYTES * BLOCK_BYTES);
         if end > first {
             let file = self.scratch.clone();
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = tokio::task::spawn_blocking(move || fallocate(&*file, punch, first, end - first)).await;
             if let Ok(Err(error)) = punched {
-                // It only gives space back: nobody reads there any more.
+                // Only space is not freed: nothing is read there any more.
                 tracing::debug!(%error, "the scratch file keeps what was zeroed");
             }
         }

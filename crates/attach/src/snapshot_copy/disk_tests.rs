@@ -1,4 +1,4 @@
-//! A snapshot copy's volume over real sockets: gateways that are a few lines each, one of which dies.
+//! A snapshot copy's volume over real sockets, with small test gateways, one of which dies.
 
 use super::super::base::{Gateways, Patience};
 use super::super::identity::{Identity, Seen};
@@ -30,16 +30,16 @@ fn name() -> ExportName {
     ExportName { snapshot, ..ExportName::plain(name("demo"), name("vol1")) }
 }
 
-/// How a gateway is, and what it sees.
+/// Behaviour of a test gateway, and its counts.
 #[derive(Debug, Default)]
 struct Fake {
-    /// A read of this offset ends the connection, as where the store does not have it.
+    /// A read of this offset ends the connection, as if the store did not have the data.
     bad: Option<u64>,
-    /// Handshakes that came to their end.
+    /// Completed handshakes.
     shaken: watch::Sender<usize>,
-    /// Reads that were asked for.
+    /// Requested reads.
     reads: AtomicUsize,
-    /// Connections that the bad read ended although others used them.
+    /// Connections in use by other reads that the bad read ended.
     shared_ends: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ async fn gateway() -> (String, JoinHandle<()>) {
     gateway_like(Arc::default()).await
 }
 
-/// A gateway with the snapshot: reads only, one after the other. Anything else would end it.
+/// A gateway with the snapshot. It takes only reads, one after the other; anything else ends it.
 async fn gateway_like(fake: Arc<Fake>) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap().to_string();

@@ -1,8 +1,9 @@
 //! Checks that the snapshot of this name is still the one that was copied.
 //!
-//! SCRATCH-W5  A name is no identity: a snapshot can be deleted and another one taken under its name. What every new connection shows is read only after the
-//!     set's leader has listed the snapshot with the id that it had at the start. The list comes after the handshake, which binds the
-//!     connection to what the name meant then: an id never comes back, so what is there still was there before.
+//! SCRATCH-W5  A name is no identity: a snapshot can be deleted and another one taken under its name. So a new
+//!     connection is read only after the set's leader has listed the snapshot with the id that it had at the start. The
+//!     list is fetched after the handshake, which binds the connection to one snapshot. An id is never used again, so
+//!     if it is listed then, the connection shows that snapshot.
 
 use crate::admin_client::{self, AdminClients, call};
 use futures_util::FutureExt;
@@ -14,21 +15,21 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long one look may take. Longer than most elections.
+/// Time limit of one look. Longer than most elections.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a look says.
+/// Result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It is there.
+    /// The snapshot exists.
     Same,
-    /// It will never be there again.
+    /// It was deleted.
     Gone(String),
-    /// Nobody says.
+    /// No gateway answered.
     Unknown(String),
 }
 
-/// The one with this id, among those that the leader lists.
+/// Looks for the snapshot of this name and id in the leader's list.
 fn judge(name: &Name, id: &str, listed: &[v1::Snapshot]) -> Seen {
     match listed.iter().find(|found| found.name == name.as_str()) {
         None => Seen::Gone(format!("found no snapshot {name}, expected the one with id {id}")),
@@ -46,7 +47,7 @@ pub(super) async fn list(doors: &AdminClients, set: &Name) -> Result<Vec<v1::Sna
     Ok(listed?.snapshots)
 }
 
-/// Looks whether it is there still.
+/// Checks whether the snapshot still exists.
 #[derive(Clone)]
 pub(crate) struct Identity {
     look: Arc<dyn Fn() -> BoxFuture<'static, Seen> + Send + Sync>,
@@ -59,12 +60,12 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// By whatever looks.
+    /// With a function that looks.
     pub(crate) fn by<F: Future<Output = Seen> + Send + 'static>(look: impl Fn() -> F + Send + Sync + 'static) -> Self {
         Self { look: Arc::new(move || look().boxed()) }
     }
 
-    /// By the gateways' list.
+    /// Looks at the gateways' list.
     pub(crate) fn listed(doors: &Arc<AdminClients>, set: &Name, snapshot: &v1::Snapshot, name: &Name) -> Self {
         let known = (doors.clone(), set.clone(), name.clone(), snapshot.id.clone());
         Self::by(move || {

@@ -1,11 +1,13 @@
-//! Which sectors of a snapshot copy are its own, and what of them lies in its scratch file. Pure: no I/O, no clock.
+//! Which sectors of a snapshot copy were changed, and which of them are in its scratch file. Pure: no I/O, no clock.
 //!
-//! OVERLAY-V1  A sector that was never written or zeroed here is the snapshot's.
-//! OVERLAY-V2  A sector counts as written only after its bytes are in the scratch file: a reader is never sent to bytes that are not there yet.
-//! OVERLAY-V3  Blocks of the scratch file that hold data, those that are being written included, never exceed the bound.
+//! OVERLAY-V1  A sector that was never written or zeroed here is read from the snapshot.
+//! OVERLAY-V2  A sector counts as written only after its bytes are in the scratch file, so that no reader looks for
+//!     bytes that are not there yet.
+//! OVERLAY-V3  Blocks of the scratch file with data, including those that are being written, never exceed the limit.
 //!
-//! Kept per sector (512 B), so that no write ever has to read the snapshot first. Memory: 512 B for each MiB in which something was written or
-//! zeroed in part, a few dozen for one that was zeroed as a whole, none for the others.
+//! The state is kept per sector (512 B), so that a write never has to read the snapshot first. It takes 512 B of memory
+//! for each MiB with a write or a partial zeroing, a few dozen for a MiB that was zeroed as a whole, and none for
+//! others.
 
 use holdfast_types::SECTOR_BYTES;
 use std::collections::BTreeMap;
@@ -13,16 +15,16 @@ use std::ops::Range;
 
 /// Sectors of one word of a bitmap.
 const WORD_SECTORS: u64 = 64;
-/// Sectors that are kept together: 1 MiB.
+/// Sectors of a chunk: 1 MiB.
 const CHUNK_SECTORS: u64 = 2048;
 /// Words of a chunk's bitmap.
 const WORDS: usize = (CHUNK_SECTORS / WORD_SECTORS) as usize;
-/// What the host's file system keeps or frees as a whole, in bytes; also what is counted.
+/// Block of the host's file system in bytes. The limit counts whole blocks.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Sectors of a block: one byte of a word.
 const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
-/// Where a range of a snapshot copy is to be read.
+/// The place from which a range is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the snapshot.
@@ -33,18 +35,18 @@ pub(crate) enum Place {
     Zeroes,
 }
 
-/// A range that is to be read in one place.
+/// A range with one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// First byte.
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) len: u64,
-    /// Where.
+    /// The place.
     pub(crate) from: Place,
 }
 
-/// Room in the scratch file for a write that is under way. Must be given back by [`Overlay::wrote`] or [`Overlay::gave_up`].
+/// Room in the scratch file for a write in progress. Must be returned by [`Overlay::wrote`] or [`Overlay::gave_up`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Room {
@@ -55,9 +57,9 @@ pub(crate) struct Room {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the scratch file is full: found {held} bytes in it, expected at most {max} with this write")]
 pub(crate) struct Full {
-    /// Bytes that it holds or is about to.
+    /// Bytes that it holds or will hold.
     pub(crate) held: u64,
-    /// The bound.
+    /// The limit.
     pub(crate) max: u64,
 }
 
@@ -69,7 +71,7 @@ struct Bits {
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    /// All of it was zeroed here, and nothing written since.
+    /// All of it was zeroed, and nothing was written since.
     Zeroed,
     /// Sector by sector.
     Mixed(Box<Bits>),
@@ -81,7 +83,7 @@ pub(crate) struct Overlay {
     chunks: BTreeMap<u64, Chunk>,
     /// Blocks of the scratch file with data.
     held: u64,
-    /// Blocks that writes under way may need.
+    /// Blocks that writes in progress may need.
     promised: u64,
     max: u64,
 }
@@ -97,7 +99,7 @@ fn masks(sectors: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Blocks of a word that hold something.
+/// Number of a word's blocks with data.
 fn blocks(word: u64) -> u64 {
     word.to_ne_bytes().iter().filter(|byte| **byte != 0).count() as u64
 }
@@ -112,7 +114,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<u64>)> {
 }
 
 impl Overlay {
-    /// Nothing is its own yet. `max`: bytes that the scratch file may hold.
+    /// An overlay without changes. `max`: bytes that the scratch file may hold.
     pub(crate) fn new(max: u64) -> Self {
         Self { chunks: BTreeMap::new(), held: 0, promised: 0, max: max / BLOCK_BYTES }
     }

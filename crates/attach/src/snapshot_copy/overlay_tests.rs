@@ -1,16 +1,16 @@
-//! The overlay against a flat model: an array of bytes that is written in place.
+//! The overlay against a flat model, an array of bytes that is written in place.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Three chunks and a half: ranges cross them, and the last one is never whole.
+/// Three and a half chunks: ranges cross them, and the last one is never whole.
 const SECTORS: u64 = 3 * CHUNK_SECTORS + CHUNK_SECTORS / 2 + 3;
 const SIZE: usize = (SECTORS * SECTOR_BYTES) as usize;
 
 #[derive(Clone, Debug)]
 enum Op {
     Write(u64, u64, u8),
-    /// Its bytes never arrive whole, and it is given up.
+    /// Its bytes never arrive completely, and it is given up.
     Broken(u64, u64),
     Zero(u64, u64),
     Read(u64, u64),

@@ -7,7 +7,8 @@ use crate::machine::{Reply, Ticket};
 use crate::outbox::Outbox;
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, RequestDecoder};
+use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, Request, RequestDecoder};
+use holdfast_nbd::{Errno, HeaderStyle};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
-/// After a client could not be accepted (no more file descriptors).
+/// Pause after a client could not be accepted (no more file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients for ever.
@@ -68,14 +69,14 @@ async fn transmit(
         let ended = requests(&mut read, disk, &replies, &flows, negotiated, input).await;
         replies.with(ClientReplies::leave);
         match ended {
-            // It said goodbye and waits for what it asked for.
+            // It sent NBD_CMD_DISC and waits for its answers.
             Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
     };
     let writing = poll_fn(|cx| {
         let sent = replies.poll_send(cx, &mut write);
-        // A look: a change would wake this very task while answers are left over.
+        // `look`, not `with`: while answers are left, `with` would wake this very task.
         if replies.look(|replies| replies.backlog() < BACKLOG_BYTES_MAX) {
             flows.notify_one();
         }
@@ -86,6 +87,16 @@ async fn transmit(
         sent = writing => sent.err().map_or("it left".to_string(), |error| error.to_string()),
     };
     tracing::debug!(volume = %disk.export.volume, why, "a client is gone");
+}
+
+/// Answers that need nothing from the disk: to a wrong request, and to one with nothing to do.
+fn answer_at_once(request: &Request, size: u64, style: HeaderStyle) -> Option<Result<Reply, Errno>> {
+    match request.check(size, false, style) {
+        Err(errno) => Some(Err(errno)),
+        // Every device can do nothing. A flush, too: nothing here outlives the process.
+        Ok(()) if request.len == 0 => Some(Ok(Reply::Done)),
+        Ok(()) => None,
+    }
 }
 
 async fn requests(
@@ -99,6 +110,7 @@ async fn requests(
     let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
     loop {
         let request = match decoder.next(&mut input).map_err(|error| error.to_string())? {
+            Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
             Decoded::Request(request) => request,
             Decoded::Need(more) => {
                 grow(&mut input, more);
@@ -108,28 +120,19 @@ async fn requests(
                 continue;
             }
         };
-        if request.command == Command::Disconnect {
-            return Ok(());
-        }
-        // CLIENT-F1: what it does not take is bounded.
+        // CLIENT-F1: the answers that it does not take are bounded.
         let mut waited = false;
         while replies.with(|replies| replies.backlog() >= BACKLOG_BYTES_MAX) {
             flows.notified().await;
             waited = true;
         }
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
-        let checked = request.check(disk.size, false, negotiated.style);
         let narrow =
             matches!(request.command, Command::Read { unfragmented: true } | Command::BlockStatus { one: true });
         let ticket = Ticket { client: 0, to, narrow, len: request.len };
         replies.with(ClientReplies::take);
-        if let Err(errno) = checked {
-            replies.with(|replies| replies.answer(&ticket, Err(errno)));
-            continue;
-        }
-        if request.len == 0 {
-            // Nothing to do, which every device can do; a flush too: nothing here outlives the process.
-            replies.with(|replies| replies.answer(&ticket, Ok(Reply::Done)));
+        if let Some(answer) = answer_at_once(&request, disk.size, negotiated.style) {
+            replies.with(|replies| replies.answer(&ticket, answer));
             continue;
         }
         let carried = matches!(request.command, Command::Read { .. } | Command::Write { .. });

@@ -4,25 +4,26 @@ use crate::machine::Phase;
 use crate::status::VolumeStatus;
 use serde::{Deserialize, Serialize};
 
-/// Where a copy reads what was not written on it.
+/// The gateways from which a copy reads the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// NBD address of the gateway that it was connected to last.
+    /// NBD address of the last gateway.
     pub gateway: String,
-    /// Connections that were made.
+    /// Number of connections made.
     pub connections: u64,
-    /// Why one was lost, or could not be made, last.
+    /// Why the last connection was lost or could not be made.
     pub last_loss: Option<String>,
 }
 
-/// A snapshot copy as it shows itself. Written whole and renamed into place: a reader never sees half of it.
+/// Status of a snapshot copy. Written to another file and renamed, so that a reader never sees half of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotCopyStatus {
     /// The set.
     pub set: String,
     /// The snapshot that it is a copy of.
     pub snapshot: String,
-    /// When the snapshot was asked for, Unix milliseconds by the gateways' clock: the copy has everything that was answered before.
+    /// When the snapshot was requested, Unix milliseconds by the gateways' clock. The copy has everything that was
+    /// answered before.
     pub snapshot_unix_ms: u64,
     /// Connecting, serving or detached.
     pub phase: Phase,
@@ -32,10 +33,10 @@ pub struct SnapshotCopyStatus {
     pub ready: bool,
     /// Its volumes.
     pub volumes: Vec<VolumeStatus>,
-    /// Where it reads.
+    /// The source of its data.
     pub source: Source,
-    /// What all its scratch files hold, in bytes.
+    /// Bytes in all its scratch files.
     pub scratch_bytes: u64,
-    /// What the scratch file of one volume may hold, in bytes.
+    /// Maximum bytes in the scratch file of one volume.
     pub scratch_max_bytes: u64,
 }

@@ -101,7 +101,7 @@ async fn flood(ask: Ask, count: u64, style: HeaderStyle, check: impl FnOnce(u64,
     let mut decoder = decoder(style);
     let input = requests(ask, count, style, &mut decoder);
     let ledger = Ledger::new(&limits, pool.clone());
-    let mut connection = Connection::new(&mut far, input, served(style), &limits, ledger, &measures, |_| false);
+    let mut connection = Connection::new(&mut far, input, served(style), &limits, ledger, &measures, |_| None);
     for _ in 0..100 {
         turn(&mut connection).await;
     }

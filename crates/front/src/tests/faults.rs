@@ -228,8 +228,8 @@ async fn replies_are_paid_for_until_they_are_sent() {
     until(|| front.shared_bytes_held() == 0).await;
 }
 
-/// BUDGET-P2: also for requests that hold nothing, so that nothing pays for their replies. A client that reads late gets every
-/// reply.
+/// BUDGET-P2: also for requests that hold nothing, so that nothing pays for their replies. A client that reads late
+/// gets every reply.
 #[tokio::test]
 async fn a_flood_of_small_requests_is_bounded_and_disturbs_nobody() {
     const REQUESTS: u64 = 10_000;
@@ -346,6 +346,25 @@ async fn handshakes_that_do_not_end() {
     let mut client = Client::connect(pipe(&few), "s/v").await;
     assert_eq!(client.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(drained(&mut waiting[0]).await, b"");
+}
+
+/// A client that shows all exports asks about each of them: each whole option gives the handshake its time anew.
+#[tokio::test]
+async fn options_that_go_on_keep_a_handshake_open() {
+    let timeout = Duration::from_secs(2);
+    let front = front(FrontLimits { handshake_timeout: timeout, ..FrontLimits::default() }, &memory());
+    let mut socket = pipe(&front);
+    let mut greeting = [0; 18];
+    soon(socket.read_exact(&mut greeting)).await.unwrap();
+    socket.write_all(&[0, 0, 0, 1]).await.unwrap();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < timeout * 3 / 2 {
+        // NBD_OPT_STRUCTURED_REPLY, and its acknowledgement. A pause, since the options of one handshake are counted.
+        socket.write_all(b"IHAVEOPT\0\0\0\x08\0\0\0\0").await.unwrap();
+        let mut reply = [0; 20];
+        soon(socket.read_exact(&mut reply)).await.expect("the handshake goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]

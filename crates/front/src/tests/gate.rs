@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -36,13 +37,17 @@ pub(super) struct GateDevice {
     pub(super) trap: CancellationToken,
     /// Whether earlier requests have their outcome.
     pub(super) settled: watch::Sender<Result<bool, DeviceError>>,
+    /// The size that it shows, and how often it was asked for it.
+    pub(super) shown: AtomicU64,
+    pub(super) asked: AtomicUsize,
 }
 
 impl GateDevice {
     pub(super) fn new(size: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<Begun>) {
         let (begun, receiver) = mpsc::unbounded_channel();
         let (memory, settled) = (Arc::new(MemoryDevice::new(size)), watch::Sender::new(Ok(true)));
-        (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled }), receiver)
+        let (shown, asked) = (AtomicU64::new(size), AtomicUsize::new(0));
+        (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled, shown, asked }), receiver)
     }
 
     /// Runs `operation` once the test allows it. As for any device, a dropped operation never takes effect.
@@ -67,7 +72,8 @@ impl GateDevice {
 
 impl Device for GateDevice {
     fn size(&self) -> u64 {
-        self.memory.size()
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.shown.load(Ordering::Relaxed)
     }
 
     fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>> {

@@ -50,7 +50,7 @@ pub fn pipe(front: &Arc<Front>) -> DuplexStream {
 pub(super) fn pipe_of(front: &Arc<Front>, bytes: usize) -> DuplexStream {
     let (near, far) = tokio::io::duplex(bytes);
     let front = front.clone();
-    tokio::spawn(async move { front.serve(far, Peer::Unix, |_| false).await });
+    tokio::spawn(async move { front.serve(far, Peer::Unix, |_| None).await });
     near
 }
 

@@ -10,6 +10,7 @@ use holdfast_nbd::{Errno, Extent, HeaderStyle, TransmissionFlags};
 use holdfast_types::Epoch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const MIB: u64 = 1 << 20;
 const READ: CommandOut = CommandOut::Read { unfragmented: false };
@@ -68,7 +69,8 @@ async fn wrong_requests_get_the_right_error_and_change_nothing() {
     assert_eq!(client.write(MIB - 512, &[1; 1024]).await, Err(Errno::NoSpace));
     assert_eq!(client.write(10, &[1; 512]).await, Err(Errno::Invalid));
     assert_eq!(client.call(0, MIB * 2, CommandOut::Trim { fua: false }, &[]).await, Err(Errno::Invalid));
-    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": in memory, zeroing without a hole is not fast.
+    // "MUST fail quickly with ENOTSUP unless the request can be serviced in less time": in memory, zeroing without a
+    // hole is not fast.
     let fast = CommandOut::Zero { punch: false, fast: true, fua: false };
     assert_eq!(client.call(0, 4096, fast, &[]).await, Err(Errno::NotSupported));
     assert_eq!(client.write(0, &[]).await, Ok(vec![]), "nothing to write is no error");
@@ -219,6 +221,29 @@ async fn no_more_requests_run_than_may_over_all_connections() {
     assert_eq!(running.iter().map(|operation| operation.offset).collect::<Vec<_>>(), [10 * 512, 11 * 512]);
     assert!(own.go(Ok(())));
     assert_eq!(soon(clients[1].answer()).await.unwrap(), (2, Ok(vec![])));
+}
+
+/// The size is behind a lock that all requests of a set share.
+#[tokio::test]
+async fn a_request_asks_for_the_size_once_and_a_growth_is_seen() {
+    let (device, mut begun) = GateDevice::new(2 * MIB);
+    device.shown.store(MIB, Ordering::Relaxed);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = front(FrontLimits::default(), &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    let before = device.asked.load(Ordering::Relaxed);
+    for n in 0..10 {
+        client.send(n * 512, 512, READ, &[]).await.unwrap();
+        assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+        assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![0; 512]));
+    }
+    assert_eq!(device.asked.load(Ordering::Relaxed) - before, 10, "times that ten requests asked for the size");
+    assert_eq!(client.read(MIB, 512).await, Err(Errno::Invalid), "beyond the end");
+    device.shown.store(2 * MIB, Ordering::Relaxed);
+    client.send(MIB, 512, READ, &[]).await.unwrap();
+    assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+    assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![0; 512]));
 }
 
 #[tokio::test]

@@ -4,12 +4,14 @@ use super::gate::{Begun, GateDevice};
 use super::harness::{Broken, Client, front, pipe, soon, until};
 use crate::device::{DeviceError, Peer, ReadPart};
 use crate::memory::MemoryExports;
-use crate::{Front, FrontLimits, has_ended};
+use crate::{Front, FrontLimits, left_by_client};
 use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{ClientError, CommandOut};
 use holdfast_types::{Epoch, Token};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +68,7 @@ async fn what_waits_in_a_connection_that_was_closed_is_not_begun() {
     let (front, _, device, mut begun) = gated(1);
     let (near, far) = UnixStream::pair().unwrap();
     let served = front.clone();
-    let serving = tokio::spawn(async move { served.serve(far, Peer::Unix, has_ended).await });
+    let serving = tokio::spawn(async move { served.serve(far, Peer::Unix, left_by_client).await });
     let mut old = Client::connect(near, "s/v").await;
     for byte in [1, 2, 3] {
         old.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
@@ -85,7 +87,7 @@ async fn what_waits_in_a_connection_that_was_closed_is_not_begun() {
 async fn what_waits_in_a_connection_that_lasts_is_begun() {
     let (front, _, device, mut begun) = gated(1);
     let (near, far) = UnixStream::pair().unwrap();
-    tokio::spawn(async move { front.serve(far, Peer::Unix, has_ended).await });
+    tokio::spawn(async move { front.serve(far, Peer::Unix, left_by_client).await });
     let mut client = Client::connect(near, "s/v").await;
     for byte in [1, 2] {
         client.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
@@ -95,6 +97,69 @@ async fn what_waits_in_a_connection_that_lasts_is_begun() {
         assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![]));
     }
     assert_eq!(sector(&device), 2);
+}
+
+/// A connection to the front over TCP, or over a Unix socket.
+async fn served<S>(front: &Arc<Front>, (near, far): (S, S)) -> (Client<S>, tokio::task::JoinHandle<()>)
+where
+    S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
+{
+    let front = front.clone();
+    let serving = tokio::spawn(async move { front.serve(far, Peer::Unix, left_by_client).await });
+    (Client::connect(near, "s/v").await, serving)
+}
+
+async fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
+
+/// One write runs and two wait when the client closes its sending side.
+async fn half_closed<S>(pair: (S, S), with_disconnect: bool)
+where
+    S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
+{
+    let (front, _, device, mut begun) = gated(1);
+    let far = pair.1.as_fd().try_clone_to_owned().unwrap();
+    let (mut client, serving) = served(&front, pair).await;
+    for byte in [1, 2, 3] {
+        client.send(0, 512, WRITE, &[byte; 512]).await.unwrap();
+    }
+    if with_disconnect {
+        client.send(0, 0, CommandOut::Disconnect, &[]).await.unwrap();
+    }
+    let running = soon(begun.recv()).await.unwrap();
+    client.socket.shutdown().await.unwrap();
+    until(|| left_by_client(&far).is_some()).await;
+    // Else the socket would stay open.
+    drop(far);
+    assert!(running.go(Ok(())));
+    if with_disconnect {
+        for cookie in [1, 2, 3] {
+            assert_eq!(soon(client.answer()).await.unwrap(), (cookie, Ok(vec![])), "CONN-C8");
+            if cookie < 3 {
+                assert!(soon(begun.recv()).await.unwrap().go(Ok(())));
+            }
+        }
+    }
+    client.closed_unanswered().await;
+    soon(serving).await.unwrap();
+    assert!(begun.try_recv().is_err(), "CONN-C7: a request that waited was begun after the end of its client's stream");
+    assert_eq!(sector(&device), if with_disconnect { 3 } else { 0 });
+}
+
+/// A gateway cannot tell it from a connection that was given up.
+#[tokio::test]
+async fn a_client_that_closes_its_sending_side_is_gone() {
+    half_closed(UnixStream::pair().unwrap(), false).await;
+    half_closed(tcp_pair().await, false).await;
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_and_closes_its_sending_side_is_answered() {
+    half_closed(UnixStream::pair().unwrap(), true).await;
+    half_closed(tcp_pair().await, true).await;
 }
 
 #[tokio::test]

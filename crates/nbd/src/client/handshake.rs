@@ -133,6 +133,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+fn malformed(kind: u32, expected: &'static str) -> ClientError {
+    ClientError::Malformed { found: u64::from(kind), expected }
+}
+
 impl Handshake {
     /// A handshake that asks for `wanted` headers at best, and for `base:allocation` if it gets chunked replies.
     pub fn new(aim: Aim, wanted: HeaderStyle, wants_allocation: bool) -> Self {
@@ -166,21 +170,9 @@ impl Handshake {
         loop {
             match self.stage {
                 Stage::Greeting => {
-                    let Some(mut raw) = input.get(..18) else { return Ok(None) };
-                    for expected in [MAGIC_GREETING, MAGIC_OPTION] {
-                        let found = raw.get_u64();
-                        if found != expected {
-                            return Err(ClientError::Magic { found, expected });
-                        }
+                    if !self.greeting(input, out)? {
+                        return Ok(None);
                     }
-                    let flags = raw.get_u16();
-                    input.advance(18);
-                    if flags & FLAG_FIXED_NEWSTYLE == 0 {
-                        return Err(ClientError::TooOld { found: flags });
-                    }
-                    self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
-                    out.put_u32(u32::from(flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)));
-                    self.begin(out);
                 }
                 Stage::Reply(asked) => {
                     let Some(mut raw) = input.get(..20) else { return Ok(None) };
@@ -222,6 +214,26 @@ impl Handshake {
                 Stage::Ended => return Ok(None),
             }
         }
+    }
+
+    /// `false`: more bytes are needed.
+    fn greeting(&mut self, input: &mut BytesMut, out: &mut BytesMut) -> Result<bool, ClientError> {
+        let Some(mut raw) = input.get(..18) else { return Ok(false) };
+        for expected in [MAGIC_GREETING, MAGIC_OPTION] {
+            let found = raw.get_u64();
+            if found != expected {
+                return Err(ClientError::Magic { found, expected });
+            }
+        }
+        let flags = raw.get_u16();
+        input.advance(18);
+        if flags & FLAG_FIXED_NEWSTYLE == 0 {
+            return Err(ClientError::TooOld { found: flags });
+        }
+        self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
+        out.put_u32(u32::from(flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)));
+        self.begin(out);
+        Ok(true)
     }
 
     fn ask(&mut self, number: u32, parts: &[&[u8]], out: &mut BytesMut) {
@@ -276,70 +288,28 @@ impl Handshake {
         &mut self,
         asked: u32,
         kind: u32,
-        mut data: Bytes,
+        data: Bytes,
         out: &mut BytesMut,
     ) -> Result<Option<Outcome>, ClientError> {
-        let malformed = |expected| ClientError::Malformed { found: u64::from(kind), expected };
         let failed = kind & REP_ERROR != 0;
-        match (asked, kind) {
-            (OPT_EXTENDED_HEADERS, _) => {
-                if kind == REP_ACK {
-                    self.connected.style = HeaderStyle::Extended;
-                    self.context_or_go(out);
-                } else if failed {
-                    self.ask(OPT_STRUCTURED_REPLY, &[], out);
-                } else {
-                    return Err(malformed("an acknowledgement"));
-                }
-            }
-            (OPT_STRUCTURED_REPLY, _) => {
-                if kind == REP_ACK {
-                    self.connected.style = HeaderStyle::Structured;
-                } else if !failed {
-                    return Err(malformed("an acknowledgement"));
+        match asked {
+            OPT_EXTENDED_HEADERS if failed => self.ask(OPT_STRUCTURED_REPLY, &[], out),
+            OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY if kind == REP_ACK || failed => {
+                if !failed {
+                    let extended = asked == OPT_EXTENDED_HEADERS;
+                    self.connected.style = if extended { HeaderStyle::Extended } else { HeaderStyle::Structured };
                 }
                 self.context_or_go(out);
             }
-            (OPT_SET_META_CONTEXT, REP_META_CONTEXT) => {
-                if data.len() < 4 {
-                    return Err(malformed("a context's id and name"));
-                }
-                let id = data.get_u32();
-                if data == CONTEXT_ALLOCATION.as_bytes() {
-                    self.connected.allocation = Some(id);
-                }
-            }
-            (OPT_SET_META_CONTEXT, _) if kind == REP_ACK || failed => {
+            OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY => return Err(malformed(kind, "an acknowledgement")),
+            OPT_SET_META_CONTEXT if kind == REP_ACK || failed => {
                 if failed {
                     self.connected.allocation = None;
                 }
                 self.go(out);
             }
-            (OPT_LIST, REP_SERVER) => {
-                let len = if data.len() >= 4 { data.get_u32() as usize } else { usize::MAX };
-                if len > data.len() {
-                    return Err(malformed("a name within its reply"));
-                }
-                let name = text(&data.split_to(len));
-                self.listed.push(ListedExport { name, description: text(&data) });
-            }
-            (OPT_LIST, REP_ACK) => {
-                option(out, OPT_ABORT, &[]);
-                return Ok(Some(Outcome::Listed(std::mem::take(&mut self.listed))));
-            }
-            (OPT_INFO | OPT_GO, REP_INFO) => self.info(data).ok_or(malformed("a whole information item"))?,
-            (OPT_INFO | OPT_GO, REP_ACK) => {
-                let (size, flags) = self.export.ok_or(malformed("the export's size first"))?;
-                self.connected.size = size;
-                self.connected.flags = TransmissionFlags(flags);
-                let connected = self.connected.clone();
-                if asked == OPT_GO {
-                    return Ok(Some(Outcome::Connected(connected)));
-                }
-                option(out, OPT_ABORT, &[]);
-                return Ok(Some(Outcome::Described(connected)));
-            }
-            (OPT_GO, REP_ERR_UNSUP) if self.connected.style != HeaderStyle::Extended => self.old_style(out),
+            OPT_SET_META_CONTEXT if kind == REP_META_CONTEXT => self.context(data)?,
+            OPT_GO if kind == REP_ERR_UNSUP && self.connected.style != HeaderStyle::Extended => self.old_style(out),
             _ if failed => {
                 let message = if data.is_empty() { format!("error {}", kind & !REP_ERROR) } else { text(&data) };
                 return Err(match kind {
@@ -347,9 +317,71 @@ impl Handshake {
                     _ => ClientError::Refused { message },
                 });
             }
-            _ => return Err(malformed("a reply that fits the option")),
+            OPT_LIST => return self.list(kind, data, out),
+            OPT_INFO | OPT_GO => return self.describe(asked, kind, data, out),
+            _ => return Err(malformed(kind, "a reply that fits the option")),
         }
         Ok(None)
+    }
+
+    /// A successful reply to NBD_OPT_SET_META_CONTEXT.
+    fn context(&mut self, mut data: Bytes) -> Result<(), ClientError> {
+        if data.len() < 4 {
+            return Err(malformed(REP_META_CONTEXT, "a context's id and name"));
+        }
+        let id = data.get_u32();
+        if data == CONTEXT_ALLOCATION.as_bytes() {
+            self.connected.allocation = Some(id);
+        }
+        Ok(())
+    }
+
+    /// A successful reply to NBD_OPT_LIST.
+    fn list(&mut self, kind: u32, mut data: Bytes, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
+        match kind {
+            REP_SERVER => {
+                let len = if data.len() >= 4 { data.get_u32() as usize } else { usize::MAX };
+                if len > data.len() {
+                    return Err(malformed(kind, "a name within its reply"));
+                }
+                let name = text(&data.split_to(len));
+                self.listed.push(ListedExport { name, description: text(&data) });
+                Ok(None)
+            }
+            REP_ACK => {
+                option(out, OPT_ABORT, &[]);
+                Ok(Some(Outcome::Listed(std::mem::take(&mut self.listed))))
+            }
+            _ => Err(malformed(kind, "a reply that fits the option")),
+        }
+    }
+
+    /// A successful reply to NBD_OPT_INFO or NBD_OPT_GO.
+    fn describe(
+        &mut self,
+        asked: u32,
+        kind: u32,
+        data: Bytes,
+        out: &mut BytesMut,
+    ) -> Result<Option<Outcome>, ClientError> {
+        match kind {
+            REP_INFO => {
+                self.info(data).ok_or(malformed(kind, "a whole information item"))?;
+                Ok(None)
+            }
+            REP_ACK => {
+                let (size, flags) = self.export.ok_or(malformed(kind, "the export's size first"))?;
+                self.connected.size = size;
+                self.connected.flags = TransmissionFlags(flags);
+                let connected = self.connected.clone();
+                if asked == OPT_GO {
+                    return Ok(Some(Outcome::Connected(connected)));
+                }
+                option(out, OPT_ABORT, &[]);
+                Ok(Some(Outcome::Described(connected)))
+            }
+            _ => Err(malformed(kind, "a reply that fits the option")),
+        }
     }
 
     fn info(&mut self, mut data: Bytes) -> Option<()> {

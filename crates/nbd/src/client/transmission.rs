@@ -348,8 +348,8 @@ impl ReplyDecoder {
     }
 
     fn chunk(&mut self, chunk: Chunk, mut payload: Bytes) -> Result<Option<Event>, ReplyError> {
-        let Chunk { done, kind, cookie, len } = chunk;
-        let bad = |expected| ReplyError::Chunk { kind, found: len, expected };
+        let Chunk { done, kind, cookie, .. } = chunk;
+        let bad = |expected| chunk.bad(expected);
         let request = self.in_flight.get_mut(&cookie).ok_or(ReplyError::Cookie { found: cookie })?;
         let event = match kind {
             REPLY_NONE if payload.is_empty() && done => None,
@@ -364,42 +364,11 @@ impl ReplyDecoder {
                 Some(Event::Hole { cookie, offset, len })
             }
             REPLY_BLOCK_STATUS | REPLY_BLOCK_STATUS_EXT if request.is_status => {
-                let extended = kind == REPLY_BLOCK_STATUS_EXT;
-                if extended != (self.style == HeaderStyle::Extended) {
-                    return Err(bad("the status chunk of the negotiated headers"));
-                }
-                let (prefix, each) = if extended { (8, 16) } else { (4, 8) };
-                if payload.len() < prefix + each || !(payload.len() - prefix).is_multiple_of(each) {
-                    return Err(bad("a context's id and at least one extent"));
-                }
-                let id = payload.get_u32();
-                if extended {
-                    payload.advance(4);
-                }
-                if Some(id) != self.allocation {
-                    return Err(bad("the context that was chosen"));
-                }
-                let mut extents = Vec::with_capacity(payload.len() / each);
-                while payload.has_remaining() {
-                    let (len, state) = if extended {
-                        (payload.get_u64(), payload.get_u64())
-                    } else {
-                        (u64::from(payload.get_u32()), u64::from(payload.get_u32()))
-                    };
-                    let both = u64::from(STATE_HOLE | STATE_ZERO);
-                    extents.push(Extent { len, hole: state & both == both });
-                }
+                let extents = chunk.extents(self.style, self.allocation, payload)?;
                 Some(Event::Status { cookie, extents })
             }
             _ if kind & REPLY_ERROR_BIT != 0 => {
-                if payload.len() < 6 {
-                    return Err(bad("an error's number and message"));
-                }
-                let (errno, message) = (payload.get_u32(), usize::from(payload.get_u16()));
-                if message > payload.len() {
-                    return Err(bad("a message within its chunk"));
-                }
-                request.failed.get_or_insert(Errno::from_wire(errno));
+                request.failed.get_or_insert(chunk.errno(payload)?);
                 None
             }
             _ => return Err(bad("one that fits the request")),
@@ -421,6 +390,59 @@ impl ReplyDecoder {
                 event
             }
         }))
+    }
+}
+
+impl Chunk {
+    fn bad(&self, expected: &'static str) -> ReplyError {
+        ReplyError::Chunk { kind: self.kind, found: self.len, expected }
+    }
+
+    /// The extents of a block status.
+    fn extents(
+        &self,
+        style: HeaderStyle,
+        allocation: Option<u32>,
+        mut payload: Bytes,
+    ) -> Result<Vec<Extent>, ReplyError> {
+        let extended = self.kind == REPLY_BLOCK_STATUS_EXT;
+        if extended != (style == HeaderStyle::Extended) {
+            return Err(self.bad("the status chunk of the negotiated headers"));
+        }
+        let (prefix, each) = if extended { (8, 16) } else { (4, 8) };
+        if payload.len() < prefix + each || !(payload.len() - prefix).is_multiple_of(each) {
+            return Err(self.bad("a context's id and at least one extent"));
+        }
+        let id = payload.get_u32();
+        if extended {
+            payload.advance(4);
+        }
+        if Some(id) != allocation {
+            return Err(self.bad("the context that was chosen"));
+        }
+        let mut extents = Vec::with_capacity(payload.len() / each);
+        while payload.has_remaining() {
+            let (len, state) = if extended {
+                (payload.get_u64(), payload.get_u64())
+            } else {
+                (u64::from(payload.get_u32()), u64::from(payload.get_u32()))
+            };
+            let both = u64::from(STATE_HOLE | STATE_ZERO);
+            extents.push(Extent { len, hole: state & both == both });
+        }
+        Ok(extents)
+    }
+
+    /// The error of a chunk that reports one.
+    fn errno(&self, mut payload: Bytes) -> Result<Errno, ReplyError> {
+        if payload.len() < 6 {
+            return Err(self.bad("an error's number and message"));
+        }
+        let (errno, message) = (payload.get_u32(), usize::from(payload.get_u16()));
+        if message > payload.len() {
+            return Err(self.bad("a message within its chunk"));
+        }
+        Ok(Errno::from_wire(errno))
     }
 }
 

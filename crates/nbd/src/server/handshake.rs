@@ -12,7 +12,8 @@ pub const OPTION_BYTES_MAX: usize = 16 << 10;
 const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
 /// Exports that one NBD_OPT_LIST names at most.
 pub const EXPORTS_LISTED_MAX: usize = 1024;
-/// Options about one export at most: a client that shows all exports asks for the description and the metadata contexts of each, and may ask twice.
+/// Options about one export at most: a client that shows all exports asks for the description and the metadata contexts
+/// of each, and may ask twice.
 const OPTIONS_PER_EXPORT: u32 = 4;
 /// Options of one handshake that are about no export.
 const OPTIONS_BESIDE: u32 = 64;
@@ -194,6 +195,27 @@ fn take_string(data: &mut Bytes) -> Option<Bytes> {
     (len <= data.len()).then(|| data.split_to(len))
 }
 
+impl Asked {
+    /// The answer to NBD_OPT_INFO and NBD_OPT_GO.
+    fn put_facts(&self, facts: &ExportFacts, flags: u16, out: &mut BytesMut) {
+        let info = |kind: u16| kind.to_be_bytes();
+        put_reply(out, self.option, REP_INFO, &[&info(INFO_EXPORT), &facts.size.to_be_bytes(), &flags.to_be_bytes()]);
+        if self.wants_name {
+            put_reply(out, self.option, REP_INFO, &[&info(INFO_NAME), self.plain_name.as_bytes()]);
+        }
+        if self.wants_description {
+            let description = cut(&facts.description, STRING_BYTES_MAX);
+            put_reply(out, self.option, REP_INFO, &[&info(INFO_DESCRIPTION), description.as_bytes()]);
+        }
+        // Sent unrequested as well: we enforce these sizes, and a client may read them anyway.
+        let sizes = BlockSizes::OURS;
+        let (minimum, preferred, payload) =
+            (sizes.minimum.to_be_bytes(), sizes.preferred.to_be_bytes(), sizes.payload_max.to_be_bytes());
+        put_reply(out, self.option, REP_INFO, &[&info(INFO_BLOCK_SIZE), &minimum, &preferred, &payload]);
+        put_reply(out, self.option, REP_ACK, &[]);
+    }
+}
+
 impl Handshake {
     /// For a connection that was just accepted. Send [`Handshake::greeting`] first.
     pub fn new() -> Self {
@@ -221,7 +243,8 @@ impl Handshake {
         self.options
     }
 
-    /// Consumes from `input` what it can, appends to `out` what must be sent. While a question is open it consumes nothing.
+    /// Consumes from `input` what it can, appends to `out` what must be sent. While a question is open it consumes
+    /// nothing.
     ///
     /// # Errors
     /// Close the connection; sending `out` is optional.
@@ -457,21 +480,7 @@ impl Handshake {
             self.stage = Stage::Ended;
             return Ok(Some(negotiated));
         }
-        let info = |kind: u16| kind.to_be_bytes();
-        put_reply(out, option, REP_INFO, &[&info(INFO_EXPORT), &facts.size.to_be_bytes(), &flags.to_be_bytes()]);
-        if asked.wants_name {
-            put_reply(out, option, REP_INFO, &[&info(INFO_NAME), asked.plain_name.as_bytes()]);
-        }
-        if asked.wants_description {
-            let description = cut(&facts.description, STRING_BYTES_MAX);
-            put_reply(out, option, REP_INFO, &[&info(INFO_DESCRIPTION), description.as_bytes()]);
-        }
-        // Sent unrequested as well: we enforce these sizes, and a client may read them anyway.
-        let sizes = BlockSizes::OURS;
-        let (minimum, preferred, payload) =
-            (sizes.minimum.to_be_bytes(), sizes.preferred.to_be_bytes(), sizes.payload_max.to_be_bytes());
-        put_reply(out, option, REP_INFO, &[&info(INFO_BLOCK_SIZE), &minimum, &preferred, &payload]);
-        put_reply(out, option, REP_ACK, &[]);
+        asked.put_facts(facts, flags, out);
         if option == OPT_INFO {
             return Ok(None);
         }

@@ -135,7 +135,7 @@ struct Header {
     len: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Header,
     /// The header was consumed, its payload belongs to a write.
@@ -145,7 +145,7 @@ enum State {
 }
 
 /// Reads requests from a stream of bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RequestDecoder {
     style: HeaderStyle,
     allocation: bool,
@@ -163,6 +163,21 @@ impl RequestDecoder {
         match &self.state {
             State::Payload(header) => Some(header.len as usize),
             State::Header | State::Skip(..) => None,
+        }
+    }
+
+    /// Whether a client whose last bytes are these, the read ones first, has sent NBD_CMD_DISC. Takes no request.
+    pub fn ends_with_disconnect(&self, read: &[u8], left: &[u8]) -> bool {
+        let mut decoder = self.clone();
+        let mut input = BytesMut::with_capacity(read.len() + left.len());
+        input.extend_from_slice(read);
+        input.extend_from_slice(left);
+        loop {
+            match decoder.next(&mut input) {
+                Ok(Decoded::Request(request)) if request.command == Command::Disconnect => return true,
+                Ok(Decoded::Request(_)) => {}
+                Ok(Decoded::Need(_)) | Err(_) => return false,
+            }
         }
     }
 

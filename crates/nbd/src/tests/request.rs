@@ -98,6 +98,28 @@ fn the_payload_is_announced_before_the_buffer_must_hold_it() {
     assert_eq!(decoder.next(&mut input), Err(ProtocolError::PayloadTooLong { found: most + 1 }));
 }
 
+/// Wherever the bytes are cut, and whatever payloads say.
+#[test]
+fn only_a_request_to_disconnect_is_one() {
+    for style in [HeaderStyle::Simple, HeaderStyle::Structured, HeaderStyle::Extended] {
+        let disconnect = header(style, 0, CMD_DISC, 0);
+        let flags = if style == HeaderStyle::Extended { CMD_FLAG_PAYLOAD_LEN } else { 0 };
+        let write = [header(style, flags, CMD_WRITE, 512), disconnect.repeat(20)[..512].to_vec()].concat();
+        let leaves = [write.clone(), header(style, 0, CMD_FLUSH, 0), disconnect].concat();
+        for cut in 0..leaves.len() {
+            let (read, left) = leaves.split_at(cut);
+            // Half of it was decoded before: a header without its payload at times.
+            let mut decoder = RequestDecoder::new(style, true);
+            let mut input = BytesMut::from(read);
+            let decoded = decoder.next(&mut input).unwrap();
+            assert!(decoder.ends_with_disconnect(&input, left), "{style:?}, {cut}, {decoded:?}");
+            assert!(!decoder.ends_with_disconnect(&input, &left[..left.len() - 1]), "{style:?}, {cut}");
+        }
+        assert!(!RequestDecoder::new(style, true).ends_with_disconnect(&write, &[]), "{style:?}: a payload");
+        assert!(!RequestDecoder::new(style, true).ends_with_disconnect(b"", b"no request, but as long as one is"));
+    }
+}
+
 #[test]
 fn wrong_requests_are_answered_and_passed_over() {
     use HeaderStyle::{Extended, Simple, Structured};

@@ -4,26 +4,26 @@ use super::{Machine, View};
 use crate::machine::{Grant, Moment, Phase};
 use std::time::Duration;
 
-/// A request that is unanswered for longer may be so for as long as the store lacks what it asks for.
+/// A request that is unanswered for longer may wait for data that the store lacks, without a limit.
 const STUCK: Duration = Duration::from_secs(5);
 
 impl Machine {
-    /// Where it stands.
+    /// The phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The lease as granted last.
+    /// The last grant.
     pub fn grant(&self) -> Option<&Grant> {
-        self.grant.as_ref()
+        self.lease.grant.as_ref()
     }
 
-    /// For those who watch.
+    /// Status for people and scripts.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Requests that are unanswered.
+    /// Number of unanswered requests.
     pub fn unanswered(&self) -> usize {
         self.table.len()
     }
@@ -35,16 +35,18 @@ impl Machine {
 
     /// Whether an answer to this renewal still counts.
     pub fn awaits_renewal(&self, number: u64) -> bool {
-        self.outstanding.is_some_and(|asked| asked.number == number)
+        self.renewals.outstanding.is_some_and(|asked| asked.number == number)
     }
 
-    /// Whether requests of `volume` are being answered, so that whoever waits for those on their way does not wait for long. One that is lost has none.
+    /// Whether requests of `volume` are being answered, so that waiting for those on their way takes not long. False
+    /// for a lost volume.
     pub fn flows(&self, now: Moment, volume: usize) -> bool {
         let stuck = self.table.oldest_of(volume).is_some_and(|came| now.since(came) >= STUCK);
         self.phase == Phase::Serving && !self.lost_volumes.contains_key(&volume) && !stuck
     }
 
-    /// Whether what a gateway said over `generation` still counts: nothing was lost since, and nobody ends.
+    /// Whether an answer that a gateway gave in `generation` still counts: nothing was lost since, and the set does not
+    /// end.
     pub fn stands(&self, generation: u64) -> bool {
         generation == self.generation && self.holds()
     }

@@ -6,8 +6,8 @@ use holdfast_nbd::Errno;
 use std::collections::BTreeMap;
 
 impl Machine {
-    /// The gateway that serves named the set's volumes while it stays connected, and some, by their index, are not what their devices were made of any more: lost as at
-    /// a grant. Their connections stay until the next one, with nothing on them.
+    /// The serving gateway listed the set's volumes, and some, by their index, no longer fit their devices. They are
+    /// lost, as at a grant. Their connections stay until the next grant and are not used.
     pub(crate) fn lose_volumes(&mut self, lost: BTreeMap<usize, String>, out: &mut Vec<Action>) {
         if self.releasing || matches!(self.phase, Phase::Fenced | Phase::Detached) {
             return;
@@ -20,11 +20,12 @@ impl Machine {
         }
     }
 
-    /// Its requests of this generation and of those before go no further: what a gateway still answers to one of them is nobody's.
+    /// Its unanswered requests are answered with an error. A later answer of a gateway to one of them is ignored.
     pub(crate) fn lose(&mut self, volume: usize, why: String, out: &mut Vec<Action>) {
         if self.lost_volumes.contains_key(&volume) {
             return;
         }
+        holdfast_reached::reached!("attach: a volume is lost under its device");
         self.lost_volumes.insert(volume, why);
         self.table.set_volumes(volume + 1);
         for entry in self.table.drain_volume(volume) {
@@ -34,7 +35,8 @@ impl Machine {
         out.push(Action::Show);
     }
 
-    /// Over, where none of `volumes` is left. Nobody took the set: who holds the lease says nothing of it.
+    /// Ends the set if none of `volumes` is left. Returns whether it did. Nobody took the set, so the holder of the
+    /// lease is not looked up.
     pub(super) fn none_left(&mut self, volumes: usize, out: &mut Vec<Action>) -> bool {
         if volumes == 0 || self.lost_volumes.len() < volumes {
             return false;
